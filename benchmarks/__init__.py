@@ -1,0 +1,1 @@
+"""What this project costs, as ratios: one file for each measurement."""

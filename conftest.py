@@ -1,0 +1,37 @@
+"""What all tests share: eight CPU devices, a compilation cache, and global flags put back."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+# Read by JAX when it is first imported, so they are set before that happens.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    ).strip()
+
+import jax
+import pytest
+
+# Flags that a test may set with jax.config.update and that change numbers for every test after it.
+_GLOBAL_FLAGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_debug_nans",
+    "jax_disable_jit",
+)
+
+
+@pytest.fixture(autouse=True)
+def _restore_global_flags() -> Iterator[None]:
+    """Puts JAX's global flags back after a test, whether or not it passed."""
+    before = {name: getattr(jax.config, name) for name in _GLOBAL_FLAGS}
+    yield
+    for name, value in before.items():
+        if getattr(jax.config, name) != value:
+            jax.config.update(name, value)

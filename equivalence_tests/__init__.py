@@ -1,0 +1,1 @@
+"""Evidence that legacy, exact and stock optimizers train alike."""

@@ -1,0 +1,164 @@
+"""Comparing two trajectories: identical to the bit, rounding only, or different, and from where.
+
+Distances are in units in the last place *at the tensor's scale*: the spacing of floating-point numbers at the
+largest magnitude that the tensor has had up to that step. An element near zero beside large ones, or a scalar
+that crosses zero, is so not blown up; a tensor of tiny numbers is held to its own scale.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_bridge.correspondence import Claim, Verdict
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two trajectories first differ.
+
+    Attributes:
+      step: number of the step, the first one being 1.
+      leaf: path of the leaf, e.g. `params['dense']['kernel']`.
+      index: position in the leaf.
+      left: the value there on the left side.
+      right: the value there on the right side.
+    """
+
+    step: int
+    leaf: str
+    index: tuple[int, ...]
+    left: float
+    right: float
+
+    def __str__(self) -> str:
+        at = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return f"step {self.step}, {self.leaf}{at}: {self.left:.9g} / {self.right:.9g}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of comparing two trajectories.
+
+    Attributes:
+      identical: whether every bit is the same; any NaN equals any NaN.
+      ulp: largest distance over all leaves and steps, in units in the last place at the tensor's scale; inf
+        where one side is NaN or infinite and the other is not, or not in the same way.
+      ulp_by_step: the largest distance at each step, float64 of shape (steps,).
+      worst_leaf: path of the leaf with the largest distance.
+      first: the first difference, None if identical.
+      leaves: number of leaves compared.
+    """
+
+    identical: bool
+    ulp: float
+    ulp_by_step: np.ndarray
+    worst_leaf: str
+    first: Difference | None
+    leaves: int
+
+    def verdict(self, claim: Claim) -> Verdict:
+        """The verdict, under the bound that the claim sets for rounding.
+
+        A claim of identity leaves no room for rounding; a claim of difference is measured by `NOTICEABLE`.
+        """
+        if self.identical:
+            return Verdict.IDENTICAL
+        bound = NOTICEABLE if claim.ulp is None else claim.ulp
+        return Verdict.ROUNDING if self.ulp <= bound else Verdict.DIFFERENT
+
+
+# A distance of more ULP than this after 100 steps is called another algorithm where nothing was claimed. Rounding
+# of a handful of operations a step adds up to well below (the largest seen over the suite is in the entries).
+NOTICEABLE = 256.0
+
+
+def compare(left: Any, right: Any) -> Comparison:
+    """Compares two trajectories.
+
+    Args:
+      left: tree of arrays of shape (steps, ...), one entry for each step.
+      right: the same.
+
+    Returns:
+      The comparison of all leaves at all steps.
+
+    Raises:
+      ValueError: the trees, shapes or dtypes do not match, with the leaf.
+    """
+    paths, left_leaves, right_leaves = _aligned(left, right)
+    ulp_by_step = np.zeros(0)
+    firsts: list[Difference] = []
+    worst = (-1.0, "")
+    for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
+        distance = _distance(a, b)
+        by_step = distance.max(axis=1, initial=0.0)
+        ulp_by_step = np.maximum(by_step, ulp_by_step) if ulp_by_step.size else by_step
+        worst = max(worst, (float(by_step.max(initial=0.0)), path))
+        unequal = ~_same_bits(a, b).reshape(len(a), -1)
+        if unequal.any():
+            firsts.append(_first(path, a, b, unequal))
+    first = min(firsts, key=lambda difference: difference.step, default=None)
+    return Comparison(
+        identical=first is None,
+        ulp=max(worst[0], 0.0),
+        ulp_by_step=ulp_by_step,
+        worst_leaf=worst[1],
+        first=first,
+        leaves=len(paths),
+    )
+
+
+def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+    sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
+    for path in [*sides[0], *sides[1]]:
+        if path not in sides[0] or path not in sides[1]:
+            has, lacks = ("left", "right") if path in sides[0] else ("right", "left")
+            raise ValueError(f"{_name(path)}: the {has} side has this leaf, the {lacks} side lacks it")
+    for path, a in sides[0].items():
+        b = sides[1][path]
+        for what in ("shape", "dtype"):
+            if getattr(a, what) != getattr(b, what):
+                raise ValueError(
+                    f"{_name(path)}: {what} {getattr(a, what)} on the left, {getattr(b, what)} on the right"
+                )
+    paths = list(sides[0])
+    arrays = [[np.asarray(side[path]) for path in paths] for side in sides]
+    return [_name(path) for path in paths], *arrays
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    integer = np.dtype(f"u{a.dtype.itemsize}")
+    return (a.view(integer) == b.view(integer)) | (_is_nan(a) & _is_nan(b))
+
+
+def _is_nan(a: np.ndarray) -> np.ndarray:
+    return a != a  # noqa: PLR0124 - true of NaN alone, and works for ml_dtypes' floats and for integers
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """ULP at the tensor's scale, of shape (steps, elements)."""
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1)
+    info = jnp.finfo(a.dtype)
+    x, y = (side.astype(np.float64).reshape(len(side), -1) for side in (a, b))
+    magnitude = np.abs(np.where(np.isfinite(x), x, 0.0)).max(axis=1, initial=0.0, keepdims=True)
+    so_far = np.maximum.accumulate(magnitude, axis=0)
+    scale = np.maximum(so_far, float(info.smallest_normal))
+    spacing = 2.0 ** np.floor(np.log2(scale)) * float(info.eps)
+    finite = np.isfinite(x) & np.isfinite(y)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    gap = np.abs(np.where(finite, x, 0.0) - np.where(finite, y, 0.0)) / spacing
+    return np.where(same, 0.0, np.where(finite, gap, np.inf))
+
+
+def _first(path: str, a: np.ndarray, b: np.ndarray, unequal: np.ndarray) -> Difference:
+    step = int(unequal.any(axis=1).argmax())
+    index = tuple(int(i) for i in np.unravel_index(int(unequal[step].argmax()), a.shape[1:]))
+    return Difference(step + 1, path, index, float(a[step][index]), float(b[step][index]))

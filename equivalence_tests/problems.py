@@ -1,0 +1,110 @@
+"""What the suite feeds to optimizers: parameter trees of odd shapes and hostile streams of gradients."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.core import FrozenDict
+
+STREAMS = ("normal", "hostile", "poisoned")
+
+
+def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, Any]:
+    """Parameters of every rank from 0 to 5, with empty and zero-initialised leaves.
+
+    Args:
+      seed: of the values.
+      dtypes: the leaves' dtypes; float32 has all shapes, any other a few.
+
+    Returns:
+      A nested dict that holds a FrozenDict.
+    """
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    tree: dict[str, Any] = {
+        "scalar": normal(),
+        "empty": normal(0),
+        "single": normal(1),
+        "dense": FrozenDict({"kernel": normal(5, 4), "bias": np.zeros(4, np.float32)}),
+        "attention": {"kernel": 0.1 * normal(3, 2, 4), "zeros": np.zeros((3, 4), np.float32)},
+        "rank4": 10.0 * normal(2, 1, 3, 2),
+        "rank5": 1e-3 * normal(2, 1, 2, 1, 3),
+    }
+    for dtype in dtypes:
+        if dtype != "float32":
+            cast = jnp.dtype(dtype).type
+            tree[dtype] = {"kernel": normal(4, 3).astype(cast), "bias": np.zeros(3, cast)}
+    return tree
+
+
+def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
+    """Gradients for `params`, of shape (steps, ...) at each leaf.
+
+    Args:
+      params: the parameters.
+      steps: number of steps.
+      stream: `"normal"` (unit normal); `"hostile"` (in turn: normal, sparse, all zero, 1e-20, 1e6, the
+        previous one negated, denormal); `"poisoned"` (normal; in the second half NaN, then infinity, in one
+        element of every leaf at one step).
+      seed: of the values.
+
+    Returns:
+      A tree like `params`, in the parameters' dtypes.
+    """
+    rng = np.random.default_rng(seed)
+
+    def leaf(param: Any) -> np.ndarray:
+        values = rng.standard_normal((steps, *np.shape(param)))
+        if stream == "hostile":
+            _make_hostile(values, rng)
+        elif stream == "poisoned" and steps > 1 and np.size(param):
+            flat = values.reshape(steps, -1)
+            flat[steps // 2, 0] = np.nan
+            flat[3 * steps // 4, -1] = np.inf
+        return values.astype(np.asarray(param).dtype)
+
+    return jax.tree.map(leaf, params)
+
+
+def _make_hostile(values: np.ndarray, rng: np.random.Generator) -> None:
+    for step in range(len(values)):
+        kind = step % 7
+        if kind == 1:
+            values[step] *= rng.random(values[step].shape) < 0.2
+        elif kind == 2:
+            values[step] = 0.0
+        elif kind == 3:
+            values[step] *= 1e-20
+        elif kind == 4:
+            values[step] *= 1e6
+        elif kind == 5:
+            values[step] = -values[step - 1]
+        elif kind == 6:
+            values[step] *= 1e-41
+
+
+def problem(steps: int, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> tuple[Any, Any]:
+    """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
+
+    Optimizers treat every leaf on its own, so all streams stand in one tree and share a compilation. The whole
+    odd tree gets normal gradients; a kernel, a bias and a scalar of each dtype get the other streams.
+    """
+    tree = odd_tree(dtypes=dtypes)
+    few = {name: tree[name] for name in ("dense", "scalar", *dtypes) if name in tree}
+    params = {name: tree if name == "normal" else few for name in STREAMS}
+    grads = {
+        name: gradients(params[name], steps, name, seed) for seed, name in enumerate(STREAMS)
+    }
+    return params, grads
+
+
+def schedule(peak: float, steps: int) -> np.ndarray:
+    """A learning rate for each step: linear warm-up over a tenth, then a cosine to a tenth of the peak."""
+    step = np.arange(steps)
+    warm = max(steps // 10, 1)
+    cosine = 0.1 + 0.45 * (1 + np.cos(np.pi * step / max(steps, 1)))
+    return (peak * np.minimum((step + 1) / warm, cosine)).astype(np.float32)

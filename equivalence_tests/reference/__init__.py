@@ -1,0 +1,1 @@
+"""Trajectories recorded from the genuine flax.optim, and what reads and replays them."""

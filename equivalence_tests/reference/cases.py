@@ -1,0 +1,523 @@
+"""The table of what is recorded: every case as data, in the words of the legacy constructors.
+
+`record.py` runs this table on the genuine flax.optim with Python 3.10, so nothing here may need a
+newer Python or another part of the project. The tests hold the recordings against this table: a
+case that was added or changed without recording again is an error there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+# Parameter trees: path -> (shape, fill). "tiled" repeats a 4 x 4 block, so that a tensor large
+# enough for Adafactor's default threshold still compresses to next to nothing.
+TREES: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = {
+    "odd": {
+        "scalar": ((), "normal"),
+        "one": ((1,), "normal"),
+        "empty": ((0,), "normal"),
+        "dense/kernel": ((4, 3), "normal"),
+        "dense/bias": ((3,), "zeros"),
+        "block/attention/query": ((2, 3, 2), "normal"),
+        "conv/kernel": ((2, 1, 2, 3), "normal"),
+        "five": ((2, 1, 2, 1, 2), "normal"),
+        "zeros": ((2, 2), "zeros"),
+    },
+    # WeightNorm reads `shape[-1]`, so a scalar is an error there. (1, 4) counts as a vector.
+    "kernels": {
+        "dense/kernel": ((4, 3), "normal"),
+        "dense/bias": ((3,), "normal"),
+        "conv/kernel": ((2, 1, 2, 3), "normal"),
+        "row": ((1, 4), "normal"),
+        "one": ((1,), "normal"),
+        "empty": ((0,), "normal"),
+        "zeros": ((3, 2), "zeros"),
+    },
+    # With min_dim_size_to_factor=3: factored, too narrow, stacked, and equal largest dimensions.
+    "factors": {
+        "dense/kernel": ((5, 4), "normal"),
+        "dense/bias": ((4,), "zeros"),
+        "narrow": ((2, 6), "normal"),
+        "stacked/kernel": ((2, 3, 4), "normal"),
+        "tied/kernel": ((3, 3, 2, 2), "normal"),
+        "scalar": ((), "normal"),
+        "empty": ((0,), "normal"),
+        "zeros": ((3, 3), "zeros"),
+    },
+    "tiled": {
+        "kernel": ((128, 128), "tiled"),
+        "narrow": ((128, 127), "tiled"),
+        "bias": ((128,), "tiled"),
+    },
+    "layers": {
+        "encoder/kernel": ((4, 3), "normal"),
+        "encoder/bias": ((3,), "zeros"),
+        "head/kernel": ((3, 2), "normal"),
+        "head/bias": ((2,), "zeros"),
+        "frozen/table": ((3, 2), "normal"),
+        "temperature": ((), "normal"),
+    },
+    "pair": {
+        "kernel": ((3, 2), "normal"),
+        "bias": ((2,), "normal"),
+    },
+}
+
+# Gradient streams: the kind of each step's gradients (`record.py` says how each kind is drawn).
+STREAMS: Mapping[str, tuple[str, ...]] = {
+    "hostile": (
+        *("normal",) * 3,
+        *("alternate",) * 4,
+        *("sparse",) * 3,
+        *("zero",) * 2,
+        *("tiny", "denormal", "tiny"),
+        *("normal",) * 2,
+        "huge",
+        *("normal",) * 5,
+        *("nan", "normal", "normal", "inf", "normal"),
+    ),
+    "normal": ("normal",) * 24,
+    "sparse": ("sparse",) * 16,
+    "zero_first": ("zero", "zero", *("normal",) * 6),
+    "short": ("normal",) * 8,
+    "checkpoint": (*("normal",) * 5, "sparse", "zero", *("normal",) * 5),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One training run that is recorded from the genuine flax.optim.
+
+    Attributes:
+        name: `file/setting`; the file is `<file>.npz`.
+        optimizer: `{"class", "kwargs"}`, with `"wrapped"` for WeightNorm and `"groups"`, each
+            `{"match": regular expression on the path, "optimizer"}`, for MultiOptimizer.
+        tree: the parameter tree, a key of `TREES`.
+        stream: the gradients, a key of `STREAMS`.
+        rate: how each step gets its learning rate: "constructor" (it does not), "float" (a Python
+            float), "array" (a float32 array), or "groups" (`hyper_params=[...]`, one rate a group).
+        peak: the largest learning rate of the schedule, one a group; empty for "constructor".
+        overrides: other hyper-parameters given to every `apply_gradient`; for DynamicScale, the
+            arguments of `value_and_grad`.
+        focus: the regular expression of `create(params, focus=...)`, if any.
+        dtype: of parameters and gradients.
+        container: "dict" or "frozen_dict".
+        jit: whether the step runs under `jax.jit`, as nearly every legacy program ran it.
+        bits: whether today's replay must be equal bit for bit. Measured, not wished for: these
+            are the cases whose arithmetic no release of XLA has rearranged.
+    """
+
+    name: str
+    optimizer: dict[str, Any]
+    tree: str = "odd"
+    stream: str = "hostile"
+    rate: str = "constructor"
+    peak: tuple[float, ...] = ()
+    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+    focus: str | None = None
+    dtype: str = "float32"
+    container: str = "dict"
+    jit: bool = True
+    bits: bool = False
+
+
+def _optimizer(name: str, **kwargs: Any) -> dict[str, Any]:
+    return {"class": name, "kwargs": kwargs}
+
+
+def _weight_norm(wrapped: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    return {"class": "WeightNorm", "wrapped": wrapped, "kwargs": kwargs}
+
+
+def _multi(**groups: dict[str, Any]) -> dict[str, Any]:
+    pairs = [{"match": f"/{name}$", "optimizer": optimizer} for name, optimizer in groups.items()]
+    return {"class": "MultiOptimizer", "groups": pairs, "kwargs": {}}
+
+
+def _cases(
+    file: str, settings: Mapping[str, tuple[dict[str, Any], dict[str, Any]]], **shared: Any
+) -> list[Case]:
+    """One case for each `setting: (optimizer, other fields)`; `shared` fields hold for all."""
+    return [
+        Case(f"{file}/{setting}", optimizer, **{**shared, **fields})
+        for setting, (optimizer, fields) in settings.items()
+    ]
+
+
+def _family(name: str, rate: float, settings: Mapping[str, tuple[dict[str, Any], ...]]):
+    """Settings of one class: `setting: (kwargs, other fields)`, with `rate` as the default rate.
+
+    A setting that takes its rate per call has `learning_rate=None`, as legacy programs wrote it.
+    """
+    table = {}
+    for setting, (kwargs, *fields) in settings.items():
+        other = dict(fields[0]) if fields else {}
+        default = {} if other.get("rate") else {"learning_rate": rate}
+        table[setting] = (_optimizer(name, **{**default, **kwargs}), other)
+    return table
+
+
+_SCHEDULED = {"rate": "array", "peak": (0.1,)}
+_BFLOAT16 = {"dtype": "bfloat16", "stream": "normal"}
+# A float32 array times a bfloat16 gradient is float32, so the first step promotes the parameters.
+_PROMOTED = {"dtype": "bfloat16", "stream": "short", "rate": "array", "peak": (0.1,)}
+_FLOAT16 = {"dtype": "float16", "stream": "normal"}
+_EAGER = {"jit": False, "stream": "short"}
+
+CASES: tuple[Case, ...] = (
+    *_cases(
+        "gradient_descent",
+        _family(
+            "GradientDescent",
+            0.1,
+            {
+                "constant": ({},),
+                "scheduled": ({}, _SCHEDULED),
+                "python_float": ({}, {"rate": "float", "peak": (0.5,)}),
+                "frozen_dict": ({}, {"container": "frozen_dict", "stream": "short"}),
+                "eager": ({}, _EAGER),
+                "bfloat16": ({}, _BFLOAT16),
+                "bfloat16_promoted": ({}, _PROMOTED),
+                "float16": ({}, _FLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "momentum",
+        _family(
+            "Momentum",
+            0.1,
+            {
+                "defaults": ({},),
+                "scheduled": ({}, _SCHEDULED),
+                "beta": ({"beta": 0.5},),
+                "weight_decay": ({"weight_decay": 0.01},),
+                "nesterov": ({"nesterov": True},),
+                "all": ({"beta": 0.95, "weight_decay": 0.05, "nesterov": True}, _SCHEDULED),
+                "override": ({"beta": 0.5}, {"overrides": {"beta": 0.8, "weight_decay": 0.02}}),
+                "eager": ({}, _EAGER),
+                "bfloat16": ({"weight_decay": 0.01}, _BFLOAT16),
+                "bfloat16_promoted": ({}, _PROMOTED),
+            },
+        ),
+    ),
+    *_cases(
+        "adam",
+        _family(
+            "Adam",
+            0.01,
+            {
+                "defaults": ({},),
+                "scheduled": ({}, _SCHEDULED),
+                "beta1": ({"beta1": 0.5},),
+                "beta1_zero": ({"beta1": 0.0},),
+                "beta2": ({"beta2": 0.9},),
+                "eps_large": ({"eps": 0.1},),
+                "eps_zero": ({"eps": 0.0}, {"stream": "sparse"}),
+                "weight_decay": ({"weight_decay": 0.1},),
+                "all": (
+                    {"beta1": 0.8, "beta2": 0.98, "eps": 1e-5, "weight_decay": 0.01},
+                    _SCHEDULED,
+                ),
+                "override": ({}, {"overrides": {"beta2": 0.95, "weight_decay": 0.02}}),
+                "focus": ({}, {"focus": "/(kernel|bias)$", "tree": "layers"}),
+                "eager": ({}, _EAGER),
+                "bfloat16": ({}, _BFLOAT16),
+                "bfloat16_beta2": ({"beta2": 0.9, "weight_decay": 0.1}, _BFLOAT16),
+                "bfloat16_promoted": ({}, _PROMOTED),
+                "float16": ({}, _FLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "adabelief",
+        _family(
+            "AdaBelief",
+            0.01,
+            {
+                "defaults": ({},),
+                "scheduled": ({}, _SCHEDULED),
+                "betas": ({"beta1": 0.5, "beta2": 0.9},),
+                "eps": ({"eps": 1e-8},),
+                "eps_large": ({"eps": 0.1},),
+                "weight_decay": ({"weight_decay": 0.1},),
+                "all": (
+                    {"beta1": 0.8, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.01},
+                    _SCHEDULED,
+                ),
+                "bfloat16": ({"beta2": 0.9}, _BFLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "adadelta",
+        _family(
+            "Adadelta",
+            1.0,
+            {
+                "defaults": ({},),
+                "scheduled": ({}, {"rate": "array", "peak": (1.0,)}),
+                "rho": ({"rho": 0.5},),
+                "eps": ({"eps": 1e-3},),
+                "weight_decay": ({"weight_decay": 0.1},),
+                "all": (
+                    {"rho": 0.95, "eps": 1e-5, "weight_decay": 0.01},
+                    {"rate": "array", "peak": (1.0,)},
+                ),
+                "bfloat16": ({}, _BFLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "adafactor",
+        _family(
+            "Adafactor",
+            0.1,
+            {
+                "defaults": ({}, {"tree": "odd"}),
+                "defaults_large": ({}, {"tree": "tiled", "stream": "short"}),
+                "scheduled": ({"min_dim_size_to_factor": 3}, _SCHEDULED),
+                "factored": ({"min_dim_size_to_factor": 3},),
+                "unfactored": ({"factored": False, "min_dim_size_to_factor": 3},),
+                "absolute": ({"multiply_by_parameter_scale": False, "min_dim_size_to_factor": 3},),
+                "beta1": ({"beta1": 0.9, "min_dim_size_to_factor": 3},),
+                "beta1_bfloat16": (
+                    {"beta1": 0.9, "min_dim_size_to_factor": 3, "dtype_momentum": "bfloat16"},
+                ),
+                "decay_rate": ({"decay_rate": 0.5, "min_dim_size_to_factor": 3},),
+                "step_offset": ({"step_offset": -100, "min_dim_size_to_factor": 3},),
+                "no_clipping": ({"clipping_threshold": None, "min_dim_size_to_factor": 3},),
+                "clipping": ({"clipping_threshold": 0.5, "min_dim_size_to_factor": 3},),
+                "weight_decay": ({"weight_decay_rate": 0.01, "min_dim_size_to_factor": 3},),
+                "epsilon1": ({"epsilon1": 1e-4, "min_dim_size_to_factor": 3},),
+                "epsilon2": ({"epsilon2": 1.0, "min_dim_size_to_factor": 3},),
+                "all": (
+                    {
+                        "multiply_by_parameter_scale": False,
+                        "beta1": 0.8,
+                        "decay_rate": 0.7,
+                        "step_offset": -10,
+                        "clipping_threshold": 2.0,
+                        "weight_decay_rate": 0.005,
+                        "min_dim_size_to_factor": 4,
+                        "epsilon1": 1e-20,
+                        "epsilon2": 1e-2,
+                    },
+                    {"rate": "array", "peak": (0.01,)},
+                ),
+                "eager": ({"min_dim_size_to_factor": 3}, _EAGER),
+                "bfloat16": ({"min_dim_size_to_factor": 3, "beta1": 0.9}, _BFLOAT16),
+            },
+        ),
+        tree="factors",
+    ),
+    *_cases(
+        "adagrad",
+        _family(
+            "Adagrad",
+            0.1,
+            {
+                "defaults": ({},),
+                "scheduled": ({}, _SCHEDULED),
+                "eps": ({"eps": 0.01},),
+                "eps_zero": ({"eps": 0.0}, {"stream": "sparse"}),
+                "eps_scheduled": ({"eps": 1e-3}, _SCHEDULED),
+                "bfloat16": ({}, _BFLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "lamb",
+        _family(
+            "LAMB",
+            0.01,
+            {
+                "defaults": ({},),
+                "defaults_large": ({}, {"tree": "tiled", "stream": "short"}),
+                "scheduled": ({}, _SCHEDULED),
+                "betas": ({"beta1": 0.5, "beta2": 0.9},),
+                "weight_decay": ({"weight_decay": 0.1},),
+                "eps": ({"eps": 1e-2},),
+                "all": (
+                    {"beta1": 0.8, "beta2": 0.98, "weight_decay": 0.01, "eps": 1e-4},
+                    _SCHEDULED,
+                ),
+                # A zero update on a tensor that is not zero divides by zero: NaN from then on.
+                "zero_first": ({}, {"stream": "zero_first"}),
+                "bfloat16": ({"beta2": 0.9}, _BFLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "lars",
+        _family(
+            "LARS",
+            1.0,
+            {
+                "defaults": ({},),
+                "defaults_large": ({}, {"tree": "tiled", "stream": "short"}),
+                "scheduled": ({}, {"rate": "array", "peak": (2.0,)}),
+                "beta": ({"beta": 0.5},),
+                "weight_decay": ({"weight_decay": 0.1},),
+                "trust_coefficient": ({"trust_coefficient": 0.05},),
+                "eps": ({"eps": 1.0},),
+                "nesterov": ({"nesterov": True},),
+                "all": (
+                    {
+                        "beta": 0.8,
+                        "weight_decay": 0.01,
+                        "trust_coefficient": 0.01,
+                        "eps": 1e-3,
+                        "nesterov": True,
+                    },
+                    {"rate": "array", "peak": (2.0,)},
+                ),
+                "zero_first": ({}, {"stream": "zero_first"}),
+                "bfloat16": ({"trust_coefficient": 0.1}, _BFLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "rmsprop",
+        _family(
+            "RMSProp",
+            0.01,
+            {
+                "defaults": ({},),
+                "scheduled": ({}, _SCHEDULED),
+                "beta2": ({"beta2": 0.5},),
+                "eps": ({"eps": 0.1},),
+                "centered": ({"centered": True},),
+                "all": ({"beta2": 0.99, "eps": 1e-4, "centered": True}, _SCHEDULED),
+                "eager": ({}, _EAGER),
+                "bfloat16": ({}, _BFLOAT16),
+            },
+        ),
+    ),
+    *_cases(
+        "weight_norm",
+        {
+            "gradient_descent": (
+                _weight_norm(_optimizer("GradientDescent", learning_rate=0.1)),
+                {},
+            ),
+            "momentum": (
+                _weight_norm(_optimizer("Momentum", learning_rate=0.1, weight_decay=0.01)),
+                {},
+            ),
+            "scheduled": (_weight_norm(_optimizer("Momentum", nesterov=True)), _SCHEDULED),
+            "adam": (_weight_norm(_optimizer("Adam", learning_rate=0.01)), {}),
+            "adam_decay": (
+                _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=0.1),
+                {},
+            ),
+            "eps": (_weight_norm(_optimizer("Adam", learning_rate=0.01), wn_eps=0.5), {}),
+            "all": (
+                _weight_norm(_optimizer("Adam", weight_decay=0.01), wn_decay=0.01, wn_eps=1e-4),
+                _SCHEDULED,
+            ),
+            "override": (
+                _weight_norm(_optimizer("Momentum", learning_rate=0.1)),
+                {"overrides": {"wn_decay": 0.05, "wn_eps": 1e-3, "beta": 0.8}},
+            ),
+            "rmsprop": (
+                _weight_norm(_optimizer("RMSProp", learning_rate=0.01, centered=True)),
+                {},
+            ),
+            "adafactor": (
+                _weight_norm(_optimizer("Adafactor", learning_rate=0.1, min_dim_size_to_factor=2)),
+                {},
+            ),
+            "lamb": (_weight_norm(_optimizer("LAMB", learning_rate=0.01)), {}),
+        },
+        tree="kernels",
+    ),
+    *_cases(
+        "multi_optimizer",
+        {
+            "two_momenta": (
+                _multi(
+                    kernel=_optimizer("Momentum", learning_rate=0.01),
+                    bias=_optimizer("Momentum", learning_rate=0.1, beta=0.5),
+                ),
+                {},
+            ),
+            "every_leaf": (
+                _multi(
+                    kernel=_optimizer("Adam", learning_rate=0.01),
+                    bias=_optimizer("GradientDescent", learning_rate=0.1),
+                    table=_optimizer("RMSProp", learning_rate=0.01, centered=True),
+                    temperature=_optimizer("Adagrad", learning_rate=0.1),
+                ),
+                {},
+            ),
+            "one_rate_for_all": (
+                _multi(
+                    kernel=_optimizer("Adam", weight_decay=0.1),
+                    bias=_optimizer("LARS", weight_decay=0.01),
+                ),
+                _SCHEDULED,
+            ),
+            "rate_per_group": (
+                _multi(kernel=_optimizer("Momentum", nesterov=True), bias=_optimizer("Adam")),
+                {"rate": "groups", "peak": (0.1, 0.01)},
+            ),
+            "frozen_dict": (
+                _multi(
+                    kernel=_optimizer("LAMB", learning_rate=0.01),
+                    table=_optimizer("Adafactor", learning_rate=0.1, min_dim_size_to_factor=2),
+                ),
+                {"container": "frozen_dict"},
+            ),
+        },
+        tree="layers",
+    ),
+    *_cases(
+        "dynamic_scale",
+        {
+            "defaults": (_optimizer("DynamicScale"), {}),
+            "growth": (_optimizer("DynamicScale", growth_interval=2), {}),
+            "factors": (
+                _optimizer(
+                    "DynamicScale", growth_factor=8.0, backoff_factor=0.25, growth_interval=1
+                ),
+                {},
+            ),
+            "auxiliary": (
+                _optimizer("DynamicScale", growth_interval=3, scale=1024.0),
+                {"overrides": {"has_aux": True}},
+            ),
+        },
+        tree="pair",
+    ),
+)
+
+# Saved in mid-training with flax.serialization.to_bytes: the last CHECKPOINT_STEPS steps of the
+# stream continue from the checkpoint, the others lead up to it.
+CHECKPOINT_STEPS = 5
+
+CHECKPOINTS: tuple[Case, ...] = tuple(
+    Case(f"checkpoints/{name}", optimizer, **{"tree": "layers", "stream": "checkpoint", **fields})
+    for name, (optimizer, fields) in {
+        "adam": (_optimizer("Adam", learning_rate=0.01, weight_decay=0.01), {"tree": "odd"}),
+        "momentum": (_optimizer("Momentum", beta=0.8), {"tree": "odd", **_SCHEDULED}),
+        "lars": (_optimizer("LARS", learning_rate=1.0, weight_decay=0.01), {"tree": "odd"}),
+        "adafactor": (
+            _optimizer("Adafactor", learning_rate=0.1, beta1=0.9, min_dim_size_to_factor=3),
+            {"tree": "factors"},
+        ),
+        "weight_norm": (
+            _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=0.01),
+            {"tree": "kernels"},
+        ),
+        "multi_optimizer": (
+            _multi(
+                kernel=_optimizer("Adam", learning_rate=0.01),
+                bias=_optimizer("Momentum", learning_rate=0.1),
+            ),
+            {"container": "frozen_dict"},
+        ),
+    }.items()
+)

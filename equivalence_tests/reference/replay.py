@@ -1,0 +1,209 @@
+"""Drives one case on the genuine flax.optim or on today's legacy_optim, with the same statements.
+
+The recorder and the tests share this module, so that the library is all that differs between them.
+It runs on Python 3.10 with jax 0.4.13 as well as on today's JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from flax.core import freeze
+
+if TYPE_CHECKING:
+    from equivalence_tests.reference.cases import Case
+
+Flat = dict[str, np.ndarray]
+
+
+def flatten(tree: Any, prefix: str = "") -> tuple[Flat, dict[str, str]]:
+    """Flattens a state dict to '/'-joined paths.
+
+    Args:
+        tree: nested dicts with arrays, None or empty dicts at the leaves.
+        prefix: the path that leads to `tree`.
+
+    Returns:
+        The arrays by path, and what stands at the paths without one: "none" or "empty".
+    """
+    if tree is None:
+        return {}, {prefix: "none"}
+    if not isinstance(tree, Mapping):
+        return {prefix: np.asarray(tree)}, {}
+    if not tree:
+        return {}, {prefix: "empty"}
+    arrays: Flat = {}
+    absent: dict[str, str] = {}
+    for key in sorted(tree):
+        below = flatten(tree[key], f"{prefix}/{key}" if prefix else str(key))
+        arrays.update(below[0])
+        absent.update(below[1])
+    return arrays, absent
+
+
+def nest(arrays: Mapping[str, Any], container: str = "dict") -> Any:
+    """Builds the nested dict, or FrozenDict, of arrays by '/'-joined path."""
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = array
+    return freeze(tree) if container == "frozen_dict" else tree
+
+
+def define(optim: ModuleType, spec: Mapping[str, Any]) -> Any:
+    """Constructs the optimizer definition that `spec` describes.
+
+    Args:
+        optim: `flax.optim` or `legacy_optim`.
+        spec: as `Case.optimizer`.
+    """
+    kwargs = dict(spec["kwargs"])
+    if "dtype_momentum" in kwargs:
+        kwargs["dtype_momentum"] = getattr(jnp, kwargs["dtype_momentum"])
+    parts: list[Any] = []
+    if "wrapped" in spec:
+        parts = [define(optim, spec["wrapped"])]
+    for group in spec.get("groups", ()):
+        parts.append((_traversal(optim, group["match"]), define(optim, group["optimizer"])))
+    return getattr(optim, spec["class"])(*parts, **kwargs)
+
+
+def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> Any:
+    """Creates the Optimizer of a case.
+
+    Args:
+        optim: `flax.optim` or `legacy_optim`.
+        case: the case.
+        initial: the parameters by path.
+    """
+    definition = define(optim, case.optimizer)
+    target = jax.tree_util.tree_map(jnp.asarray, nest(initial, case.container))
+    if case.focus is None:
+        return definition.create(target)
+    return definition.create(target, focus=_traversal(optim, case.focus))
+
+
+def train(
+    case: Case, optimizer: Any, gradients: Mapping[str, np.ndarray], rates: np.ndarray
+) -> Iterator[Any]:
+    """Applies every gradient in turn.
+
+    Args:
+        case: the case.
+        optimizer: an Optimizer of `case.optimizer`.
+        gradients: by path, stacked over the steps, shape (steps, ...).
+        rates: float32 learning rates, shape (steps, groups); (steps, 0) for the constructor's.
+
+    Yields:
+        The Optimizer after each step.
+    """
+
+    def step(optimizer: Any, gradient: Any, rates: Any) -> Any:
+        if case.rate == "constructor":
+            return optimizer.apply_gradient(gradient, **case.overrides)
+        if case.rate == "groups":
+            defaults = optimizer.optimizer_def.hyper_params
+            groups = [
+                default.replace(learning_rate=rate)
+                for default, rate in zip(defaults, rates, strict=True)
+            ]
+            return optimizer.apply_gradient(gradient, hyper_params=groups)
+        return optimizer.apply_gradient(gradient, learning_rate=rates[0], **case.overrides)
+
+    run = jax.jit(step) if case.jit else step
+    for index, row in enumerate(rates):
+        gradient = {path: jnp.asarray(stack[index]) for path, stack in gradients.items()}
+        passed = [float(rate) if case.rate == "float" else jnp.asarray(rate) for rate in row]
+        optimizer = run(optimizer, nest(gradient, case.container), passed)
+        yield optimizer
+
+
+def snapshot(optimizer: Any) -> tuple[Flat, Flat, dict[str, str]]:
+    """Reads parameters and state of an Optimizer.
+
+    Returns:
+        The parameters by path, the state's arrays by path, and the state's paths without an array.
+    """
+    params, _ = flatten(serialization.to_state_dict(optimizer.target))
+    state, absent = flatten(serialization.to_state_dict(optimizer.state))
+    return params, state, absent
+
+
+def trajectory(
+    optim: ModuleType,
+    case: Case,
+    initial: Mapping[str, np.ndarray],
+    gradients: Mapping[str, np.ndarray],
+    rates: np.ndarray,
+) -> Iterator[tuple[Flat, Flat, dict[str, str]]]:
+    """Runs a case from its start.
+
+    Args:
+        optim: `flax.optim` or `legacy_optim`.
+        case: the case.
+        initial: the parameters by path.
+        gradients: by path, stacked over the steps.
+        rates: as for `train`.
+
+    Yields:
+        After each step what `snapshot` returns.
+    """
+    if case.optimizer["class"] == "DynamicScale":
+        yield from _dynamic_scale(optim, case, initial, gradients)
+        return
+    for optimizer in train(case, create(optim, case, initial), gradients, rates):
+        yield snapshot(optimizer)
+
+
+def _traversal(optim: ModuleType, pattern: str) -> Any:
+    return optim.ModelParamTraversal(lambda path, _: re.search(pattern, path) is not None)
+
+
+def _dynamic_scale(
+    optim: ModuleType,
+    case: Case,
+    initial: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
+) -> Iterator[tuple[Flat, Flat, dict[str, str]]]:
+    """Gradient descent on a float16 loss, linear in the parameters, with a dynamic loss scale.
+
+    The gradient of that loss is the step's input, so a large input times a large scale overflows
+    float16 as it does in mixed precision training.
+    """
+    module = importlib.import_module(f"{optim.__name__}.dynamic_scale")
+
+    def loss(params: Any, inputs: Any) -> Any:
+        half = [(params[path].astype(jnp.float16), inputs[path]) for path in sorted(params)]
+        total = sum(jnp.sum(param * value.astype(jnp.float16)) for param, value in half)
+        total = jnp.asarray(total, jnp.float32)
+        return (total, {"doubled": 2 * total}) if case.overrides.get("has_aux") else total
+
+    def step(scale: Any, params: Any, inputs: Any) -> Any:
+        scale, finite, result, grads = scale.value_and_grad(loss, **case.overrides)(params, inputs)
+        value, aux = result if case.overrides.get("has_aux") else (result, {})
+        params = {
+            path: param - 0.01 * jnp.where(finite, grads[path], 0.0)
+            for path, param in params.items()
+        }
+        state = {"fin_steps": scale.fin_steps, "scale": scale.scale, "finite": finite}
+        return scale, params, {**state, "loss": value, "aux": aux, "grads": grads}
+
+    run = jax.jit(step) if case.jit else step
+    scale = module.DynamicScale(**case.optimizer["kwargs"])
+    params: Any = {path: jnp.asarray(value) for path, value in initial.items()}
+    for index in range(len(next(iter(inputs.values())))):
+        gradient = {path: jnp.asarray(stack[index]) for path, stack in inputs.items()}
+        scale, params, state = run(scale, params, gradient)
+        arrays, absent = flatten(serialization.to_state_dict(state))
+        yield {path: np.asarray(value) for path, value in params.items()}, arrays, absent

@@ -1,0 +1,218 @@
+"""The suite: which checks there are, and how one is run.
+
+A check is one claim of the correspondence on one case: this recipe, under these settings, follows the legacy
+optimizer as its entry says. Checks come from the table; no optimizer is named here.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from equivalence_tests import problems, sides, training
+from equivalence_tests.comparison import Comparison, compare
+from optax_bridge import conversion
+from optax_bridge.correspondence import (
+    ENTRIES,
+    Case,
+    Claim,
+    Entry,
+    UnsupportedSetting,
+    Verdict,
+    recipe_of,
+)
+from optax_bridge.correspondence.recipe import build, render
+
+SYNTHETIC = "odd shapes"
+RATES = ("constant", "per call")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim on one case.
+
+    Attributes:
+      entry: name of the correspondence entry.
+      case: index into the entry's cases.
+      problem: `SYNTHETIC`, or the name of one of `training.MODELS`.
+      rate: `"constant"`, given to the constructor, or `"per call"`, a schedule given at each step.
+    """
+
+    entry: str
+    case: int
+    problem: str = SYNTHETIC
+    rate: str = "constant"
+
+    def __str__(self) -> str:
+        return f"{self.entry}-{self.case}-{self.problem.replace(' ', '_')}-{self.rate.replace(' ', '_')}"
+
+
+@dataclass
+class Result:
+    """What one recipe gave in one check.
+
+    Attributes:
+      check: the check.
+      recipe: `"exact"` or `"stock"`.
+      settings: the legacy constructor's arguments, as text.
+      claim: what the entry says; None if it says that there is no such recipe.
+      comparison: the outcome; None if there was nothing to run.
+      seconds: time taken by this side, compilation included.
+      note: why nothing was run, or the error that stopped it.
+      failed: whether it stopped with an error.
+      source: the recipe as Optax code, where it has a source form.
+    """
+
+    check: Check
+    recipe: str
+    settings: str
+    claim: Claim | None = None
+    comparison: Comparison | None = None
+    seconds: float = 0.0
+    note: str = ""
+    failed: bool = False
+    source: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        if self.comparison is None or self.claim is None:
+            return None
+        return self.comparison.verdict(self.claim)
+
+    @property
+    def held(self) -> bool:
+        """Whether the claim held. Being identical where only rounding was promised is no breach."""
+        if self.failed:
+            return False
+        if self.claim is None or self.comparison is None:
+            return True
+        if self.claim.verdict is Verdict.ROUNDING:
+            return self.verdict in (Verdict.IDENTICAL, Verdict.ROUNDING)
+        return self.verdict is self.claim.verdict
+
+
+def checks(only: Sequence[str] = ()) -> list[Check]:
+    """All checks: every case on the odd shapes; per-call rates and the models on each entry's first case.
+
+    Args:
+      only: names of entries or of problems; empty for all.
+
+    Raises:
+      ValueError: a name that is neither.
+    """
+    known = {*ENTRIES, SYNTHETIC, *training.MODELS}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise ValueError(
+            f"no optimizer or problem is called {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    return [
+        check
+        for check in _all_checks()
+        if not only or check.entry in only or check.problem in only
+    ]
+
+
+def _all_checks() -> Iterator[Check]:
+    for name, entry in ENTRIES.items():
+        for index in range(len(entry.cases)):
+            yield Check(name, index)
+        yield Check(name, 0, rate="per call")
+    for name in ENTRIES:
+        yield Check(name, 0, "mlp")
+    for model in ("cnn", "transformer"):
+        for name in TRAINED:
+            yield Check(name, 0, model)
+
+
+# What the larger models train with: the optimizers that the Flax examples and most programs use.
+TRAINED = ("momentum", "adam", "adafactor")
+
+
+def run(check: Check, steps: int = 100) -> list[Result]:
+    """Runs one check: the legacy side once, then the exact and the stock recipe against it.
+
+    Args:
+      check: one of `checks()`.
+      steps: number of steps.
+
+    Returns:
+      One result for each recipe. An error on a side is in its result and does not stop the others.
+    """
+    entry = ENTRIES[check.entry]
+    case = entry.cases[check.case]
+    job = _synthetic if check.problem == SYNTHETIC else _trained
+    return job(check, entry, case, steps)
+
+
+def _synthetic(check: Check, entry: Entry, case: Case, steps: int) -> list[Result]:
+    per_call = check.rate == "per call"
+    definition = entry.definition(case, None if per_call else case.learning_rate)
+    rates = problems.schedule(case.learning_rate, steps) if per_call else None
+    params, grads = problems.problem(steps)
+    shown = _settings(entry, case)
+    reference = sides.trajectory(sides.legacy(definition), params, grads, rates)
+    results = [
+        _measured(
+            Result(check, "exact", shown),
+            definition,
+            lambda recipe: sides.trajectory(sides.exact(definition), params, grads, rates),
+            lambda: reference,
+        )
+    ]
+    if per_call:  # Optax's aliases take no rate per call; the entry's stock claim is about constructors
+        return results
+    params32, grads32 = problems.problem(steps, dtypes=("float32",))
+
+    def stock(recipe: Any) -> Any:
+        return sides.trajectory(sides.stock(definition, recipe), params32, grads32)
+
+    results.append(
+        _measured(
+            Result(check, "stock", shown),
+            definition,
+            stock,
+            lambda: sides.trajectory(sides.legacy(definition), params32, grads32),
+        )
+    )
+    return results
+
+
+def _trained(check: Check, entry: Entry, case: Case, steps: int) -> list[Result]:
+    definition = entry.definition(case, case.learning_rate)
+    job, data = training.task(check.problem), training.batches(steps)
+    reference = training.old_loop(job, definition, data)
+    result = _measured(
+        Result(check, "exact", _settings(entry, case)),
+        definition,
+        lambda recipe: training.bridged_loop(job, definition, data),
+        lambda: reference,
+    )
+    losses = np.asarray(reference["loss"], np.float64)
+    result.extra = {"loss": [float(losses[0]), float(losses[-1])]}
+    return [result]
+
+
+def _measured(
+    result: Result,
+    definition: Any,
+    candidate: Callable[[Any], Any],
+    reference: Callable[[], Any],
+) -> Result:
+    try:
+        recipe, result.claim = recipe_of(definition, exact=result.recipe == "exact")
+    except UnsupportedSetting as error:
+        result.note = str(error)
+        return result
+    result.source = _source(recipe)
+    started = time.perf_counter()
+    try:
+        result.comparison = compare(reference(), candidate(recipe))
+    except Exception as error:
+        result.failed, result.note = True, f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    return result

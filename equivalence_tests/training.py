@@ -1,0 +1,180 @@
+"""Real training: small Linen models on handwritten digits, the old loop beside the TrainState loop.
+
+The digits come with scikit-learn (UCI, Alpaydin and Kaynak 1998): 1,797 images of 8 x 8 pixels. Both loops start
+from the same arrays and see the same batches, so losses and parameters can be compared at every step.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import legacy_optim
+from optax_bridge import TrainState, conversion
+
+BATCH_SIZE = 64
+
+
+class Mlp(nn.Module):
+    """Two hidden layers on the flattened image."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        """Returns logits of shape (batch, 10) for images of shape (batch, 8, 8)."""
+        del train
+        x = images.reshape(images.shape[0], -1)
+        for features in (64, 32):
+            x = nn.relu(nn.Dense(features)(x))
+        return nn.Dense(10)(x)
+
+
+class Cnn(nn.Module):
+    """Two convolutions with batch normalisation, whose running statistics are a mutable collection."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        """Returns logits of shape (batch, 10) for images of shape (batch, 8, 8)."""
+        x = images[..., None]
+        for features in (8, 16):
+            x = nn.Conv(features, (3, 3), strides=2)(x)
+            x = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+        return nn.Dense(10)(x.reshape(x.shape[0], -1))
+
+
+class Transformer(nn.Module):
+    """One pre-norm transformer block over the rows of the image."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        """Returns logits of shape (batch, 10) for images of shape (batch, 8, 8)."""
+        del train
+        x = nn.Dense(16)(images)
+        x = x + self.param("position", nn.initializers.normal(0.02), (8, 16))
+        x = x + nn.MultiHeadDotProductAttention(num_heads=2)(nn.LayerNorm()(x))
+        y = nn.Dense(16)(nn.gelu(nn.Dense(32)(nn.LayerNorm()(x))))
+        return nn.Dense(10)(nn.LayerNorm()((x + y).mean(axis=1)))
+
+
+MODELS: dict[str, type[nn.Module]] = {"mlp": Mlp, "cnn": Cnn, "transformer": Transformer}
+
+
+@functools.cache
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """The data: images (1797, 8, 8) float32 in [0, 1], labels (1797,) int32."""
+    from sklearn.datasets import load_digits  # slow to import, and needed for training only
+
+    data = load_digits()
+    return (data.images / 16.0).astype(np.float32), data.target.astype(np.int32)
+
+
+def batches(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """`steps` batches of `BATCH_SIZE`, shuffled anew in each epoch: images and labels."""
+    images, labels = digits()
+    rng = np.random.default_rng(seed)
+    epochs = -(-steps * BATCH_SIZE // len(images))
+    order = np.concatenate([rng.permutation(len(images)) for _ in range(epochs)])
+    chosen = order[: steps * BATCH_SIZE].reshape(steps, BATCH_SIZE)
+    return images[chosen], labels[chosen]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model with its initial variables.
+
+    Attributes:
+      model: the module.
+      params: initial parameters.
+      batch_stats: initial running statistics, `{}` for a model without any.
+    """
+
+    model: nn.Module
+    params: Any
+    batch_stats: Any
+
+    def loss(
+        self, params: Any, batch_stats: Any, batch: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, Any]:
+        """Mean cross entropy of a batch, and the new running statistics."""
+        images, labels = batch
+        variables = {"params": params, "batch_stats": batch_stats}
+        logits, updated = self.model.apply(variables, images, train=True, mutable=["batch_stats"])
+        picked = jnp.take_along_axis(nn.log_softmax(logits), labels[:, None], axis=1)
+        return -picked.mean(), updated.get("batch_stats", batch_stats)
+
+
+def task(name: str) -> Task:
+    """One of `MODELS`, initialised from a fixed key; both loops get these very arrays."""
+    model = MODELS[name]()
+    variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8)), train=False)
+    return Task(model, variables["params"], variables.get("batch_stats", {}))
+
+
+class BatchStatsState(TrainState):
+    """A TrainState with the running statistics of batch normalisation."""
+
+    batch_stats: Any
+
+
+def old_loop(job: Task, definition: legacy_optim.OptimizerDef, data: Any) -> dict[str, Any]:
+    """Trains as programs did with `flax.optim`.
+
+    Args:
+      job: model and initial variables.
+      definition: the optimizer.
+      data: stacked batches.
+
+    Returns:
+      Loss, parameters and running statistics after every step, each of shape (steps, ...).
+    """
+
+    def train_step(carry: Any, batch: Any) -> tuple[Any, Any]:
+        optimizer, batch_stats = carry
+        grad_fn = jax.value_and_grad(job.loss, has_aux=True)
+        (loss, batch_stats), grad = grad_fn(optimizer.target, batch_stats, batch)
+        optimizer = optimizer.apply_gradient(grad)
+        seen = {"loss": loss, "params": optimizer.target, "batch_stats": batch_stats}
+        return (optimizer, batch_stats), seen
+
+    start = (definition.create(job.params), job.batch_stats)
+    return _run(train_step, start, data)
+
+
+def new_loop(job: Task, tx: Any, data: Any) -> dict[str, Any]:
+    """Trains with `TrainState`, as FLIP 1009 writes the loop.
+
+    Args:
+      job: model and initial variables.
+      tx: the transformation.
+      data: stacked batches.
+
+    Returns:
+      The same as `old_loop`.
+    """
+
+    def train_step(state: BatchStatsState, batch: Any) -> tuple[BatchStatsState, Any]:
+        grad_fn = jax.value_and_grad(job.loss, has_aux=True)
+        (loss, batch_stats), grads = grad_fn(state.params, state.batch_stats, batch)
+        state = state.apply_gradients(grads=grads, batch_stats=batch_stats)
+        seen = {"loss": loss, "params": state.params, "batch_stats": state.batch_stats}
+        return state, seen
+
+    start = BatchStatsState.create(
+        apply_fn=job.model.apply, params=job.params, tx=tx, batch_stats=job.batch_stats
+    )
+    return _run(train_step, start, data)
+
+
+def bridged_loop(job: Task, definition: legacy_optim.OptimizerDef, data: Any) -> dict[str, Any]:
+    """`new_loop` with the exact equal of the definition."""
+    return new_loop(job, conversion.from_legacy(definition), data)
+
+
+def _run(train_step: Callable[..., Any], start: Any, data: Any) -> dict[str, Any]:
+    run = jax.jit(lambda carry, xs: jax.lax.scan(train_step, carry, xs))
+    _, seen = run(start, jax.tree.map(jnp.asarray, data))
+    return jax.device_get(seen)

@@ -1,0 +1,115 @@
+"""Everything that a person does in this repository, one session each: `nox --list` shows them.
+
+Sessions without an argument run on a plain `nox`: tests on every supported Python with the newest
+dependencies, tests with the lowest ones, and lint.
+"""
+
+import re
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.sessions = ["tests", "tests_lowest", "lint"]
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+REFERENCE = Path("equivalence_tests", "reference")
+
+
+def lowest_dependencies() -> list[str]:
+    """The lower bounds of pyproject.toml's dependencies as pins; jaxlib is pinned with jax."""
+    dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
+    pins = []
+    for dependency in dependencies:
+        match = re.fullmatch(r"([\w-]+)>=([\d.]+)", dependency)
+        if match is None:
+            raise ValueError(
+                f"pyproject.toml, dependencies: {dependency!r} has no plain lower bound; "
+                "expected 'name>=version'"
+            )
+        name, version = match.groups()
+        pins.append(f"{name}=={version}")
+        if name == "jax":
+            pins.append(f"jaxlib=={version}")
+    return pins
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Runs the tests with the newest dependencies; arguments after -- go to pytest."""
+    session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".[test]")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def tests_lowest(session: nox.Session) -> None:
+    """Runs the tests with the lowest dependencies that pyproject.toml allows."""
+    session.install("-e", ".[test]", *lowest_dependencies())
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def coverage(session: nox.Session) -> None:
+    """Runs the tests and shows the lines that none of them reaches."""
+    session.install("-e", ".[test]", "coverage[toml]")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "report")
+
+
+@nox.session(python=PYTHONS[0])
+def lint(session: nox.Session) -> None:
+    """Checks style, format, types and the direction of imports."""
+    session.install("-e", ".[test,guide,lint]", "nox")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+    session.run("pyright")
+
+
+@nox.session(python=PYTHONS[0])
+def check(session: nox.Session) -> None:
+    """Installs as a user does and runs the suite; arguments go to optax-bridge check."""
+    session.install(".")
+    session.run("optax-bridge", "check", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def wheel(session: nox.Session) -> None:
+    """Builds the wheel, shows that no test slipped in, and runs the command from it."""
+    session.install("build")
+    folder = session.create_tmp()
+    session.run("python", "-m", "build", "--wheel", "--outdir", folder)
+    newest = max(Path(folder).glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    names = zipfile.ZipFile(newest).namelist()
+    # The suite is a product; every other *_test.py stays at home.
+    tests = [n for n in names if n.endswith("_test.py") and not n.startswith("equivalence_tests/")]
+    if tests:
+        session.error(f"{newest.name} contains tests: {', '.join(tests)}")
+    session.install("--force-reinstall", "--no-deps", str(newest))
+    session.install(str(newest))
+    with session.chdir(folder):  # away from the repository: only what is installed can be imported
+        session.run("optax-bridge", "--version")
+
+
+@nox.session(python="3.10")
+def reference(session: nox.Session) -> None:
+    """Records the trajectories of the genuine flax.optim anew."""
+    session.install("-r", str(REFERENCE / "requirements.txt"))
+    session.run("python", str(REFERENCE / "record.py"), *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def guide(session: nox.Session) -> None:
+    """Builds the migration guide and runs its snippets."""
+    session.install("-e", ".[guide]")
+    source = Path("migration_guide")
+    session.run("sphinx-build", "-W", "--keep-going", source, source / "_build", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def benchmarks(session: nox.Session) -> None:
+    """Measures step time and import time as ratios."""
+    session.install("-e", ".")
+    session.run("python", "-m", "benchmarks.step_time", *session.posargs)
+    session.run("python", "-m", "benchmarks.import_time")

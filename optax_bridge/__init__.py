@@ -1,0 +1,34 @@
+"""Legacy `flax.optim` optimizers on Optax, with the training unchanged."""
+
+from optax_bridge.arguments import accepted_arguments as accepted_arguments
+from optax_bridge.conversion import from_legacy as from_legacy
+from optax_bridge.conversion import wrap_definition as wrap_definition
+from optax_bridge.correspondence import UnsupportedSetting as UnsupportedSetting
+from optax_bridge.masks import path_mask as path_mask
+from optax_bridge.masks import traversal_mask as traversal_mask
+from optax_bridge.multi_optimizer import MultiOptimizerState as MultiOptimizerState
+from optax_bridge.multi_optimizer import multi_optimizer as multi_optimizer
+from optax_bridge.optimizers.adabelief import AdaBeliefState as AdaBeliefState
+from optax_bridge.optimizers.adabelief import adabelief as adabelief
+from optax_bridge.optimizers.adadelta import AdadeltaState as AdadeltaState
+from optax_bridge.optimizers.adadelta import adadelta as adadelta
+from optax_bridge.optimizers.adafactor import AdafactorState as AdafactorState
+from optax_bridge.optimizers.adafactor import adafactor as adafactor
+from optax_bridge.optimizers.adagrad import AdagradState as AdagradState
+from optax_bridge.optimizers.adagrad import adagrad as adagrad
+from optax_bridge.optimizers.adam import AdamState as AdamState
+from optax_bridge.optimizers.adam import adam as adam
+from optax_bridge.optimizers.lamb import LambState as LambState
+from optax_bridge.optimizers.lamb import lamb as lamb
+from optax_bridge.optimizers.lars import LarsState as LarsState
+from optax_bridge.optimizers.lars import lars as lars
+from optax_bridge.optimizers.momentum import MomentumState as MomentumState
+from optax_bridge.optimizers.momentum import momentum as momentum
+from optax_bridge.optimizers.rmsprop import RMSPropState as RMSPropState
+from optax_bridge.optimizers.rmsprop import rmsprop as rmsprop
+from optax_bridge.optimizers.sgd import SgdState as SgdState
+from optax_bridge.optimizers.sgd import sgd as sgd
+from optax_bridge.optimizers.weight_norm import WeightNormState as WeightNormState
+from optax_bridge.optimizers.weight_norm import weight_norm as weight_norm
+from optax_bridge.train_state import TrainState as TrainState
+from optax_bridge.transformation import ExactTransformation as ExactTransformation

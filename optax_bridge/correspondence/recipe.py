@@ -1,0 +1,198 @@
+"""Recipes: Optax code as data, to be evaluated or to be written down.
+
+A recipe is a tree of calls of dotted names. `build` evaluates it to a transformation; `render` writes it as
+source. What the suite proves and what the codemod writes are so the same thing.
+"""
+
+import functools
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of what a dotted name refers to.
+
+    Attributes:
+      target: e.g. `"optax.adamw"`.
+      args: positional arguments: plain values, `Call`s, `Name`s, `Setting`s or `Source`s, or tuples of them.
+      kwargs: keyword arguments, likewise.
+    """
+
+    target: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Name:
+    """An object by its dotted name, e.g. `Name("jax.numpy.bfloat16")`."""
+
+    dotted: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A placeholder for the legacy optimizer's setting of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value with source text of its own: a variable of the program, say, or a function.
+
+    Attributes:
+      text: a Python expression; `render` writes it as it is.
+      value: what `build` uses.
+    """
+
+    text: str
+    value: Any = None
+
+
+def call(target: str, *args: Any, **kwargs: Any) -> Call:
+    """`Call`, written like the call itself."""
+    return Call(target, args, kwargs)
+
+
+def filled(node: Any, settings: Mapping[str, Any]) -> Any:
+    """The recipe with every `Setting` replaced by its value."""
+    if isinstance(node, Setting):
+        return settings[node.name]
+    if isinstance(node, Call):
+        return Call(
+            node.target,
+            tuple(filled(arg, settings) for arg in node.args),
+            {name: filled(value, settings) for name, value in node.kwargs.items()},
+        )
+    if isinstance(node, tuple):
+        return tuple(filled(item, settings) for item in node)
+    if isinstance(node, dict):
+        return {name: filled(value, settings) for name, value in node.items()}
+    return node
+
+
+def build(node: Any) -> Any:
+    """Evaluates a recipe.
+
+    Args:
+      node: a filled recipe.
+
+    Returns:
+      What it stands for: for a whole recipe, an `optax.GradientTransformation`.
+    """
+    if isinstance(node, Call):
+        kwargs = {name: build(value) for name, value in node.kwargs.items()}
+        return _resolve(node.target)(*(build(arg) for arg in node.args), **kwargs)
+    if isinstance(node, Name):
+        return _resolve(node.dotted)
+    if isinstance(node, Source):
+        return node.value
+    if isinstance(node, tuple):
+        return tuple(build(item) for item in node)
+    return node
+
+
+def render(node: Any) -> str:
+    """Writes a recipe as a Python expression, on one line.
+
+    Args:
+      node: a filled recipe.
+
+    Returns:
+      Source whose evaluation, with `imports(node)` imported, gives what `build(node)` gives.
+
+    Raises:
+      ValueError: a value that has no source form.
+    """
+    if isinstance(node, Call):
+        args = [render(arg) for arg in node.args]
+        args += [f"{name}={render(value)}" for name, value in node.kwargs.items()]
+        return f"{node.target}({', '.join(args)})"
+    if isinstance(node, Name):
+        return node.dotted
+    if isinstance(node, Source):
+        return node.text
+    if isinstance(node, tuple):
+        return "(" + "".join(f"{render(item)}, " for item in node).rstrip(" ") + ")"
+    return _literal(node)
+
+
+def imports(node: Any) -> tuple[str, ...]:
+    """The modules that `render(node)` needs imported, sorted."""
+    return tuple(sorted(_modules(node)))
+
+
+def _modules(node: Any) -> set[str]:
+    if isinstance(node, Call):
+        parts = [*node.args, *node.kwargs.values()]
+        return {_split(node.target)[0]}.union(*map(_modules, parts))
+    if isinstance(node, Name):
+        return {_split(node.dotted)[0]}
+    if isinstance(node, tuple):
+        return set().union(*map(_modules, node))
+    if _is_dtype(node):
+        return {"jax.numpy"}
+    if isinstance(node, float) and not math.isfinite(node):
+        return {"math"}
+    if isinstance(node, jax.Array | np.ndarray | np.generic):
+        return {"jax.numpy"}
+    return set()
+
+
+def _literal(value: Any) -> str:
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f"math.{_infinite(value)}"
+    if _is_dtype(value):
+        return f"jax.numpy.{np.dtype(value).name}"
+    if isinstance(value, jax.Array | np.ndarray | np.generic) and np.ndim(value) == 0:
+        return f'jax.numpy.asarray({np.asarray(value).item()!r}, "{np.asarray(value).dtype.name}")'
+    raise ValueError(
+        f"{value!r} has no source form: expected a number, a string, None, a dtype or a scalar array; "
+        "wrap anything else as recipe.Source(text, value)"
+    )
+
+
+def _infinite(value: float) -> str:
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "inf * -1"
+
+
+def _is_dtype(value: Any) -> bool:
+    if isinstance(value, np.dtype):
+        return True
+    return isinstance(value, type) and issubclass(value, np.generic) or _is_jax_scalar_type(value)
+
+
+def _is_jax_scalar_type(value: Any) -> bool:
+    """Whether this is one of `jax.numpy.float32` and its like, which are no types of numpy's."""
+    return callable(value) and isinstance(getattr(value, "dtype", None), np.dtype)
+
+
+@functools.cache
+def _split(dotted: str) -> tuple[str, tuple[str, ...]]:
+    """The longest module prefix of a dotted name, and the attributes behind it."""
+    parts = dotted.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:end])
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise
+            continue
+        return module, tuple(parts[end:])
+    raise ValueError(f"{dotted!r} names nothing in any installed module")
+
+
+def _resolve(dotted: str) -> Any:
+    module, attributes = _split(dotted)
+    return functools.reduce(getattr, attributes, importlib.import_module(module))

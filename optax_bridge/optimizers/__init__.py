@@ -1,0 +1,1 @@
+"""The legacy optimizers as Optax transformations, one a file."""

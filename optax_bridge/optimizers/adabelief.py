@@ -1,0 +1,71 @@
+"""AdaBelief (Zhuang et al. 2020), as `flax.optim.AdaBelief` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    bias_correction,
+    leafwise,
+    minus_and_decay,
+    no_decay,
+)
+
+
+class AdaBeliefState(NamedTuple):
+    """State of `adabelief`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      mu: moving average of the gradient, a tree like the parameters, in their dtypes.
+      nu: moving average of the squared surprise `(g - mu)**2`, plus `eps` at every step.
+    """
+
+    count: jax.Array
+    mu: optax.Updates
+    nu: optax.Updates
+
+
+def adabelief(
+    learning_rate: ScalarOrSchedule | None = None,
+    b1: ScalarOrSchedule = 0.9,
+    b2: ScalarOrSchedule = 0.999,
+    eps: ScalarOrSchedule = 1e-16,
+    weight_decay: ScalarOrSchedule = 0.0,
+) -> ExactTransformation:
+    """AdaBelief with decoupled weight decay; one `eps` acts inside and outside the root.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: joins the second moment at every step and is added to its root as well. Optax has two arguments
+        for that, `eps` and `eps_root`.
+      weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.AdaBelief` by the exact path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
+        mu = hp.b1 * mu + (1.0 - hp.b1) * grad
+        nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad - mu) + hp.eps
+        mu_hat = mu / bias_correction(hp.b1, count, param)
+        nu_hat = nu / bias_correction(hp.b2, count, param)
+        return hp.learning_rate * mu_hat / (jnp.sqrt(nu_hat) + hp.eps), (mu, nu)
+
+    return leafwise(
+        AdaBeliefState,
+        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
+        step,
+        dict(learning_rate=learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
+        apply=minus_and_decay,
+        is_subtraction=no_decay,
+    )

@@ -1,0 +1,67 @@
+"""Adadelta (Zeiler 2012), as `flax.optim.Adadelta` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    leafwise,
+    minus_and_decay,
+    no_decay,
+)
+
+
+class AdadeltaState(NamedTuple):
+    """State of `adadelta`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      e_g: moving average of the squared gradient, a tree like the parameters, in their dtypes.
+      e_x: moving average of the squared step, likewise.
+    """
+
+    count: jax.Array
+    e_g: optax.Updates
+    e_x: optax.Updates
+
+
+def adadelta(
+    learning_rate: ScalarOrSchedule | None = None,
+    rho: ScalarOrSchedule = 0.9,
+    eps: ScalarOrSchedule = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+) -> ExactTransformation:
+    """Adadelta with *decoupled* weight decay, where `optax.adadelta` couples it with the gradient.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      rho: decay of both averages.
+      eps: added inside both roots.
+      weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.Adadelta` by the exact path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, e_g: Any, e_x: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
+        del count, param
+        e_g = hp.rho * e_g + jnp.square(grad) * (1 - hp.rho)
+        delta = (jnp.sqrt(e_x + hp.eps) / jnp.sqrt(e_g + hp.eps)) * grad
+        e_x = hp.rho * e_x + jnp.square(delta) * (1 - hp.rho)
+        return hp.learning_rate * delta, (e_g, e_x)
+
+    return leafwise(
+        AdadeltaState,
+        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
+        step,
+        dict(learning_rate=learning_rate, rho=rho, eps=eps, weight_decay=weight_decay),
+        apply=minus_and_decay,
+        is_subtraction=no_decay,
+    )

@@ -1,0 +1,52 @@
+"""Adagrad (Duchi et al. 2011), as `flax.optim.Adagrad` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+
+
+class AdagradState(NamedTuple):
+    """State of `adagrad`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      sum_of_squares: sum of the squared gradients, a tree like the parameters, in their dtypes.
+    """
+
+    count: jax.Array
+    sum_of_squares: optax.Updates
+
+
+def adagrad(
+    learning_rate: ScalarOrSchedule | None = None, eps: ScalarOrSchedule = 1e-8
+) -> ExactTransformation:
+    """Adagrad whose accumulator starts at zero and whose `eps` stands outside the root.
+
+    `optax.adagrad` has it inside: no setting of that alias gives these numbers.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      eps: added to the root of the accumulated squares.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.Adagrad`, by either path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, sum_of_squares: Any
+    ) -> tuple[Any, tuple[Any]]:
+        del count, param
+        sum_of_squares = sum_of_squares + jnp.square(grad)
+        return hp.learning_rate * grad / (jnp.sqrt(sum_of_squares) + hp.eps), (sum_of_squares,)
+
+    return leafwise(
+        AdagradState,
+        lambda param: (jnp.zeros_like(param),),
+        step,
+        dict(learning_rate=learning_rate, eps=eps),
+    )

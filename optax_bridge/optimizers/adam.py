@@ -1,0 +1,74 @@
+"""Adam (Kingma and Ba 2014), as `flax.optim.Adam` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    bias_correction,
+    leafwise,
+    minus_and_decay,
+    no_decay,
+)
+
+
+class AdamState(NamedTuple):
+    """State of `adam`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      mu: moving average of the gradient, a tree like the parameters, in their dtypes.
+      nu: moving average of the squared gradient, likewise.
+    """
+
+    count: jax.Array
+    mu: optax.Updates
+    nu: optax.Updates
+
+
+def adam(
+    learning_rate: ScalarOrSchedule | None = None,
+    b1: ScalarOrSchedule = 0.9,
+    b2: ScalarOrSchedule = 0.999,
+    eps: ScalarOrSchedule = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+) -> ExactTransformation:
+    """Adam with decoupled weight decay, both scaled by the learning rate.
+
+    The order differs from Optax's: `(lr * m) / d` where `optax.adam` has `lr * (m / d)`, and the bias
+    correction is taken in the parameter's dtype. In float32 that is rounding; in bfloat16 the legacy
+    optimizer may not move at all, because `b2 ** t` rounds to 1.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.Adam` by the exact path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
+        mu = hp.b1 * mu + (1.0 - hp.b1) * grad
+        nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
+        mu_hat = mu / bias_correction(hp.b1, count, param)
+        nu_hat = nu / bias_correction(hp.b2, count, param)
+        return hp.learning_rate * mu_hat / (jnp.sqrt(nu_hat) + hp.eps), (mu, nu)
+
+    return leafwise(
+        AdamState,
+        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
+        step,
+        dict(learning_rate=learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
+        apply=minus_and_decay,
+        is_subtraction=no_decay,
+    )

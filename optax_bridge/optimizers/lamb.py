@@ -1,0 +1,77 @@
+"""LAMB (You et al. 2019), as `flax.optim.LAMB` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    always,
+    bias_correction,
+    is_zero,
+    leafwise,
+)
+
+
+class LambState(NamedTuple):
+    """State of `lamb`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      mu: moving average of the gradient, a tree like the parameters, in their dtypes.
+      nu: moving average of the squared gradient, likewise.
+    """
+
+    count: jax.Array
+    mu: optax.Updates
+    nu: optax.Updates
+
+
+def lamb(
+    learning_rate: ScalarOrSchedule | None = None,
+    b1: ScalarOrSchedule = 0.9,
+    b2: ScalarOrSchedule = 0.999,
+    weight_decay: ScalarOrSchedule = 0,
+    eps: ScalarOrSchedule = 1e-6,
+) -> ExactTransformation:
+    """LAMB with the legacy trust ratio `|p| / |u|`, which is 1 only where *both* norms are zero.
+
+    So a tensor that starts at zero never moves (its ratio is 0), and a zero update of another tensor
+    divides by zero. `optax.lamb` uses 1 when either norm is zero: the two part at the first step.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      weight_decay: multiple of the parameter that joins the update before its norm is taken.
+      eps: added to the root of the second moment.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.LAMB`, by either path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
+        mu = hp.b1 * mu + (1.0 - hp.b1) * grad
+        nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
+        mu_hat = mu / bias_correction(hp.b1, count, param)
+        nu_hat = nu / bias_correction(hp.b2, count, param)
+        update = mu_hat / (jnp.sqrt(nu_hat) + hp.eps)
+        if not is_zero(hp.weight_decay):
+            update = update + hp.weight_decay * param
+        param_norm, update_norm = jnp.linalg.norm(param), jnp.linalg.norm(update)
+        trust_ratio = jnp.where(param_norm + update_norm > 0.0, param_norm / update_norm, 1.0)
+        return trust_ratio * hp.learning_rate * update, (mu, nu)
+
+    return leafwise(
+        LambState,
+        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
+        step,
+        dict(learning_rate=learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, eps=eps),
+        reads_params=always,
+    )

@@ -1,0 +1,85 @@
+"""LARS (You et al. 2017), as `flax.optim.LARS` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    always,
+    is_zero,
+    leafwise,
+)
+
+
+class LarsState(NamedTuple):
+    """State of `lars`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      trace: the accumulated step, already scaled by the learning rate, a tree like the parameters. Its sign is
+        that of the gradient; the trace of `optax.lars` has the opposite one.
+    """
+
+    count: jax.Array
+    trace: optax.Updates
+
+
+def lars(
+    learning_rate: ScalarOrSchedule | None = None,
+    momentum: ScalarOrSchedule = 0.9,
+    weight_decay: ScalarOrSchedule = 0,
+    trust_coefficient: ScalarOrSchedule = 0.001,
+    eps: ScalarOrSchedule = 0,
+    nesterov: bool = False,
+) -> ExactTransformation:
+    """LARS with the legacy trust ratio, `|p|` over `|g| + weight_decay * |p| + eps`.
+
+    `optax.lars` divides by `|g + weight_decay * p| + eps`, which is another number unless the weight decay
+    is zero.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      momentum: what is kept of the trace at each step.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      trust_coefficient: factor of the trust ratio.
+      eps: added to the denominator of the trust ratio.
+      nesterov: looks one step ahead.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.LARS`, by either path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
+    ) -> tuple[Any, tuple[Any]]:
+        del count
+        param_norm, grad_norm = jnp.linalg.norm(param), jnp.linalg.norm(grad)
+        denominator = grad_norm + hp.weight_decay * param_norm + hp.eps
+        trust_ratio = hp.trust_coefficient * param_norm / denominator
+        undefined = jnp.logical_or(grad_norm == 0.0, param_norm == 0.0)
+        scale = hp.learning_rate * jnp.where(undefined, 1.0, trust_ratio)
+        if not is_zero(hp.weight_decay):
+            grad = grad + hp.weight_decay * param
+        scaled = scale * grad
+        trace = hp.momentum * trace + scaled
+        return scaled + hp.momentum * trace if hp.nesterov else trace, (trace,)
+
+    return leafwise(
+        LarsState,
+        lambda param: (jnp.zeros_like(param),),
+        step,
+        dict(
+            learning_rate=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust_coefficient=trust_coefficient,
+            eps=eps,
+            nesterov=nesterov,
+        ),
+        reads_params=always,
+    )

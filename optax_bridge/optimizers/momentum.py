@@ -1,0 +1,67 @@
+"""Heavy-ball and Nesterov momentum, as `flax.optim.Momentum` computes them."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    decays,
+    is_zero,
+    leafwise,
+)
+
+
+class MomentumState(NamedTuple):
+    """State of `momentum`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      trace: the accumulated gradient, a tree like the parameters.
+    """
+
+    count: jax.Array
+    trace: optax.Updates
+
+
+def momentum(
+    learning_rate: ScalarOrSchedule | None = None,
+    decay: ScalarOrSchedule = 0.9,
+    weight_decay: ScalarOrSchedule = 0,
+    nesterov: bool = False,
+) -> ExactTransformation:
+    """Momentum with coupled weight decay: the decay joins the gradient *before* the trace.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      decay: what is kept of the trace at each step.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      nesterov: looks one step ahead (Sutskever et al. 2013).
+
+    Returns:
+      The transformation; bit for bit `flax.optim.Momentum`, by either path.
+    """
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
+    ) -> tuple[Any, tuple[Any]]:
+        del count
+        if not is_zero(hp.weight_decay):
+            grad = grad + hp.weight_decay * param
+        trace = hp.decay * trace + grad
+        direction = grad + hp.decay * trace if hp.nesterov else trace
+        return hp.learning_rate * direction, (trace,)
+
+    return leafwise(
+        MomentumState,
+        lambda param: (jnp.zeros_like(param),),
+        step,
+        dict(
+            learning_rate=learning_rate, decay=decay, weight_decay=weight_decay, nesterov=nesterov
+        ),
+        reads_params=decays,
+    )

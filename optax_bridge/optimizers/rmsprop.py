@@ -1,0 +1,64 @@
+"""RMSProp (Tieleman and Hinton 2012; centered: Graves 2013), as `flax.optim.RMSProp` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+
+
+class RMSPropState(NamedTuple):
+    """State of `rmsprop`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      nu: moving average of the squared gradient, a tree like the parameters, in their dtypes.
+      mu: moving average of the gradient if centered, else None.
+    """
+
+    count: jax.Array
+    nu: optax.Updates
+    mu: optax.Updates | None
+
+
+def rmsprop(
+    learning_rate: ScalarOrSchedule | None = None,
+    decay: ScalarOrSchedule = 0.9,
+    eps: ScalarOrSchedule = 1e-8,
+    centered: bool = False,
+) -> ExactTransformation:
+    """RMSProp with `eps` outside the root, where `optax.rmsprop` has it inside by default.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+      decay: decay of the averages.
+      eps: added to the root of the second moment.
+      centered: divides by the variance rather than by the second moment.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.RMSProp`, by either path.
+    """
+
+    def init(param: Any) -> tuple[Any, Any]:
+        return jnp.zeros_like(param), jnp.zeros_like(param) if centered else None
+
+    def step(
+        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, nu: Any, mu: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
+        del count, param
+        nu = hp.decay * nu + (1.0 - hp.decay) * jnp.square(grad)
+        variance = nu
+        if hp.centered:
+            mu = hp.decay * mu + (1.0 - hp.decay) * grad
+            variance = nu - jnp.square(mu)
+        return hp.learning_rate * grad / (jnp.sqrt(variance) + hp.eps), (nu, mu)
+
+    return leafwise(
+        RMSPropState,
+        init,
+        step,
+        dict(learning_rate=learning_rate, decay=decay, eps=eps, centered=centered),
+    )

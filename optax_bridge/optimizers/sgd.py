@@ -1,0 +1,31 @@
+"""Gradient descent, as `flax.optim.GradientDescent` computes it."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+
+from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+
+
+class SgdState(NamedTuple):
+    """State of `sgd`: `count`, the steps taken (int32 scalar)."""
+
+    count: jax.Array
+
+
+def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
+    """Gradient descent: `p - learning_rate * g`.
+
+    Args:
+      learning_rate: a number, a schedule, or None if every call gives it.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.GradientDescent`, by either path.
+    """
+
+    def step(hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any) -> tuple[Any, tuple[()]]:
+        del count, param
+        return hp.learning_rate * grad, ()
+
+    return leafwise(SgdState, lambda param: (), step, {"learning_rate": learning_rate})

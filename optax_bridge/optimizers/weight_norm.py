@@ -1,0 +1,121 @@
+"""Weight normalisation (Salimans and Kingma 2016) around another optimizer, as `flax.optim.WeightNorm`."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    resolve,
+    step,
+)
+
+
+class WeightNormState(NamedTuple):
+    """State of `weight_norm`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      inner: state of the wrapped transformation, over `{"direction": ..., "scale": ...}`.
+      direction: tree like the parameters: raw directions; parameters of rank 1 or less, or with a single
+        vector, are kept whole.
+      scale: tree like the parameters: the norm of each output, over all axes but the last, kept as axes of
+        length 1; the empty tuple where the parameter is kept whole.
+    """
+
+    count: jax.Array
+    inner: optax.OptState
+    direction: optax.Params
+    scale: optax.Params
+
+
+def weight_norm(
+    inner: optax.GradientTransformation,
+    wn_decay: ScalarOrSchedule = 0,
+    wn_eps: ScalarOrSchedule = 1e-8,
+) -> ExactTransformation:
+    """Optimizes every kernel as `scale * direction / |direction|`, over its last (output) axis.
+
+    Args:
+      inner: the transformation that moves directions and scales.
+      wn_decay: multiple of the direction that is added to its gradient.
+      wn_eps: added to the squared norm, inside the root.
+
+    Returns:
+      The transformation; bit for bit `flax.optim.WeightNorm` by the exact path. Hyper-parameters of `inner`
+      can be given per call as well.
+    """
+    own = {"wn_decay": wn_decay, "wn_eps": wn_eps}
+
+    def init(params: optax.Params) -> WeightNormState:
+        count = jnp.zeros([], jnp.int32)
+        hp = resolve(own, count, {})
+
+        def split(param: jax.Array) -> tuple[Any, Any]:
+            if not _is_split(param):
+                return param, ()
+            norm = jnp.sqrt(_squared_norm(param) + hp.wn_eps)
+            return param / norm, norm
+
+        leaves, treedef = jax.tree.flatten(params)
+        pairs = [split(leaf) for leaf in leaves]
+        direction = treedef.unflatten([direction for direction, _ in pairs])
+        scale = treedef.unflatten([scale for _, scale in pairs])
+        inner_state = inner.init({"direction": direction, "scale": scale})
+        return WeightNormState(count, inner_state, direction, scale)
+
+    def exact(
+        grads: Any, state: WeightNormState, params: Any, **extra: Any
+    ) -> tuple[Any, WeightNormState]:
+        hp = resolve(own, state.count, extra)
+        treedef = jax.tree.structure(params)
+
+        def merge(direction: Any, scale: Any) -> Any:
+            pairs = zip(treedef.flatten_up_to(direction), treedef.flatten_up_to(scale), strict=True)
+            return treedef.unflatten([_merged(d, s, hp.wn_eps) for d, s in pairs])
+
+        _, pull_back = jax.vjp(merge, state.direction, state.scale)
+        direction_grads, scale_grads = pull_back(grads)
+        direction_grads = jax.tree.map(
+            lambda d, g: g + hp.wn_decay * d if _is_split(d) else g,
+            state.direction,
+            direction_grads,
+        )
+        new, new_inner = step(
+            inner,
+            {"direction": direction_grads, "scale": scale_grads},
+            state.inner,
+            {"direction": state.direction, "scale": state.scale},
+            **{name: value for name, value in extra.items() if name not in own},
+        )
+        new_state = WeightNormState(state.count + 1, new_inner, new["direction"], new["scale"])
+        return merge(new["direction"], new["scale"]), new_state
+
+    def update(
+        grads: Any, state: WeightNormState, params: Any = None, **extra: Any
+    ) -> tuple[Any, WeightNormState]:
+        if params is None:
+            raise ValueError(
+                "weight_norm's update needs the parameters: update(grads, state, params)"
+            )
+        new_params, new_state = exact(grads, state, params, **extra)
+        return jax.tree.map(jnp.subtract, new_params, params), new_state
+
+    return ExactTransformation(init, update, exact, own, inner=[inner])
+
+
+def _is_split(param: jax.Array) -> bool:
+    return param.ndim > 0 and param.size > param.shape[-1]
+
+
+def _squared_norm(param: jax.Array) -> jax.Array:
+    return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
+
+
+def _merged(direction: jax.Array, scale: Any, eps: Any) -> jax.Array:
+    if not _is_split(direction):
+        return direction
+    return direction * (scale * jax.lax.rsqrt(_squared_norm(direction) + eps))

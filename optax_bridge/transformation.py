@@ -1,0 +1,238 @@
+"""Gradient transformations that can also hand over the new parameters themselves.
+
+Optax's protocol returns an *update* that the caller adds to the parameters. Where a legacy optimizer
+touches a parameter twice (decoupled weight decay: ``(p - a) - b``), no update reproduces its rounding. An
+`ExactTransformation` is an ordinary Optax transformation with one more function, `step`, that returns
+the new parameters; `optax_bridge.TrainState` takes that path and so follows the legacy optimizer bit for bit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+# A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count (int32 scalar),
+# or None, which means that every call gives it.
+ScalarOrSchedule = float | jax.Array | optax.Schedule
+
+
+class ExactTransformation(optax.GradientTransformationExtraArgs):
+    """An Optax transformation that also computes the new parameters.
+
+    It unpacks, chains, masks and compares like any `optax.GradientTransformationExtraArgs`.
+
+    Attributes:
+      step: `step(grads, state, params, **extra) -> (new_params, new_state)`.
+      hyper_params: name -> value as given to the constructor; each can be given anew per call, as a keyword
+        argument of `update` and `step`.
+      inner: the transformations that this one is made of; what they take per call, it takes.
+    """
+
+    step: Callable[..., tuple[optax.Params, optax.OptState]]
+    hyper_params: Mapping[str, Any]
+    inner: tuple[optax.GradientTransformation, ...]
+
+    def __new__(
+        cls,
+        init: Callable[[optax.Params], optax.OptState],
+        update: Callable[..., tuple[optax.Updates, optax.OptState]],
+        step: Callable[..., tuple[optax.Params, optax.OptState]],
+        hyper_params: Mapping[str, Any],
+        inner: Sequence[optax.GradientTransformation] = (),
+    ):
+        self = super().__new__(cls, init, update)
+        self.step = step
+        self.hyper_params = dict(hyper_params)
+        self.inner = tuple(inner)
+        return self
+
+    def __getnewargs__(self):  # a NamedTuple's own knows only init and update
+        return self.init, self.update, self.step, self.hyper_params, self.inner
+
+
+def step(
+    tx: optax.GradientTransformation,
+    grads: optax.Updates,
+    state: optax.OptState,
+    params: optax.Params,
+    **extra: Any,
+) -> tuple[optax.Params, optax.OptState]:
+    """Takes one step with any transformation, by the exact path where it has one.
+
+    Args:
+      tx: any Optax transformation.
+      grads: gradients, a tree like `params`.
+      state: the state that `tx.init(params)` or an earlier step returned.
+      params: the parameters.
+      **extra: further arguments of `tx.update`, e.g. `learning_rate=` or `value=`.
+
+    Returns:
+      The new parameters and the new state.
+    """
+    if isinstance(tx, ExactTransformation):
+        return tx.step(grads, state, params, **extra)
+    updates, new_state = optax.with_extra_args_support(tx).update(grads, state, params, **extra)
+    return optax.apply_updates(params, updates), new_state
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a hyper-parameter is known to be zero; a traced value may be anything."""
+    return not isinstance(value, jax.core.Tracer) and bool(jnp.ndim(value) == 0 and value == 0)
+
+
+def minus(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
+    """The plain way to apply a step: `param - decrement`."""
+    del hp
+    return param - decrement
+
+
+def minus_and_decay(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
+    """Applies a step, then decoupled weight decay: `(param - decrement) - lr * weight_decay * param`."""
+    return (param - decrement) - hp.learning_rate * hp.weight_decay * param
+
+
+def always(hp: SimpleNamespace) -> bool:
+    del hp
+    return True
+
+
+def never(hp: SimpleNamespace) -> bool:
+    del hp
+    return False
+
+
+def no_decay(hp: SimpleNamespace) -> bool:
+    """Whether `weight_decay` is known to be zero."""
+    return is_zero(hp.weight_decay)
+
+
+def decays(hp: SimpleNamespace) -> bool:
+    return not no_decay(hp)
+
+
+def leafwise(
+    state_type: Callable[..., Any],
+    init_leaf: Callable[[jax.Array], Sequence[Any]],
+    step_leaf: Callable[..., tuple[jax.Array, Sequence[Any]]],
+    hyper_params: Mapping[str, Any],
+    *,
+    reads_params: Callable[[SimpleNamespace], bool] = never,
+    apply: Callable[[SimpleNamespace, jax.Array, jax.Array], jax.Array] = minus,
+    is_subtraction: Callable[[SimpleNamespace], bool] = always,
+) -> ExactTransformation:
+    """Makes a transformation from what happens to one parameter.
+
+    Args:
+      state_type: NamedTuple type with a `count` (int32 scalar, steps taken) and then one field for each
+        value that `init_leaf` returns; each field holds a tree like the parameters, or None.
+      init_leaf: `init_leaf(param) -> fields`; a field that is None stays None.
+      step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp` has the
+        hyper-parameters of this step as attributes.
+      hyper_params: name -> value; a callable value is a schedule and is called with the count.
+      reads_params: whether `step_leaf` needs the parameter's value under these hyper-parameters.
+      apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path.
+      is_subtraction: whether `apply` is `param - decrement` under these hyper-parameters, so that
+        `-decrement` as an update gives the same bits.
+
+    Returns:
+      The transformation. `update` raises ValueError where it needs `params` and gets none.
+    """
+
+    def init(params: optax.Params) -> Any:
+        leaves, treedef = jax.tree.flatten(params)
+        fields = [init_leaf(leaf) for leaf in leaves]
+        columns = zip(*fields, strict=True) if leaves else _columns_of_empty(state_type)
+        return state_type(jnp.zeros([], jnp.int32), *(_unflatten(treedef, c) for c in columns))
+
+    def run(
+        hp: SimpleNamespace, grads: Any, state: Any, params: Any, finish: Callable[..., jax.Array]
+    ) -> tuple[Any, Any]:
+        count, *trees = state
+        treedef = jax.tree.structure(params)
+        columns = [_flatten_up_to(treedef, tree) for tree in trees]
+        rows = zip(treedef.flatten_up_to(grads), jax.tree.leaves(params), *columns, strict=True)
+        outputs, new_rows = [], []
+        for grad, param, *fields in rows:
+            decrement, new_fields = step_leaf(hp, count, grad, param, *fields)
+            outputs.append(finish(hp, param, decrement))
+            new_rows.append(new_fields)
+        new_columns = zip(*new_rows, strict=True) if new_rows else columns
+        new_trees = [_unflatten(treedef, column) for column in new_columns]
+        return treedef.unflatten(outputs), state_type(count + 1, *new_trees)
+
+    def exact(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+        return run(resolve(hyper_params, state.count, extra), grads, state, params, apply)
+
+    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        hp = resolve(hyper_params, state.count, extra)
+        subtraction = is_subtraction(hp)
+        if params is None:
+            if reads_params(hp) or not subtraction:
+                raise ValueError(
+                    "update(grads, state) needs the parameters with these hyper-parameters: "
+                    f"{_shown(hyper_params)}. Call update(grads, state, params)."
+                )
+            params = grads  # only their dtypes are looked at
+        return run(hp, grads, state, params, _negated if subtraction else _difference)
+
+    def _difference(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
+        return apply(hp, param, decrement) - param
+
+    return ExactTransformation(init, update, exact, hyper_params)
+
+
+def resolve(hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[str, Any]) -> SimpleNamespace:
+    """The hyper-parameters of one step: those given now, else schedules at `count`, else constants.
+
+    Raises:
+      ValueError: a learning rate was given neither to the constructor nor to this call.
+    """
+    values = {}
+    for name, value in hyper_params.items():
+        if name in given:
+            value = given[name]
+        if callable(value) and not isinstance(value, type):  # a dtype class is a setting, no schedule
+            value = value(count)
+        values[name] = value
+    if values.get("learning_rate", 0.0) is None:
+        raise ValueError(
+            "no learning rate: give one to the optimizer's constructor (a number or a schedule), or to "
+            "each step, e.g. state.apply_gradients(grads=grads, learning_rate=1e-3)"
+        )
+    return SimpleNamespace(**values)
+
+
+def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array:
+    """`1 - decay ** (count + 1)`, with the power taken in the parameter's own dtype.
+
+    In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by it,
+    and so does everything here that is called exact.
+    """
+    return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
+
+
+def _negated(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
+    del hp, param
+    return -decrement
+
+
+def _columns_of_empty(state_type: Any) -> list[tuple[()]]:
+    return [() for _ in state_type._fields[1:]]
+
+
+def _flatten_up_to(treedef: Any, tree: Any) -> list[Any]:
+    return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
+
+
+def _unflatten(treedef: Any, column: Sequence[Any]) -> chex.ArrayTree:
+    if column and all(value is None for value in column):
+        return None
+    return treedef.unflatten(column)
+
+
+def _shown(hyper_params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in hyper_params.items())
