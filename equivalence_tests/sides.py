@@ -14,7 +14,7 @@ import optax
 
 import legacy_optim
 from optax_bridge import TrainState, conversion
-from optax_bridge.correspondence.recipe import build
+from optax_bridge.recipe import build
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
 from equivalence_tests import problems, sides, training
@@ -24,7 +23,7 @@ from optax_bridge.correspondence import (
     Verdict,
     recipe_of,
 )
-from optax_bridge.correspondence.recipe import build, render
+from optax_bridge.recipe import Call, filled, render
 
 SYNTHETIC = "odd shapes"
 RATES = ("constant", "per call")
@@ -216,3 +215,22 @@ def _measured(
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
+
+
+def _settings(entry: Entry, case: Case) -> str:
+    """A case as the legacy constructor call, as text."""
+    recipe = filled(dict(case.settings), {"learning_rate": case.learning_rate})
+    args: tuple[Any, ...] = ()
+    for hp in entry.hyper_params:
+        if hp.variadic:
+            args = recipe.pop(hp.legacy)
+        elif hp.legacy == "learning_rate":
+            recipe = {hp.legacy: case.learning_rate, **recipe}
+    return render(Call(entry.legacy.__name__, args, recipe))
+
+
+def _source(recipe: Call) -> str:
+    try:
+        return render(recipe)
+    except ValueError:  # a traversal is a Python function, which has no source form
+        return ""

@@ -9,8 +9,8 @@ import optax
 
 import legacy_optim
 from optax_bridge.correspondence import UnsupportedSetting, Verdict, entry_of, recipe_of
-from optax_bridge.correspondence.entry import StateField
-from optax_bridge.correspondence.recipe import build
+from optax_bridge.entry import StateField
+from optax_bridge.recipe import build
 from optax_bridge.masks import selected
 from optax_bridge.transformation import ExactTransformation
 

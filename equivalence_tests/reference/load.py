@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,14 +128,15 @@ def recording(case: Case, folder: Path = FOLDER) -> Recording:
 def _read(path: Path) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
     """Reads all members of a file, and its index."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, as np.load leaves a file open that it finds to be no zip archive.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             members = {name: file[name] for name in file.files}
         index = json.loads(str(members["index"]))
     except FileNotFoundError as error:
         raise RecordingError(f"{path}: expected a recording, found no file. {_RECORD_AGAIN}") from (
             error
         )
-    except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RecordingError(
             f"{path}: expected an npz file with a member 'index', found one that cannot be read "
             f"({error}). {_RECORD_AGAIN}"

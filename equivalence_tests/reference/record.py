@@ -37,7 +37,7 @@ with warnings.catch_warnings():  # undoes the filter, too, with which flax.optim
     from flax import optim, serialization  # pyright: ignore[reportAttributeAccessIssue]
 
 if not hasattr(jax, "xla"):  # flax 0.5.3 asks it for a class that jax 0.4.13 calls jax.Array
-    vars(jax)["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
+    jax.__dict__["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
 
 FORMAT = 1
 _SCHEDULE_WARMUP = 5
@@ -208,6 +208,7 @@ _GRADIENTS = {
     "alternate": lambda rng, leaf, previous: -previous,
     "sparse": lambda rng, leaf, previous: leaf * (rng.random(leaf.shape) < 0.25),
     "zero": lambda rng, leaf, previous: np.zeros_like(leaf),
+    "faint": lambda rng, leaf, previous: leaf * np.float32(1e-8),
     "tiny": lambda rng, leaf, previous: leaf * np.float32(1e-20),
     "denormal": lambda rng, leaf, previous: leaf * np.float32(1e-40),
     "huge": lambda rng, leaf, previous: leaf * np.float32(1e6),

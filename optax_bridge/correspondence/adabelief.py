@@ -1,9 +1,9 @@
 """AdaBelief is Optax's adabelief with one epsilon in both places."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
-from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.entry import setting as s
+from optax_bridge.recipe import call
 
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps"), "eps_root": s("eps")}
 

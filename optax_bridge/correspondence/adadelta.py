@@ -1,9 +1,9 @@
 """Adadelta is Optax's scale_by_adadelta with the weight decay behind it."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
-from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.entry import setting as s
+from optax_bridge.recipe import call
 
 ENTRY = Entry(
     legacy=legacy_optim.Adadelta,

@@ -5,7 +5,7 @@ import operator
 import jax.numpy as jnp
 
 import legacy_optim
-from optax_bridge.correspondence.entry import (
+from optax_bridge.entry import (
     Case,
     Entry,
     HyperParam,
@@ -14,8 +14,8 @@ from optax_bridge.correspondence.entry import (
     Unsupported,
     rounding,
 )
-from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import setting as s
+from optax_bridge.recipe import call
 
 ENTRY = Entry(
     legacy=legacy_optim.Adafactor,

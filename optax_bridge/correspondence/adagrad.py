@@ -1,9 +1,9 @@
 """Adagrad: Optax's has its epsilon inside the root, so only the exact recipe is the same optimizer."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, different
-from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import Case, Entry, HyperParam, StateField, Stock, different
+from optax_bridge.entry import setting as s
+from optax_bridge.recipe import call
 
 ENTRY = Entry(
     legacy=legacy_optim.Adagrad,

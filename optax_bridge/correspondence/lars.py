@@ -1,7 +1,7 @@
 """LARS: without weight decay Optax's is the same up to rounding, with it another optimizer."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import (
+from optax_bridge.entry import (
     Case,
     Entry,
     HyperParam,
@@ -10,8 +10,8 @@ from optax_bridge.correspondence.entry import (
     different,
     rounding,
 )
-from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import setting as s
+from optax_bridge.recipe import call
 
 _LARS = call(
     "optax.lars",

@@ -1,9 +1,9 @@
 """Momentum is Optax's sgd with momentum; its weight decay stands before the trace."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, identical
-from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import Case, Entry, HyperParam, StateField, Stock, identical
+from optax_bridge.entry import setting as s
+from optax_bridge.recipe import call
 
 _SGD = call(
     "optax.sgd",

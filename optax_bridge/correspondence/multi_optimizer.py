@@ -3,8 +3,8 @@
 from typing import Any
 
 import legacy_optim
-from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam
-from optax_bridge.correspondence.recipe import Name, call
+from optax_bridge.entry import RATE, Case, Entry, HyperParam
+from optax_bridge.recipe import Name, call
 
 
 def is_matrix(path: str, value: Any) -> bool:

@@ -1,8 +1,8 @@
 """GradientDescent is Optax's sgd without momentum."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, Stock, identical, setting
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import Case, Entry, HyperParam, Stock, identical, setting
+from optax_bridge.recipe import call
 
 ENTRY = Entry(
     legacy=legacy_optim.GradientDescent,

@@ -3,8 +3,8 @@
 import operator
 
 import legacy_optim
-from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam, StateField
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.entry import RATE, Case, Entry, HyperParam, StateField
+from optax_bridge.recipe import call
 
 ENTRY = Entry(
     legacy=legacy_optim.WeightNorm,

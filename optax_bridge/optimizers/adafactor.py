@@ -68,8 +68,9 @@ def adafactor(
     def factored_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
         if not factored or len(shape) < 2:
             return None
-        # numpy's default sort, as the legacy optimizer: it decides which of equally long axes are taken
-        *_, second, largest = (int(axis) for axis in np.argsort(shape))
+        # Stable, as NumPy sorted such short arrays in the days of flax.optim: of equally long axes the last one
+        # counts as the largest. With AVX-512 the default sort of today may swap them.
+        *_, second, largest = (int(axis) for axis in np.argsort(shape, kind="stable"))
         return None if shape[second] < min_dim_size_to_factor else (second, largest)
 
     def init(param: Any) -> tuple[jax.Array, ...]:

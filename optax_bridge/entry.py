@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import legacy_optim
-from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
+from optax_bridge.recipe import Call, Setting, Source, build, filled
 
 
 class Verdict(enum.Enum):

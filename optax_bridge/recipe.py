@@ -29,6 +29,14 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def build(self) -> Any:
+        """Evaluates the call; see `build`."""
+        return build(self)
+
+    def render(self) -> str:
+        """Writes the call as source; see `render`."""
+        return render(self)
+
 
 @dataclass(frozen=True)
 class Name:

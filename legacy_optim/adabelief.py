@@ -1,0 +1,64 @@
+"""AdaBelief (Zhuang et al. 2020, arXiv:2010.07468): `flax.optim.AdaBelief`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from legacy_optim.base import OptimizerDef, require_learning_rate
+
+
+@struct.dataclass
+class _AdaBeliefHyperParams:
+    learning_rate: Any
+    beta1: Any
+    beta2: Any
+    eps: Any
+    weight_decay: Any
+
+
+@struct.dataclass
+class _AdaBeliefParamState:
+    grad_ema: Any
+    grad_sq_ema: Any
+
+
+class AdaBelief(OptimizerDef):
+    """AdaBelief: Adam whose second moment is that of the gradient's distance from its average.
+
+    Args:
+      learning_rate: step size; None if every call gives it.
+      beta1: decay of the gradient's moving average.
+      beta2: decay of the second moment.
+      eps: joins the second moment at every step, and is added to its root as well.
+      weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = None,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        eps: Any = 1e-16,
+        weight_decay: Any = 0.0,
+    ):
+        super().__init__(_AdaBeliefHyperParams(learning_rate, beta1, beta2, eps, weight_decay))
+
+    def init_param_state(self, param: Any) -> _AdaBeliefParamState:
+        return _AdaBeliefParamState(jnp.zeros_like(param), jnp.zeros_like(param))
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> tuple[Any, Any]:
+        learning_rate = require_learning_rate(self, hyper_params)
+        hp = hyper_params
+        grad_ema = hp.beta1 * state.grad_ema + (1.0 - hp.beta1) * grad
+        surprise = lax.square(grad - grad_ema)
+        grad_sq_ema = hp.beta2 * state.grad_sq_ema + (1.0 - hp.beta2) * surprise + hp.eps
+        t = jnp.array(step + 1, lax.dtype(param))  # in the parameter's dtype, bfloat16 included
+        mean = grad_ema / (1 - hp.beta1**t)
+        denominator = jnp.sqrt(grad_sq_ema / (1 - hp.beta2**t)) + hp.eps
+        new_param = param - learning_rate * mean / denominator
+        new_param = new_param - learning_rate * hp.weight_decay * param
+        return new_param, _AdaBeliefParamState(grad_ema, grad_sq_ema)

@@ -1,0 +1,58 @@
+"""Adadelta (Zeiler 2012, arXiv:1212.5701): `flax.optim.Adadelta`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+
+from legacy_optim.base import OptimizerDef, require_learning_rate
+
+
+@struct.dataclass
+class _AdadeltaHyperParams:
+    learning_rate: Any
+    rho: Any
+    eps: Any
+    weight_decay: Any
+
+
+@struct.dataclass
+class _AdadeltaParamState:
+    sq_avg: Any
+    acc_delta: Any
+
+
+class Adadelta(OptimizerDef):
+    """Adadelta, with decoupled weight decay.
+
+    Args:
+      learning_rate: step size; None if every call gives it.
+      rho: decay of both moving averages.
+      eps: added inside both roots.
+      weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = None,
+        rho: Any = 0.9,
+        eps: Any = 1e-6,
+        weight_decay: Any = 0.0,
+    ):
+        super().__init__(_AdadeltaHyperParams(learning_rate, rho, eps, weight_decay))
+
+    def init_param_state(self, param: Any) -> _AdadeltaParamState:
+        return _AdadeltaParamState(jnp.zeros_like(param), jnp.zeros_like(param))
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> tuple[Any, Any]:
+        del step
+        learning_rate = require_learning_rate(self, hyper_params)
+        rho, eps = hyper_params.rho, hyper_params.eps
+        sq_avg = rho * state.sq_avg + jnp.square(grad) * (1 - rho)
+        delta = (jnp.sqrt(state.acc_delta + eps) / jnp.sqrt(sq_avg + eps)) * grad
+        new_param = param - learning_rate * delta
+        new_param = new_param - learning_rate * hyper_params.weight_decay * param
+        acc_delta = rho * state.acc_delta + jnp.square(delta) * (1 - rho)
+        return new_param, _AdadeltaParamState(sq_avg, acc_delta)

@@ -1,0 +1,43 @@
+"""Adagrad (Duchi et al. 2011): `flax.optim.Adagrad`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+
+from legacy_optim.base import OptimizerDef, require_learning_rate
+
+
+@struct.dataclass
+class _AdagradHyperParams:
+    learning_rate: Any
+    eps: Any
+
+
+@struct.dataclass
+class _AdagradParamState:
+    G: Any
+
+
+class Adagrad(OptimizerDef):
+    """Adagrad.
+
+    Args:
+      learning_rate: step size; None if every call gives it.
+      eps: added to the root of the sum of squares.
+    """
+
+    def __init__(self, learning_rate: Any = None, eps: Any = 1e-8):
+        super().__init__(_AdagradHyperParams(learning_rate, eps))
+
+    def init_param_state(self, param: Any) -> _AdagradParamState:
+        return _AdagradParamState(jnp.zeros_like(param))
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> tuple[Any, Any]:
+        del step
+        learning_rate = require_learning_rate(self, hyper_params)
+        squares = state.G + jnp.square(grad)
+        new_param = param - learning_rate * grad / (jnp.sqrt(squares) + hyper_params.eps)
+        return new_param, _AdagradParamState(squares)

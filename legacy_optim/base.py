@@ -1,0 +1,467 @@
+"""Definitions, optimizers and their states: `flax.optim.base` on today's JAX."""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from flax import jax_utils, serialization, struct
+
+from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
+from legacy_optim.traverse_util import Traversal, leaf_indices
+
+_said: set[str] = set()
+
+
+@struct.dataclass
+class OptimizerState:
+    """State of an optimizer.
+
+    Attributes:
+      step: steps taken, int32 scalar.
+      param_states: a tree like the parameters with the optimizer's own state in place of each; `None` where
+        a `MultiOptimizer` leaves a parameter alone.
+    """
+
+    step: Any
+    param_states: Any
+
+
+class OptimizerDef:
+    """What an optimizer does, apart from the parameters that it does it to.
+
+    A subclass defines `init_param_state` and `apply_param_gradient`, both for a single parameter.
+
+    Attributes:
+      hyper_params: a flax dataclass (something with `replace`) of the hyper-parameters.
+    """
+
+    def __init__(self, hyper_params: Any):
+        self.hyper_params = hyper_params
+        _say_once(
+            "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To move on, "
+            "optax_bridge.from_legacy(definition) gives the same optimizer on Optax, with the same numbers, "
+            "and `optax-bridge check` shows it."
+        )
+
+    def init_param_state(self, param: Any) -> Any:
+        """The initial state for one parameter."""
+        raise NotImplementedError(f"{type(self).__name__} must define init_param_state(param)")
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> tuple[Any, Any]:
+        """Takes a step for one parameter.
+
+        Args:
+          step: steps taken so far, int32 scalar.
+          hyper_params: the hyper-parameters of this step.
+          param: the parameter.
+          state: its state.
+          grad: its gradient.
+
+        Returns:
+          The new parameter and its new state.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define "
+            "apply_param_gradient(step, hyper_params, param, state, grad)"
+        )
+
+    def init_state(self, params: Any) -> OptimizerState:
+        """The state at step 0 for a tree of parameters."""
+        return OptimizerState(
+            jnp.asarray(0, jnp.int32), jax.tree.map(self.init_param_state, params)
+        )
+
+    def apply_gradient(
+        self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
+    ) -> tuple[Any, OptimizerState]:
+        """Takes a step for a tree of parameters.
+
+        Args:
+          hyper_params: the hyper-parameters of this step.
+          params: the parameters.
+          state: their state.
+          grads: gradients, a tree like `params`.
+
+        Returns:
+          The new parameters and the new state.
+
+        Raises:
+          ValueError: `grads` or the state is no tree like `params`.
+        """
+        leaves, treedef = jax.tree.flatten(params)
+        states = _flattened_like(treedef, state.param_states, "optimizer.state.param_states")
+        gradients = _flattened_like(treedef, grads, "grads")
+        stepped = [
+            self.apply_param_gradient(state.step, hyper_params, *row)
+            for row in zip(leaves, states, gradients, strict=True)
+        ]
+        new_params = treedef.unflatten([param for param, _ in stepped])
+        new_states = treedef.unflatten([param_state for _, param_state in stepped])
+        return new_params, OptimizerState(state.step + 1, new_states)
+
+    def update_hyper_params(self, **hyper_param_overrides: Any) -> Any:
+        """The hyper-parameters of one step.
+
+        Args:
+          **hyper_param_overrides: values that replace those of the definition; `hyper_params=` replaces all
+            of them first.
+
+        Raises:
+          TypeError: an override that is no hyper-parameter.
+        """
+        hyper_params = hyper_param_overrides.pop("hyper_params", self.hyper_params)
+        return _overridden(self, hyper_params, hyper_param_overrides)
+
+    def create(self, target: Any, focus: Traversal | None = None) -> "Optimizer":
+        """An optimizer for a target.
+
+        Args:
+          target: the parameters, any pytree.
+          focus: a traversal of the parameters to optimize; all of them if None.
+        """
+        definition = MultiOptimizer((focus, self)) if focus else self
+        return Optimizer(definition, definition.init_state(target), target)
+
+    def state_dict(self, target: Any, state: Any) -> dict[str, Any]:
+        """Target and state as nested dicts, the layout of checkpoints."""
+        return {
+            "target": serialization.to_state_dict(target),
+            "state": serialization.to_state_dict(state),
+        }
+
+    def restore_state(
+        self, opt_target: Any, opt_state: Any, state_dict: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """Target and state from what `state_dict` made.
+
+        Args:
+          opt_target: a target of the right structure.
+          opt_state: a state of the right structure.
+          state_dict: nested dicts with `target` and `state`.
+        """
+        return (
+            serialization.from_state_dict(opt_target, state_dict["target"]),
+            serialization.from_state_dict(opt_state, state_dict["state"]),
+        )
+
+
+class _NoAux:
+    """Marks a loss function without auxiliary output."""
+
+
+class Optimizer(struct.PyTreeNode):
+    """A target together with the optimizer that improves it.
+
+        optimizer = legacy_optim.Momentum(learning_rate=0.1).create(params)
+        grads = jax.grad(loss_fn)(optimizer.target)
+        optimizer = optimizer.apply_gradient(grads)
+
+    Attributes:
+      optimizer_def: the definition; static.
+      state: the optimizer's state.
+      target: the parameters.
+    """
+
+    optimizer_def: OptimizerDef = struct.field(pytree_node=False)
+    state: Any = struct.field(pytree_node=True)
+    target: Any = struct.field(pytree_node=True)
+
+    def apply_gradient(self, grads: Any, **hyper_param_overrides: Any) -> "Optimizer":
+        """Takes a step.
+
+        Args:
+          grads: gradients, a tree like `target`.
+          **hyper_param_overrides: hyper-parameters for this step alone, e.g. `learning_rate=`; `hyper_params=`
+            replaces all of them.
+
+        Returns:
+          The optimizer after the step.
+        """
+        hyper_params = self.optimizer_def.update_hyper_params(**hyper_param_overrides)
+        target, state = self.optimizer_def.apply_gradient(
+            hyper_params, self.target, self.state, grads
+        )
+        return self.replace(target=target, state=state)
+
+    def compute_gradient(self, loss_fn: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """Loss and gradient at the target.
+
+        Args:
+          loss_fn: from the target to a loss, or to a loss and auxiliary output.
+
+        Returns:
+          Loss, auxiliary output if there is any, gradient.
+        """
+        _say_once("compute_gradient is deprecated: use jax.value_and_grad(loss_fn)(optimizer.target).")
+
+        def with_aux(target: Any) -> Any:
+            out = loss_fn(target)
+            return (out, _NoAux) if isinstance(out, jax.Array) else out
+
+        (loss, aux), grad = jax.value_and_grad(with_aux, has_aux=True)(self.target)
+        return (loss, grad) if aux is _NoAux else (loss, aux, grad)
+
+    compute_gradients = compute_gradient
+
+    def optimize(self, loss_fn: Callable[[Any], Any], **hyper_param_overrides: Any) -> tuple[Any, ...]:
+        """Takes a step down a loss function.
+
+        Args:
+          loss_fn: as for `compute_gradient`.
+          **hyper_param_overrides: as for `apply_gradient`.
+
+        Returns:
+          The optimizer after the step, the loss, auxiliary output if there is any.
+        """
+        _say_once(
+            "optimize is deprecated: use jax.value_and_grad and then optimizer.apply_gradient(grads)."
+        )
+        *loss_and_aux, grad = self.compute_gradient(loss_fn)
+        return (self.apply_gradient(grad, **hyper_param_overrides), *loss_and_aux)
+
+    def replicate(
+        self, devices: Sequence[jax.Device] | None = None, axis_name: str = "batch"
+    ) -> "Optimizer":
+        """Copies the optimizer to several devices, for use under `jax.pmap`.
+
+        Args:
+          devices: the devices; all local ones if None.
+          axis_name: axis of the pmap over which `apply_gradient` will average the gradients.
+        """
+        _say_once(
+            "Optimizer.replicate is deprecated: use flax.jax_utils.replicate(optimizer), and average the "
+            "gradients in the step with jax.lax.pmean."
+        )
+        devices = jax.local_devices() if devices is None else devices
+        definition = ReplicatedOptimizer(self.optimizer_def, devices, axis_name)
+        return jax_utils.replicate(self, devices=devices).replace(optimizer_def=definition)
+
+    def unreplicate(self) -> "Optimizer":
+        """The first device's copy of a replicated optimizer.
+
+        Raises:
+          ValueError: it was not replicated.
+        """
+        if not isinstance(self.optimizer_def, ReplicatedOptimizer):
+            raise ValueError(
+                f"Cannot unreplicate an optimizer that is not replicated: its definition is a "
+                f"{type(self.optimizer_def).__name__}. For one from flax.jax_utils.replicate, use "
+                "flax.jax_utils.unreplicate"
+            )
+        return jax_utils.unreplicate(self).replace(optimizer_def=self.optimizer_def.optimizer_def)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer as nested dicts, the layout of checkpoints."""
+        return self.optimizer_def.state_dict(self.target, self.state)
+
+    def restore_state(self, state: Mapping[str, Any]) -> "Optimizer":
+        """This optimizer with target and state from what `state_dict` made."""
+        target, new_state = self.optimizer_def.restore_state(self.target, self.state, state)
+        return self.replace(target=target, state=new_state)
+
+
+# Checkpoints go through the definition, which knows e.g. that a replicated optimizer is saved once.
+serialization.register_serialization_state(
+    Optimizer, Optimizer.state_dict, Optimizer.restore_state, override=True
+)
+
+
+class ReplicatedOptimizer(OptimizerDef):
+    """A definition whose gradients are averaged over the devices of a `jax.pmap` first.
+
+    Attributes:
+      optimizer_def: the definition that takes the steps.
+      devices: where copies are.
+      axis_name: the pmap's axis.
+    """
+
+    def __init__(
+        self,
+        optimizer_def: OptimizerDef,
+        devices: Sequence[jax.Device] | None = None,
+        axis_name: str = "batch",
+    ):
+        super().__init__(optimizer_def.hyper_params)
+        self.optimizer_def = optimizer_def
+        self.devices = jax.local_devices() if devices is None else devices
+        self.axis_name = axis_name
+
+    def init_state(self, params: Any) -> OptimizerState:
+        return self.optimizer_def.init_state(params)
+
+    def apply_gradient(
+        self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
+    ) -> tuple[Any, OptimizerState]:
+        copies = jax.lax.psum(1, self.axis_name)
+        grads = jax.tree.map(lambda g: jax.lax.psum(g, self.axis_name) / copies, grads)
+        return self.optimizer_def.apply_gradient(hyper_params, params, state, grads)
+
+    def update_hyper_params(self, **hyper_param_overrides: Any) -> Any:
+        return self.optimizer_def.update_hyper_params(**hyper_param_overrides)
+
+    def state_dict(self, target: Any, state: Any) -> dict[str, Any]:
+        return jax.tree.map(lambda x: x[0], self.optimizer_def.state_dict(target, state))
+
+    def restore_state(
+        self, opt_target: Any, opt_state: Any, state_dict: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        copies = jax_utils.replicate(dict(state_dict), devices=self.devices)
+        return self.optimizer_def.restore_state(opt_target, opt_state, copies)
+
+
+class MultiOptimizer(OptimizerDef):
+    """Gives groups of parameters optimizers of their own.
+
+        kernels = ModelParamTraversal(lambda path, _: path.endswith("kernel"))
+        biases = ModelParamTraversal(lambda path, _: path.endswith("bias"))
+        definition = MultiOptimizer((kernels, Momentum(0.01)), (biases, Momentum(0.1)))
+
+    Parameters that no traversal selects keep their value, and have `None` as their state.
+
+    Attributes:
+      traversals: one for each group.
+      sub_optimizers: the definition of each group.
+      hyper_params: the list of their hyper-parameters.
+    """
+
+    def __init__(self, *traversals_and_optimizers: tuple[Traversal, OptimizerDef]):
+        if not traversals_and_optimizers:
+            raise ValueError("MultiOptimizer needs at least one pair (traversal, optimizer)")
+        self.traversals, self.sub_optimizers = zip(*traversals_and_optimizers, strict=True)
+        super().__init__([definition.hyper_params for definition in self.sub_optimizers])
+
+    def init_state(self, params: Any) -> OptimizerState:
+        leaves, treedef = jax.tree.flatten(params)
+        states: list[Any] = [None] * len(leaves)
+        groups = self._groups(params)
+        _check_overlap(params, groups)
+        for group, definition in zip(groups, self.sub_optimizers, strict=True):
+            part = definition.init_state(tuple(leaves[i] for i in group))
+            for index, state in zip(group, part.param_states, strict=True):
+                states[index] = state
+        return OptimizerState(jnp.asarray(0, jnp.int32), treedef.unflatten(states))
+
+    def apply_gradient(
+        self, hyper_params: Sequence[Any], params: Any, state: OptimizerState, grads: Any
+    ) -> tuple[Any, OptimizerState]:
+        if len(hyper_params) != len(self.sub_optimizers):
+            raise ValueError(
+                f"hyper_params has {len(hyper_params)} entries for {len(self.sub_optimizers)} optimizers: "
+                "give one for each, e.g. [hp.replace(learning_rate=lr) for hp in "
+                "optimizer.optimizer_def.hyper_params]"
+            )
+        leaves, treedef = jax.tree.flatten(params)
+        gradients = _flattened_like(treedef, grads, "grads")
+        old = _flattened_like(treedef, state.param_states, "optimizer.state.param_states")
+        new_leaves, states = list(leaves), [None] * len(leaves)
+        parts = zip(self._groups(params), self.sub_optimizers, hyper_params, strict=True)
+        for group, definition, hyper_param in parts:
+            chosen, chosen_states, chosen_grads = (
+                tuple(column[i] for i in group) for column in (leaves, old, gradients)
+            )
+            part = OptimizerState(state.step, chosen_states)
+            stepped, part = definition.apply_gradient(hyper_param, chosen, part, chosen_grads)
+            for index, leaf, param_state in zip(group, stepped, part.param_states, strict=True):
+                new_leaves[index], states[index] = leaf, param_state
+        new_state = OptimizerState(state.step + 1, treedef.unflatten(states))
+        return treedef.unflatten(new_leaves), new_state
+
+    def update_hyper_params(self, **hyper_param_overrides: Any) -> list[Any]:
+        """The hyper-parameters of one step: overrides go to every group, `hyper_params=[...]` gives each its own."""
+        given = hyper_param_overrides.pop("hyper_params", self.hyper_params)
+        return [
+            _overridden(definition, hyper_params, hyper_param_overrides)
+            for definition, hyper_params in zip(self.sub_optimizers, given, strict=False)
+        ] + list(given[len(self.sub_optimizers) :])
+
+    def _groups(self, params: Any) -> list[list[int]]:
+        return [leaf_indices(traversal, params) for traversal in self.traversals]
+
+
+def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Any:
+    """The learning rate of a step.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if hyper_params.learning_rate is None:
+        name = type(definition).__name__
+        raise ValueError(
+            f"{name}: no learning rate provided. Give it to the constructor, {name}(learning_rate=...), or to each "
+            "step, optimizer.apply_gradient(grads, learning_rate=...)"
+        )
+    return hyper_params.learning_rate
+
+
+def _overridden(definition: OptimizerDef, hyper_params: Any, overrides: Mapping[str, Any]) -> Any:
+    if not overrides:
+        return hyper_params
+    known = getattr(hyper_params, "__dataclass_fields__", overrides)
+    unknown = sorted(set(overrides) - set(known))
+    if unknown:
+        raise TypeError(
+            f"{type(definition).__name__} has no hyper-parameter {', '.join(unknown)}; it has "
+            f"{', '.join(known)}"
+        )
+    return hyper_params.replace(**overrides)
+
+
+def _flattened_like(treedef: Any, tree: Any, name: str) -> list[Any]:
+    try:
+        return treedef.flatten_up_to(tree)
+    except ValueError as error:
+        _explain(treedef, tree, name, error)
+
+
+def _explain(treedef: Any, tree: Any, name: str, error: ValueError) -> NoReturn:
+    expected = treedef.unflatten(range(treedef.num_leaves))
+    paths, found = (
+        {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(t)}
+        for t in (expected, tree)
+    )
+    missing = sorted(paths - found)
+    where = f"{name}{missing[0]}: nothing there" if missing else f"{name}: {error}"
+    raise ValueError(
+        f"{where}. Expected a tree like optimizer.target, {treedef}; found {jax.tree.structure(tree)}. "
+        "Differentiate with respect to optimizer.target."
+    ) from None
+
+
+def _check_overlap(params: Any, groups: Sequence[Sequence[int]]) -> None:
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    holders: dict[int, list[int]] = {}
+    for number, group in enumerate(groups):
+        for index in group:
+            holders.setdefault(index, []).append(number)
+    clashes = [
+        f"params{jax.tree_util.keystr(paths[index])} by optimizers {numbers}"
+        for index, numbers in sorted(holders.items())
+        if len(numbers) > 1
+    ]
+    if clashes:
+        raise ValueError(
+            f"Multiple optimizers match the same leaves: {'; '.join(clashes)}. Narrow one of the traversals."
+        )
+
+
+def _say_once(message: str) -> None:
+    """Warns once a process, at the line that called into this package."""
+    if message in _said:
+        return
+    _said.add(message)
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("legacy_optim"):
+        frame = frame.f_back
+    # Python shows deprecations in __main__ only; under that name it is seen, and filters of the user's still hold.
+    warnings.warn_explicit(
+        message,
+        DeprecationWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module="__main__",
+    )

@@ -1,0 +1,68 @@
+"""LAMB (You et al. 2019, arXiv:1904.00962): `flax.optim.LAMB`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from legacy_optim.base import OptimizerDef, require_learning_rate
+
+
+@struct.dataclass
+class _LAMBHyperParams:
+    learning_rate: Any
+    beta1: Any
+    beta2: Any
+    weight_decay: Any
+    eps: Any
+
+
+@struct.dataclass
+class _LAMBParamState:
+    grad_ema: Any
+    grad_sq_ema: Any
+
+
+class LAMB(OptimizerDef):
+    """LAMB: Adam whose step is scaled to each parameter's norm.
+
+    The ratio of the norms is 1 only if both are zero: a parameter of zeros never moves, and an update of zeros for
+    any other parameter divides by zero.
+
+    Args:
+      learning_rate: step size; None if every call gives it.
+      beta1: decay of the gradient's moving average.
+      beta2: decay of the squared gradient's moving average.
+      weight_decay: multiple of the parameter that joins the update before its norm is taken.
+      eps: added to the root of the second moment.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = None,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        weight_decay: Any = 0,
+        eps: Any = 1e-6,
+    ):
+        super().__init__(_LAMBHyperParams(learning_rate, beta1, beta2, weight_decay, eps))
+
+    def init_param_state(self, param: Any) -> _LAMBParamState:
+        return _LAMBParamState(jnp.zeros_like(param), jnp.zeros_like(param))
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> tuple[Any, Any]:
+        learning_rate = require_learning_rate(self, hyper_params)
+        hp = hyper_params
+        grad_ema = hp.beta1 * state.grad_ema + (1.0 - hp.beta1) * grad
+        grad_sq_ema = hp.beta2 * state.grad_sq_ema + (1.0 - hp.beta2) * lax.square(grad)
+        t = jnp.array(step + 1, lax.dtype(param))  # in the parameter's dtype, bfloat16 included
+        mean = grad_ema / (1.0 - hp.beta1**t)
+        update = mean / (jnp.sqrt(grad_sq_ema / (1.0 - hp.beta2**t)) + hp.eps)
+        if hp.weight_decay != 0.0:
+            update = update + hp.weight_decay * param
+        param_norm, update_norm = jnp.linalg.norm(param), jnp.linalg.norm(update)
+        ratio = jnp.where(param_norm + update_norm > 0.0, param_norm / update_norm, 1.0)
+        return param - ratio * learning_rate * update, _LAMBParamState(grad_ema, grad_sq_ema)

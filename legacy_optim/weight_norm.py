@@ -1,0 +1,122 @@
+"""Weight normalisation (Salimans and Kingma 2016, arXiv:1602.07868): `flax.optim.WeightNorm`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from legacy_optim.base import OptimizerDef, OptimizerState
+
+
+@struct.dataclass
+class _WeightNormHyperParams:
+    inner: Any
+    wn_decay: Any
+    wn_eps: Any
+
+
+@struct.dataclass
+class _WeightNormParamState:
+    direction_state: Any
+    scale_state: Any
+    direction: Any
+    scale: Any
+
+
+class WeightNorm(OptimizerDef):
+    """Optimizes each kernel as `scale * direction / |direction|`, normalised over all axes but the last.
+
+    Parameters with a single vector (rank 1, or all other axes of length 1) are optimized as they are.
+
+    Args:
+      wrapped_optimizer: the definition that moves directions and scales.
+      wn_decay: multiple of the direction that joins its gradient.
+      wn_eps: added to the squared norm.
+    """
+
+    def __init__(self, wrapped_optimizer: OptimizerDef, wn_decay: Any = 0, wn_eps: Any = 1e-8):
+        super().__init__(
+            _WeightNormHyperParams(wrapped_optimizer.hyper_params, wn_decay, wn_eps)
+        )
+        self.wrapped_optimizer = wrapped_optimizer
+
+    def update_hyper_params(self, **hyper_param_overrides: Any) -> _WeightNormHyperParams:
+        """The hyper-parameters of one step; all but `wn_decay` and `wn_eps` are the wrapped optimizer's."""
+        own = {
+            name: hyper_param_overrides.pop(name, getattr(self.hyper_params, name))
+            for name in ("wn_decay", "wn_eps")
+        }
+        inner = self.wrapped_optimizer.update_hyper_params(**hyper_param_overrides)
+        return self.hyper_params.replace(inner=inner, **own)
+
+    def init_state(self, params: Any) -> OptimizerState:
+        eps = self.hyper_params.wn_eps
+
+        def split(param: Any) -> tuple[Any, Any]:
+            if not _is_split(param):
+                return param, ()
+            norm = jnp.sqrt(_squared_norm(param) + eps)
+            return param / norm, norm
+
+        leaves, treedef = jax.tree.flatten(params)
+        parts = [split(leaf) for leaf in leaves]
+        directions = treedef.unflatten([direction for direction, _ in parts])
+        scales = treedef.unflatten([scale for _, scale in parts])
+        state = self.wrapped_optimizer.init_state({"direction": directions, "scale": scales})
+        return _joined(treedef, state, directions, scales)
+
+    def apply_gradient(
+        self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
+    ) -> tuple[Any, OptimizerState]:
+        treedef = jax.tree.structure(params)
+        rows = treedef.flatten_up_to(state.param_states)
+        directions, scales, direction_states, scale_states = (
+            treedef.unflatten([getattr(row, name) for row in rows])
+            for name in ("direction", "scale", "direction_state", "scale_state")
+        )
+
+        def merge(directions: Any, scales: Any) -> Any:
+            parts = (treedef.flatten_up_to(directions), treedef.flatten_up_to(scales))
+            return treedef.unflatten(
+                [_merged(d, s, hyper_params.wn_eps) for d, s in zip(*parts, strict=True)]
+            )
+
+        def decayed(direction: Any, grad: Any) -> Any:
+            return grad + hyper_params.wn_decay * direction if _is_split(direction) else grad
+
+        _, pull_back = jax.vjp(merge, directions, scales)
+        direction_grads, scale_grads = pull_back(grads)
+        direction_grads = jax.tree.map(decayed, directions, direction_grads)
+        new, new_state = self.wrapped_optimizer.apply_gradient(
+            hyper_params.inner,
+            {"direction": directions, "scale": scales},
+            OptimizerState(state.step, {"direction": direction_states, "scale": scale_states}),
+            {"direction": direction_grads, "scale": scale_grads},
+        )
+        new_params = merge(new["direction"], new["scale"])
+        return new_params, _joined(treedef, new_state, new["direction"], new["scale"])
+
+
+def _joined(treedef: Any, state: OptimizerState, directions: Any, scales: Any) -> OptimizerState:
+    """The wrapped optimizer's state and the parts, as one state for each parameter."""
+    columns = (state.param_states["direction"], state.param_states["scale"], directions, scales)
+    rows = zip(*map(treedef.flatten_up_to, columns), strict=True)
+    return OptimizerState(
+        state.step, treedef.unflatten([_WeightNormParamState(*row) for row in rows])
+    )
+
+
+def _is_split(param: Any) -> bool:
+    return param.ndim > 0 and param.size > param.shape[-1]
+
+
+def _squared_norm(param: Any) -> Any:
+    return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
+
+
+def _merged(direction: Any, scale: Any, eps: Any) -> Any:
+    if not _is_split(direction):
+        return direction
+    return direction * (scale * lax.rsqrt(_squared_norm(direction) + eps))

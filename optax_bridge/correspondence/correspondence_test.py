@@ -1,0 +1,158 @@
+"""Holds the table together: names, defaults, states, recipes and cases of every entry."""
+
+import importlib
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import legacy_optim
+import optax_bridge
+from optax_bridge import conversion
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
+from optax_bridge.entry import Case, Entry
+from optax_bridge.recipe import Call, imports, render
+
+EXPORTED = sorted(
+    name
+    for name, value in vars(legacy_optim).items()
+    if inspect.isclass(value)
+    and issubclass(value, legacy_optim.OptimizerDef)
+    and value is not legacy_optim.OptimizerDef
+)
+CASES = [
+    pytest.param(entry, case, id=f"{entry.name}-{index}")
+    for entry in ENTRIES.values()
+    for index, case in enumerate(entry.cases)
+]
+each_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+each_case = pytest.mark.parametrize(("entry", "case"), CASES)
+
+PARAMS = {"kernel": jnp.arange(12.0).reshape(4, 3) / 7 + 0.1, "bias": jnp.ones(3) / 3}
+GRADS = {"kernel": jnp.cos(PARAMS["kernel"]), "bias": jnp.sin(PARAMS["bias"])}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_every_export_has_one_entry(name: str):
+    entries = [e.name for e in ENTRIES.values() if e.legacy is getattr(legacy_optim, name)]
+    assert len(entries) == 1
+
+
+@each_entry
+def test_port_is_public_and_takes_the_hyper_parameters(entry: Entry):
+    module, _, name = entry.port.rpartition(".")
+    port = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(port).parameters
+    assert list(parameters) == [hp.port for hp in entry.hyper_params]
+    for hp in entry.hyper_params:
+        assert _default(parameters[hp.port]) == hp.default or hp.variadic
+
+
+@each_entry
+def test_defaults_are_the_legacy_constructors(entry: Entry):
+    parameters = inspect.signature(entry.legacy).parameters
+    assert list(parameters) == [hp.legacy for hp in entry.hyper_params]
+    for hp in entry.hyper_params:
+        assert _default(parameters[hp.legacy]) == hp.default or hp.variadic
+
+
+@each_entry
+def test_cases_move_every_hyper_parameter_off_its_default(entry: Entry):
+    moved = {name for case in entry.cases for name in case.settings} | {"learning_rate"}
+    assert {hp.legacy for hp in entry.hyper_params} <= moved
+
+
+@each_case
+def test_state_fields_are_claimed_once_or_dropped(entry: Entry, case: Case):
+    if entry.legacy is legacy_optim.MultiOptimizer:
+        pytest.skip("its state is that of its groups")
+    definition = entry.definition(case, case.learning_rate)
+    row = jax.tree.leaves(
+        definition.init_state(PARAMS).param_states, is_leaf=lambda x: hasattr(x, "replace")
+    )
+    fields = {name for state in row for name in getattr(state, "__dataclass_fields__", ())}
+    claimed = [field.legacy for field in entry.state] + list(entry.dropped)
+    assert sorted(claimed) == sorted(fields)
+
+
+@each_case
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
+def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case, exact: bool):
+    recipe = _recipe(entry, case, exact)
+    try:
+        source = render(recipe)
+    except ValueError as error:
+        assert entry.legacy is legacy_optim.MultiOptimizer, error  # a traversal has no source
+        return
+    names: dict[str, Any] = {}
+    for module in imports(recipe):
+        exec(f"import {module}", names)
+    built, evaluated = recipe.build(), eval(source, names)
+    left, right = (_two_steps(tx) for tx in (built, evaluated))
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@each_case
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
+def test_state_map_goes_both_ways(entry: Entry, case: Case, exact: bool):
+    _recipe(entry, case, exact)  # skips what has no recipe
+    definition = entry.definition(case, case.learning_rate)
+    optimizer = definition.create(PARAMS)
+    for _ in range(3):
+        optimizer = optimizer.apply_gradient(GRADS)
+    _, claim = recipe_of(definition, exact)
+    if claim.verdict is Verdict.DIFFERENT:
+        pytest.skip("no state goes over to another optimizer")
+    state = optax_bridge.TrainState.from_legacy(optimizer, exact=exact)
+    counts = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+        if jax.tree_util.keystr(path).endswith(".count")
+    ]
+    assert counts == [3] * len(counts)
+    assert int(state.step) == 3
+    back = state.to_legacy(definition)
+    assert jax.tree.structure(back) == jax.tree.structure(optimizer)
+    for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(optimizer), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        (lambda: legacy_optim.Adam(), "per call"),
+        (lambda: legacy_optim.Adafactor(0.1, epsilon2=0.5), "epsilon2"),
+        (lambda: legacy_optim.Adagrad(0.1), "eps outside the root"),
+        (lambda: legacy_optim.LARS(0.1, weight_decay=0.1), "denominator"),
+    ],
+    ids=["no-rate", "epsilon2", "adagrad", "lars-decay"],
+)
+def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
+    with pytest.raises(UnsupportedSetting, match=message):
+        conversion.from_legacy(definition(), exact=False)
+
+
+def _recipe(entry: Entry, case: Case, exact: bool) -> Call:
+    definition = entry.definition(case, case.learning_rate)
+    try:
+        return recipe_of(definition, exact)[0]
+    except UnsupportedSetting as error:
+        unsupported = {u.name for u in entry.unsupported}
+        assert not entry.stock or unsupported & set(case.settings), error
+        pytest.skip(str(error))
+
+
+def _two_steps(tx: Any) -> Any:
+    state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
+    state = state.apply_gradients(grads=GRADS).apply_gradients(grads=GRADS)
+    return {"params": state.params, "opt_state": state.opt_state}
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    return parameter.default
