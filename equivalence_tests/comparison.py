@@ -60,18 +60,19 @@ class Comparison:
     leaves: int
 
     def verdict(self, claim: Claim) -> Verdict:
-        """The verdict, under the bound that the claim sets for rounding.
+        """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound.
 
-        A claim of identity leaves no room for rounding; a claim of difference is measured by `NOTICEABLE`.
+        Bounds are for 100 steps and grow in proportion for longer runs.
         """
         if self.identical:
             return Verdict.IDENTICAL
         bound = NOTICEABLE if claim.ulp is None else claim.ulp
-        return Verdict.ROUNDING if self.ulp <= bound else Verdict.DIFFERENT
+        per_hundred = max(len(self.ulp_by_step) / 100, 1.0)
+        return Verdict.ROUNDING if self.ulp <= bound * per_hundred else Verdict.DIFFERENT
 
 
 # A distance of more ULP than this after 100 steps is called another algorithm where nothing was claimed. Rounding
-# of a handful of operations a step adds up to well below (the largest seen over the suite is in the entries).
+# of a handful of operations a step adds up to well below: the entries say what was seen, 17 at most.
 NOTICEABLE = 256.0
 
 

@@ -47,7 +47,7 @@ def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
     Args:
       params: the parameters.
       steps: number of steps.
-      stream: `"normal"` (unit normal); `"hostile"` (in turn: normal, sparse, all zero, 1e-20, 1e6, the
+      stream: `"normal"` (unit normal); `"hostile"` (in turn: 1e-6, all zero, normal, sparse, 1e-20, 1e6, the
         previous one negated, denormal); `"poisoned"` (normal; in the second half NaN, then infinity, in one
         element of every leaf at one step).
       seed: of the values.
@@ -72,30 +72,42 @@ def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
 
 def _make_hostile(values: np.ndarray, rng: np.random.Generator) -> None:
     for step in range(len(values)):
-        kind = step % 7
-        if kind == 1:
-            values[step] *= rng.random(values[step].shape) < 0.2
-        elif kind == 2:
+        kind = step % 8
+        if kind == 0:  # where an epsilon inside a root and one outside are far apart
+            values[step] *= 1e-6
+        elif kind == 1:
             values[step] = 0.0
         elif kind == 3:
-            values[step] *= 1e-20
+            values[step] *= rng.random(values[step].shape) < 0.2
         elif kind == 4:
-            values[step] *= 1e6
+            values[step] *= 1e-20
         elif kind == 5:
-            values[step] = -values[step - 1]
+            values[step] *= 1e6
         elif kind == 6:
+            values[step] = -values[step - 1]
+        elif kind == 7:
             values[step] *= 1e-41
 
 
-def problem(steps: int, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> tuple[Any, Any]:
+def problem(
+    steps: int, dtypes: tuple[str, ...] = ("float32", "bfloat16"), *, compact: bool = False
+) -> tuple[Any, Any]:
     """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
 
     Optimizers treat every leaf on its own, so all streams stand in one tree and share a compilation. The whole
-    odd tree gets normal gradients; a kernel, a bias and a scalar of each dtype get the other streams.
+    odd tree gets normal gradients; a kernel and a bias that starts at zero get the other streams as well.
+
+    Args:
+      steps: number of steps.
+      dtypes: the leaves' dtypes.
+      compact: leaves out the odd shapes, for a quick compilation.
     """
     tree = odd_tree(dtypes=dtypes)
-    few = {name: tree[name] for name in ("dense", "scalar", *dtypes) if name in tree}
-    params = {name: tree if name == "normal" else few for name in STREAMS}
+    few = {"dense": tree["dense"]}
+    few.update({name: {"kernel": tree[name]["kernel"]} for name in dtypes if name in tree})
+    params = {name: few for name in STREAMS}
+    if not compact:
+        params["normal"] = tree
     grads = {
         name: gradients(params[name], steps, name, seed) for seed, name in enumerate(STREAMS)
     }

@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 
 import legacy_optim
-from equivalence_tests.reference import cases, load, replay
+from equivalence_tests.reference import inputs, load, replay
 from equivalence_tests.reference.cases import CASES, CHECKPOINTS, Case
 from equivalence_tests.reference.comparison import differences, structure_error
 from equivalence_tests.reference.load import Recording, RecordingError
+
+# legacy_optim says once that it is legacy, in whichever test comes first.
+pytestmark = pytest.mark.filterwarnings("ignore:flax.optim was removed:DeprecationWarning")
 
 # The same source under jax 0.4.13 and under today's differs by up to 8e-7 of a tensor's scale over
 # these recordings, by rounding alone; an error in the algorithm shows above.
 FLOAT32_BOUND = 2e-6
 
-# In units of the dtype's epsilon: how much later XLA keeps in float32 between two operations decides
+# In units of the dtype's epsilon: what XLA keeps in float32 between two operations decides about
 # half an epsilon a step, and a moment remembers 1 / (1 - 0.9) = 10 steps.
 HALF_PRECISION_BOUND = 5.0
 
@@ -52,8 +55,8 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_trajectory(case: Case) -> None:
     recording = load.recording(case)
-    inputs = recording.initial, recording.gradients, recording.learning_rates
-    assert_agrees(recording, list(replay.trajectory(legacy_optim, case, *inputs)))
+    given = recording.initial, recording.gradients, recording.learning_rates
+    assert_agrees(recording, list(replay.trajectory(legacy_optim, case, *given)))
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS, ids=lambda case: case.name)
@@ -138,9 +141,9 @@ def test_the_judge_notices_another_hyper_parameter(kwargs: dict[str, float], fie
     recording = load.recording(case)
     changed = {**case.optimizer, "kwargs": {**case.optimizer["kwargs"], **kwargs}}
     other = dataclasses.replace(case, optimizer=changed)
-    inputs = recording.initial, recording.gradients, recording.learning_rates
+    given = recording.initial, recording.gradients, recording.learning_rates
     with pytest.raises(AssertionError):
-        assert_agrees(recording, list(replay.trajectory(legacy_optim, other, *inputs)))
+        assert_agrees(recording, list(replay.trajectory(legacy_optim, other, *given)))
 
 
 # The files.
@@ -263,5 +266,5 @@ def test_every_hyper_parameter_leaves_its_default_somewhere(name: str) -> None:
 
 def test_streams_and_trees_are_all_used() -> None:
     every = (*CASES, *CHECKPOINTS)
-    assert {case.tree for case in every} == set(cases.TREES)
-    assert {case.stream for case in every} == set(cases.STREAMS)
+    assert {case.tree for case in every} == set(inputs.TREES)
+    assert {case.stream for case in every} == set(inputs.STREAMS)

@@ -1,10 +1,12 @@
 """Results as a table, as JSON rows, and as a closing line."""
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,55 +17,59 @@ from optax_bridge.correspondence import Verdict
 _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFERENT: "magenta"}
 
 
+def wide_console() -> Console:
+    """Standard output; where it is no terminal, wide enough that no cell of the table is cut."""
+    return Console() if sys.stdout.isatty() else Console(width=120)
+
+
 def table(results: Sequence[Result], title: str) -> Table:
-    """One row for each optimizer, recipe and kind of problem: the weakest of its outcomes stands for it."""
-    shown = Table(title=f"legacy flax.optim against Optax ({title})", title_justify="left")
-    for heading in ("optimizer", "recipe", "runs on"):
-        shown.add_column(heading, no_wrap=True)
-    shown.add_column("cases", justify="right")
-    shown.add_column("outcome")
-    shown.add_column("as claimed")
+    """One row for each optimizer, recipe and outcome."""
+    shown = Table(title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD)
+    shown.add_column("optimizer", no_wrap=True)
+    shown.add_column("recipe", no_wrap=True)
+    shown.add_column("runs", justify="right")
+    shown.add_column("outcome", overflow="fold")
+    shown.add_column("as claimed", no_wrap=True)
     shown.add_column("seconds", justify="right")
-    previous = ""
-    for (entry, recipe, problem), group in _grouped(results):
-        if previous and previous != entry:
+    previous = ("", "")
+    for key, group in _grouped(results):
+        if previous[0] and previous[0] != key[0]:
             shown.add_section()
         seconds = sum(result.seconds for result in group)
-        shown.add_row(
-            "" if entry == previous else entry,
-            recipe,
-            problem,
-            str(sum(result.comparison is not None for result in group)),
-            _outcome(group),
-            "[green]yes[/]" if all(r.held for r in group) else "[bold red]NO[/]",
-            f"{seconds:.1f}" if seconds else "",
-        )
-        previous = entry
+        for outcome, some in _by_outcome(group):
+            new = key != previous
+            shown.add_row(
+                key[0] if key[0] != previous[0] else "",
+                key[1] if new else "",
+                str(len(some)) if any(r.comparison is not None for r in some) else "",
+                outcome,
+                "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
+                f"{seconds:.1f}" if new and seconds else "",
+            )
+            previous = key
     return shown
 
 
-def _grouped(results: Sequence[Result]) -> list[tuple[tuple[str, str, str], list[Result]]]:
-    def key(result: Result) -> tuple[str, str, str]:
-        problem = SYNTHETIC if result.check.problem == SYNTHETIC else "digits"
-        return result.check.entry, result.recipe, problem
+def _grouped(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
+    def key(result: Result) -> tuple[str, str]:
+        return result.check.entry, result.recipe
 
-    order = {SYNTHETIC: 0}
-    ordered = sorted(results, key=lambda r: (key(r)[0], order.get(key(r)[2], 1), key(r)[1]))
-    return [(name, list(group)) for name, group in groupby(ordered, key)]
+    return [(name, list(group)) for name, group in groupby(sorted(results, key=key), key)]
 
 
-def _outcome(group: Sequence[Result]) -> str:
-    if failed := [result for result in group if result.failed]:
-        return f"[bold red]error:[/] {escape(failed[0].note)}"
-    ran = [result for result in group if result.comparison is not None]
-    if not ran:
-        return f"[dim]{escape(_short(group[0].note))}[/]"
-    parts = []
+def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """The results of a row's group by outcome, each with its text, the best outcome first."""
+    rows: list[tuple[str, list[Result]]] = []
     for verdict in Verdict:
-        some = [result for result in ran if result.verdict is verdict]
+        some = [result for result in group if result.verdict is verdict]
         if some:
-            parts.append(f"[{_STYLE[verdict]}]{verdict.value}[/]{_detail(verdict, some)}")
-    return "\n".join(parts)
+            rows.append((f"[{_STYLE[verdict]}]{verdict.value}[/]{_detail(verdict, some)}", some))
+    for result in group:
+        if result.failed:
+            rows.append((f"[bold red]error[/] {escape(result.note)}", [result]))
+        elif result.comparison is None:
+            rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
+    return rows
 
 
 def _short(note: str) -> str:
@@ -71,17 +77,22 @@ def _short(note: str) -> str:
 
 
 def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
-    comparisons = [result.comparison for result in results if result.comparison is not None]
     if verdict is Verdict.IDENTICAL:
-        return ""
+        digits = [r for r in results if r.check.problem != SYNTHETIC]
+        models = ", ".join(sorted({r.check.problem for r in digits}))
+        return f"  [dim]digits: {models}[/]" if digits else ""
+    comparisons = [result.comparison for result in results if result.comparison is not None]
     worst = max(comparisons, key=lambda comparison: comparison.ulp)
     if verdict is Verdict.ROUNDING:
-        return f" (at most {worst.ulp:.3g} ULP)"
-    return escape(f": by {_ulp(worst.ulp)}; first at {worst.first}")
+        return f", at most {worst.ulp:.3g} ULP"
+    first = worst.first
+    return escape(
+        f" by {_ulp(worst.ulp)}, from step {first.step}, {first.leaf}" if first else ""
+    )
 
 
 def _ulp(ulp: float) -> str:
-    return f"{ulp:.3g} ULP" if math.isfinite(ulp) else "NaN or infinity"
+    return f"{ulp:.2g} ULP" if math.isfinite(ulp) else "NaN or infinity"
 
 
 def print_broken(console: Console, results: Sequence[Result]) -> None:
@@ -89,7 +100,10 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         if result.held:
             continue
-        console.print(f"[bold red]NO[/] {result.check} ({result.recipe}): {escape(result.settings)}")
+        console.print(
+            f"[bold red]NO[/] {result.check} ({result.recipe}): {escape(result.settings)}",
+            highlight=False,
+        )
         if result.failed:
             console.print(f"   {escape(result.note)}", highlight=False)
         elif result.comparison is not None and result.claim is not None:

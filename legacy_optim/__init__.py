@@ -19,3 +19,25 @@ from legacy_optim.sgd import GradientDescent as GradientDescent
 from legacy_optim.traverse_util import Traversal as Traversal
 from legacy_optim.traverse_util import t_identity as t_identity
 from legacy_optim.weight_norm import WeightNorm as WeightNorm
+
+__all__ = [
+    "LAMB",
+    "LARS",
+    "AdaBelief",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "DynamicScale",
+    "GradientDescent",
+    "ModelParamTraversal",
+    "Momentum",
+    "MultiOptimizer",
+    "Optimizer",
+    "OptimizerDef",
+    "OptimizerState",
+    "RMSProp",
+    "Traversal",
+    "WeightNorm",
+    "t_identity",
+]

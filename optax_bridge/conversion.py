@@ -158,8 +158,8 @@ def _filled(
         empty = bool(column) and all(value is None for value in column)
         tree = None if empty else treedef.unflatten(column)
         values[field.exact] = tree
-        if field.stock is not None and tree is not None:
-            values[field.stock] = _signed(field, tree)
+        if tree is not None:
+            values.update(dict.fromkeys(field.stock, _signed(field, tree)))
     return _replaced(template, values, step)
 
 
@@ -188,20 +188,21 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: Any, params: Any) -
         rows = [make(*row) for row in zip(*map(treedef.flatten_up_to, columns), strict=True)]
         return treedef.unflatten(rows)
     fields = _entry(definition).state
-    found = {key: value for key, value in _fields(state)}
+    found = dict(_fields(state))
     columns = {}
     for field in fields:
+        stock = next((name for name in field.stock if name in found), None)
         if field.exact in found:
             tree = found[field.exact]
-        elif field.stock in found:
-            tree = _signed(field, found[field.stock])
+        elif stock is not None:
+            tree = _signed(field, found[stock])
         else:
             continue  # the legacy optimizer's own initial value: a placeholder that Optax has no field for
         columns[field.legacy] = (
             [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
         )
     if fields and not columns:
-        wanted = " or ".join(str(name) for name in (fields[0].exact, fields[0].stock) if name)
+        wanted = " or ".join((fields[0].exact, *fields[0].stock))
         raise _not_its_state(definition, wanted, state)
     rows = []
     for index, leaf in enumerate(leaves):

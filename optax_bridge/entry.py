@@ -25,8 +25,9 @@ class Claim:
 
     Attributes:
       verdict: identical, rounding only, or different.
-      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state, over the
-        suite's runs of 100 steps, in units in the last place at the tensor's largest magnitude, in float32.
+      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state, that a run
+        of 100 steps may reach, in units in the last place at the tensor's largest magnitude so far, in
+        float32. A longer run may drift in proportion.
       why: where the rounding or the difference comes from, and for a difference how large it was seen to be.
     """
 
@@ -82,13 +83,14 @@ class StateField:
     Attributes:
       legacy: field of the legacy parameter state.
       exact: `Type.field` in the state of this project's transformation.
-      stock: `Type.field` in the state of the stock recipe; None if it has none, which drops the field.
+      stock: `Type.field` in the state of the stock recipes, one for each type that they have; empty if none has
+        such a field, which drops it.
       stock_sign: -1 where Optax keeps the value negated.
     """
 
     legacy: str
     exact: str
-    stock: str | None = None
+    stock: tuple[str, ...] = ()
     stock_sign: int = 1
 
 
@@ -162,6 +164,7 @@ class Entry:
       notes: for the guide: what to know when moving.
       sources: paper and legacy module.
       dropped: legacy state fields that need no place, each with the reason.
+      around: what a recipe of this project around stock parts earns at best.
     """
 
     legacy: type[legacy_optim.OptimizerDef]
@@ -174,6 +177,7 @@ class Entry:
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
     dropped: Mapping[str, str] = field(default_factory=dict)
+    around: Claim = field(default_factory=identical)
 
     def definition(
         self, case: Case, learning_rate: float | None = None

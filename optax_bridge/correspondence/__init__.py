@@ -96,10 +96,13 @@ def recipe_of(
     if exact:
         return described.entry.exact_recipe(settings), EXACT
     if claims:
-        weakest = max(claims, key=lambda claim: _WEAKNESS[claim.verdict])
+        weakest = max([described.entry.around, *claims], key=_weakness)
         return described.entry.exact_recipe(settings), weakest
     return described.entry.stock_recipe(settings)
 
 
 EXACT = Claim(Verdict.IDENTICAL, why="the legacy operations in the legacy order")
-_WEAKNESS = {Verdict.IDENTICAL: 0, Verdict.ROUNDING: 1, Verdict.DIFFERENT: 2}
+
+
+def _weakness(claim: Claim) -> tuple[int, float]:
+    return list(Verdict).index(claim.verdict), claim.ulp or 0.0

@@ -40,10 +40,10 @@ ENTRY = Entry(
         ),
     ),
     state=(
-        StateField("v_row", exact="AdafactorState.v_row", stock="FactoredState.v_row"),
-        StateField("v_col", exact="AdafactorState.v_col", stock="FactoredState.v_col"),
-        StateField("v", exact="AdafactorState.v", stock="FactoredState.v"),
-        StateField("m", exact="AdafactorState.m", stock="EmaState.ema"),
+        StateField("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
+        StateField("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
+        StateField("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
+        StateField("m", exact="AdafactorState.m", stock=("EmaState.ema",)),
     ),
     stock=(
         Stock(
@@ -61,7 +61,7 @@ ENTRY = Entry(
                 eps=s("epsilon1"),
                 factored=s("factored"),
             ),
-            rounding(64, "order of operations only"),
+            rounding(16, "order of operations only; 4 seen"),
         ),
     ),
     unsupported=(

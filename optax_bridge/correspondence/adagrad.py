@@ -13,7 +13,7 @@ ENTRY = Entry(
         HyperParam("eps", "eps", 1e-8),
     ),
     state=(
-        StateField("G", exact="AdagradState.sum_of_squares", stock="ScaleByRssState.sum_of_squares"),
+        StateField("G", exact="AdagradState.sum_of_squares", stock=("ScaleByRssState.sum_of_squares",)),
     ),
     stock=(
         Stock(

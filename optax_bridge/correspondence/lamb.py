@@ -16,8 +16,8 @@ ENTRY = Entry(
         HyperParam("eps", "eps", 1e-6),
     ),
     state=(
-        StateField("grad_ema", exact="LambState.mu", stock="ScaleByAdamState.mu"),
-        StateField("grad_sq_ema", exact="LambState.nu", stock="ScaleByAdamState.nu"),
+        StateField("grad_ema", exact="LambState.mu", stock=("ScaleByAdamState.mu",)),
+        StateField("grad_sq_ema", exact="LambState.nu", stock=("ScaleByAdamState.nu",)),
     ),
     stock=(
         Stock(

@@ -21,7 +21,7 @@ ENTRY = Entry(
         HyperParam("weight_decay", "weight_decay", 0),
         HyperParam("nesterov", "nesterov", False),
     ),
-    state=(StateField("momentum", exact="MomentumState.trace", stock="TraceState.trace"),),
+    state=(StateField("momentum", exact="MomentumState.trace", stock=("TraceState.trace",)),),
     stock=(
         Stock(_SGD, identical("the same operations in the same order"), when={"weight_decay": 0}),
         Stock(

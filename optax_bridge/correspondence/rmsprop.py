@@ -15,8 +15,8 @@ ENTRY = Entry(
         HyperParam("centered", "centered", False),
     ),
     state=(
-        StateField("v", exact="RMSPropState.nu", stock="ScaleByRStdDevState.nu"),
-        StateField("mg", exact="RMSPropState.mu", stock="ScaleByRStdDevState.mu"),
+        StateField("v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")),
+        StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),
     ),
     stock=(
         Stock(
@@ -28,7 +28,7 @@ ENTRY = Entry(
                 centered=s("centered"),
                 eps_in_sqrt=False,
             ),
-            rounding(64, "order of operations only"),
+            rounding(32, "order of operations only; 14 seen"),
         ),
     ),
     cases=(

@@ -3,7 +3,14 @@
 import operator
 
 import legacy_optim
-from optax_bridge.entry import RATE, Case, Entry, HyperParam, StateField
+from optax_bridge.entry import (
+    RATE,
+    Case,
+    Entry,
+    HyperParam,
+    StateField,
+    rounding,
+)
 from optax_bridge.recipe import call
 
 ENTRY = Entry(
@@ -42,6 +49,9 @@ ENTRY = Entry(
         "by the next step, as it always was."
     ),
     sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
+    around=rounding(
+        64, "XLA compiles the step together with the normalisation, and rounds otherwise; 17 seen"
+    ),
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",
         "scale_state": "belongs to the wrapped optimizer, whose entry maps it",
