@@ -1,12 +1,13 @@
 """The training state: parameters, optimizer state and step in one pytree (FLIP 1009)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 
 import legacy_optim
@@ -54,10 +55,12 @@ class TrainState(train_state.TrainState):
         replaced = {name: value for name, value in kwargs.items() if name in fields}
         self._check(replaced, extra)
         _check_structure(grads, self.params)
-        params, opt_state = take_step(self.tx, grads, self.opt_state, self.params, **extra)
-        return self.replace(
-            step=self.step + 1, params=params, opt_state=opt_state, **replaced
+        params, opt_state = take_step(
+            self.tx, _optimized(grads), self.opt_state, _optimized(self.params), **extra
         )
+        if _has_overwritten(grads):
+            params = {"params": params, OVERWRITE_WITH_GRADIENT: grads[OVERWRITE_WITH_GRADIENT]}
+        return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **replaced)
 
     def update(self, *, grads: Any, **kwargs: Any) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
@@ -83,7 +86,9 @@ class TrainState(train_state.TrainState):
         Returns:
           The state, with `tx.init(params)` as optimizer state.
         """
-        kwargs = {"step": jnp.zeros([], jnp.int32), "opt_state": tx.init(params), **kwargs}
+        if "opt_state" not in kwargs:
+            kwargs["opt_state"] = tx.init(_optimized(params))
+        kwargs.setdefault("step", jnp.zeros([], jnp.int32))
         return cls(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
 
     @classmethod
@@ -152,6 +157,16 @@ class TrainState(train_state.TrainState):
                 f"{type(self).__name__} ({', '.join(own)}) nor an argument that the transformation takes "
                 f"per call ({', '.join(sorted(accepted or ())) or 'none'})"
             )
+
+
+def _has_overwritten(tree: Any) -> bool:
+    """Whether a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
+    return isinstance(tree, Mapping) and OVERWRITE_WITH_GRADIENT in tree
+
+
+def _optimized(tree: Any) -> Any:
+    """The part of parameters or gradients that the transformation sees."""
+    return tree["params"] if _has_overwritten(tree) else tree
 
 
 def _check_structure(grads: Any, params: Any) -> None:
