@@ -1,8 +1,8 @@
-"""`optax-bridge check`: runs the suite on this machine and says what is identical, what rounds, what differs."""
+"""`optax-bridge check`: runs the suite here and says what is identical, rounds or differs."""
 
 import json
-import platform as python_platform
 import os
+import platform as python_platform
 import sys
 import warnings
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ def check(
     Args:
       only: names of optimizers or problems; empty for all.
       json_file: where to write the results as JSON as well.
-      platform: `cpu`, `gpu` or `tpu`; the default platform if None. One that is not there is "not run".
+      platform: `cpu`, `gpu` or `tpu`; the default platform if None. One that is not there is "not
+        run".
       steps: number of steps of each run, at least 1.
       console: where to print; standard output if None.
 
@@ -57,7 +58,9 @@ def check(
         problems.print(f"--steps is {steps}; it must be at least 1")
         return MISUSE
     if json_file is not None and not json_file.resolve().parent.is_dir():
-        problems.print(f"--json {json_file}: the folder {json_file.resolve().parent} does not exist")
+        problems.print(
+            f"--json {json_file}: the folder {json_file.resolve().parent} does not exist"
+        )
         return MISUSE
     try:
         chosen = checks(only)
@@ -71,20 +74,26 @@ def check(
         console.print(f"{platform}: not run, no such device here (here: {here})")
         _write_json(json_file, {"platform": platform, "ran": False, "results": []})
         return HELD
-    # What the warning tells a program is no news to the suite, which makes legacy optimizers by the dozen.
+    # What the warning tells a program is no news to the suite, which makes legacy optimizers by the
+    # dozen.
     warnings.filterwarnings("ignore", message="flax.optim was removed", category=DeprecationWarning)
-    with jax.default_device(device):
-        results = run_all(chosen, steps)
-    environment = {"versions": versions(), "device": device.device_kind, "platform": device.platform}
+    results = run_all(chosen, steps, device)
+    environment = {
+        "versions": versions(),
+        "device": device.device_kind,
+        "platform": device.platform,
+    }
     console.print(report.table(results, f"{device.platform}, {steps} steps each"))
     report.print_broken(console, results)
     console.print(report.closing_line(results))
-    _write_json(json_file, {**environment, "ran": True, "steps": steps, "results": report.rows(results)})
+    _write_json(
+        json_file, {**environment, "ran": True, "steps": steps, "results": report.rows(results)}
+    )
     return HELD if all(result.held for result in results) else BROKEN
 
 
-def run_all(chosen: Sequence[Check], steps: int) -> list[Result]:
-    """Runs checks, two at a time: one compiles while the other runs; with a progress bar on a terminal."""
+def run_all(chosen: Sequence[Check], steps: int, device: Any) -> list[Result]:
+    """Runs checks, two at a time, with a progress bar on a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -92,7 +101,6 @@ def run_all(chosen: Sequence[Check], steps: int) -> list[Result]:
         TimeElapsedColumn(),
     )
     results: list[Result] = []
-    device = jax.config.jax_default_device
     with (
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
         ThreadPoolExecutor(2) as pool,
@@ -118,9 +126,11 @@ def _write_json(file: Path | None, content: dict[str, Any]) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs, in the user's cache folder; JAX_COMPILATION_CACHE_DIR moves it."""
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", str(_cache_folder() / "optax-bridge" / "jax"))
+    """Keeps compiled programs between runs; JAX_COMPILATION_CACHE_DIR says where else."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update(
+            "jax_compilation_cache_dir", str(_cache_folder() / "optax-bridge" / "jax")
+        )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -1,8 +1,9 @@
 """Comparing two trajectories: identical to the bit, rounding only, or different, and from where.
 
-Distances are in units in the last place *at the tensor's scale*: the spacing of floating-point numbers at the
-largest magnitude that the tensor has had up to that step. An element near zero beside large ones, or a scalar
-that crosses zero, is so not blown up; a tensor of tiny numbers is held to its own scale.
+Distances are in units in the last place *at the tensor's scale*: the spacing of floating-point
+numbers at the largest magnitude that the tensor has had up to that step. An element near zero
+beside large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny numbers is
+held to its own scale.
 """
 
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ class Comparison:
 
     Attributes:
       identical: whether every bit is the same; any NaN equals any NaN.
-      ulp: largest distance over all leaves and steps, in units in the last place at the tensor's scale; inf
-        where one side is NaN or infinite and the other is not, or not in the same way.
+      ulp: largest distance over all leaves and steps, in units in the last place at the tensor's
+        scale; inf where one side is NaN or infinite and the other is not, or not in the same way.
       ulp_by_step: the largest distance at each step, float64 of shape (steps,).
       worst_leaf: path of the leaf with the largest distance.
       first: the first difference, None if identical.
@@ -71,8 +72,9 @@ class Comparison:
         return Verdict.ROUNDING if self.ulp <= bound * per_hundred else Verdict.DIFFERENT
 
 
-# A distance of more ULP than this after 100 steps is called another algorithm where nothing was claimed. Rounding
-# of a handful of operations a step adds up to well below: the entries say what was seen, 17 at most.
+# A distance of more ULP than this after 100 steps is called another algorithm where nothing was
+# claimed. Rounding of a handful of operations a step adds up to well below: the entries say what
+# was seen, 17 at most.
 NOTICEABLE = 256.0
 
 
@@ -117,17 +119,20 @@ def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[n
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:
             has, lacks = ("left", "right") if path in sides[0] else ("right", "left")
-            raise ValueError(f"{_name(path)}: the {has} side has this leaf, the {lacks} side lacks it")
+            raise ValueError(
+                f"{_name(path)}: the {has} side has this leaf, the {lacks} side lacks it"
+            )
     for path, a in sides[0].items():
         b = sides[1][path]
         for what in ("shape", "dtype"):
             if getattr(a, what) != getattr(b, what):
                 raise ValueError(
-                    f"{_name(path)}: {what} {getattr(a, what)} on the left, {getattr(b, what)} on the right"
+                    f"{_name(path)}: {what} {getattr(a, what)} on the left, {getattr(b, what)} on "
+                    "the right"
                 )
     paths = list(sides[0])
-    arrays = [[np.asarray(side[path]) for path in paths] for side in sides]
-    return [_name(path) for path in paths], *arrays
+    a, b = ([np.asarray(side[path]) for path in paths] for side in sides)
+    return [_name(path) for path in paths], a, b
 
 
 def _name(path: Any) -> str:
@@ -140,7 +145,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _is_nan(a: np.ndarray) -> np.ndarray:
-    return a != a  # noqa: PLR0124 - true of NaN alone, and works for ml_dtypes' floats and for integers
+    return a != a  # true of NaN alone; bfloat16 and integers can do it too
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the suite feeds to optimizers: parameter trees of odd shapes and hostile streams of gradients."""
+"""What the suite feeds to optimizers: odd parameter trees and hostile streams of gradients."""
 
 from typing import Any
 
@@ -47,9 +47,9 @@ def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
     Args:
       params: the parameters.
       steps: number of steps.
-      stream: `"normal"` (unit normal); `"hostile"` (in turn: 1e-6, all zero, normal, sparse, 1e-20, 1e6, the
-        previous one negated, denormal); `"poisoned"` (normal; in the second half NaN, then infinity, in one
-        element of every leaf at one step).
+      stream: `"normal"` (unit normal); `"hostile"` (in turn: 1e-6, all zero, normal, sparse, 1e-20,
+        1e6, the previous one negated, denormal); `"poisoned"` (normal; in the second half NaN, then
+        infinity, in one element of every leaf at one step).
       seed: of the values.
 
     Returns:
@@ -94,8 +94,9 @@ def problem(
 ) -> tuple[Any, Any]:
     """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
 
-    Optimizers treat every leaf on its own, so all streams stand in one tree and share a compilation. The whole
-    odd tree gets normal gradients; a kernel and a bias that starts at zero get the other streams as well.
+    Optimizers treat every leaf on its own, so all streams stand in one tree and share a
+    compilation. The whole odd tree gets normal gradients; a kernel and a bias that starts at zero
+    get the other streams as well.
 
     Args:
       steps: number of steps.
@@ -108,14 +109,12 @@ def problem(
     params = {name: few for name in STREAMS}
     if not compact:
         params["normal"] = tree
-    grads = {
-        name: gradients(params[name], steps, name, seed) for seed, name in enumerate(STREAMS)
-    }
+    grads = {name: gradients(params[name], steps, name, seed) for seed, name in enumerate(STREAMS)}
     return params, grads
 
 
 def schedule(peak: float, steps: int) -> np.ndarray:
-    """A learning rate for each step: linear warm-up over a tenth, then a cosine to a tenth of the peak."""
+    """A learning rate for each step: linear warm-up, then a cosine down to a tenth of the peak."""
     step = np.arange(steps)
     warm = max(steps // 10, 1)
     cosine = 0.1 + 0.45 * (1 + np.cos(np.pi * step / max(steps, 1)))

@@ -21,7 +21,7 @@ from equivalence_tests.reference.load import Recording, RecordingError
 # legacy_optim says once that it is legacy, in whichever test comes first.
 pytestmark = pytest.mark.filterwarnings("ignore:flax.optim was removed:DeprecationWarning")
 
-# The same source under jax 0.4.13 and under today's differs by up to 8e-7 of a tensor's scale over
+# The same source under jax 0.4.13 and under today's differs by less than 1e-6 of a tensor's scale over
 # these recordings, by rounding alone; an error in the algorithm shows above.
 FLOAT32_BOUND = 2e-6
 

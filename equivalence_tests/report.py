@@ -24,7 +24,9 @@ def wide_console() -> Console:
 
 def table(results: Sequence[Result], title: str) -> Table:
     """One row for each optimizer, recipe and outcome."""
-    shown = Table(title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD)
+    shown = Table(
+        title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
+    )
     shown.add_column("optimizer", no_wrap=True)
     shown.add_column("recipe", no_wrap=True)
     shown.add_column("runs", justify="right")
@@ -86,9 +88,7 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if verdict is Verdict.ROUNDING:
         return f", at most {worst.ulp:.3g} ULP"
     first = worst.first
-    return escape(
-        f" by {_ulp(worst.ulp)}, from step {first.step}, {first.leaf}" if first else ""
-    )
+    return escape(f" by {_ulp(worst.ulp)}, from step {first.step}, {first.leaf}" if first else "")
 
 
 def _ulp(ulp: float) -> str:
@@ -110,10 +110,8 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
-            console.print(
-                f"   found: {_ulp(found.ulp)} at {escape(found.worst_leaf)}; first {escape(str(found.first))}",
-                highlight=False,
-            )
+            where = f"{_ulp(found.ulp)} at {found.worst_leaf}; first {found.first}"
+            console.print(f"   found: {escape(where)}", highlight=False)
 
 
 def closing_line(results: Sequence[Result]) -> str:

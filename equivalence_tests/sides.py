@@ -1,7 +1,7 @@
 """The two sides of a comparison: how each makes a state, takes a step, and shows what it holds.
 
-Every side shows its parameters and its optimizer state in the legacy layout, so that two of them can be compared
-leaf by leaf.
+Every side shows its parameters and its optimizer state in the legacy layout, so that two of them
+can be compared leaf by leaf.
 """
 
 from collections.abc import Callable
@@ -99,8 +99,10 @@ def trajectory(
       side: what to run.
       params: initial parameters.
       grads: gradients, of shape (steps, ...) at each leaf.
-      rates: learning rates of shape (steps,), given at each call; None leaves them to the definition.
-      drive: `"scan"` (one compilation for the run), `"jit"` (the step alone is compiled) or `"eager"`.
+      rates: learning rates of shape (steps,), given at each call; None leaves them to the
+        definition.
+      drive: `"scan"` (one compilation for the run), `"jit"` (the step alone is compiled) or
+        `"eager"`.
 
     Returns:
       What `side.view` shows after every step, each leaf of shape (steps, ...), on the host.

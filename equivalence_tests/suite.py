@@ -1,7 +1,7 @@
 """The suite: which checks there are, and how one is run.
 
-A check is one claim of the correspondence on one case: this recipe, under these settings, follows the legacy
-optimizer as its entry says. Checks come from the table; no optimizer is named here.
+A check is one claim of the correspondence on one case: this recipe, under these settings, follows
+the legacy optimizer as its entry says. Checks come from the table; no optimizer is named here.
 """
 
 import functools
@@ -15,7 +15,6 @@ from flax.core import FrozenDict
 import legacy_optim
 from equivalence_tests import problems, sides, training
 from equivalence_tests.comparison import Comparison, compare
-from optax_bridge import conversion
 from optax_bridge.correspondence import (
     ENTRIES,
     Case,
@@ -48,7 +47,7 @@ class Check:
     rate: str = "constant"
 
     def __str__(self) -> str:
-        return f"{self.entry}-{self.case}-{self.problem.replace(' ', '_')}-{self.rate.replace(' ', '_')}"
+        return "-".join((self.entry, str(self.case), self.problem, self.rate)).replace(" ", "_")
 
 
 @dataclass
@@ -80,6 +79,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict | None:
+        """The verdict under the claim; None if nothing was compared."""
         if self.comparison is None or self.claim is None:
             return None
         return self.comparison.verdict(self.claim)
@@ -97,7 +97,7 @@ class Result:
 
 
 def checks(only: Sequence[str] = ()) -> list[Check]:
-    """All checks: every case on the odd shapes; per-call rates and the models on each entry's first case.
+    """All checks: every case on odd shapes; rates per call and models on each first case.
 
     Args:
       only: names of entries or of problems; empty for all.
@@ -109,12 +109,11 @@ def checks(only: Sequence[str] = ()) -> list[Check]:
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ValueError(
-            f"no optimizer or problem is called {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            f"no optimizer or problem is called {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(known))}"
         )
     return [
-        check
-        for check in _all_checks()
-        if not only or check.entry in only or check.problem in only
+        check for check in _all_checks() if not only or check.entry in only or check.problem in only
     ]
 
 
@@ -158,7 +157,8 @@ def _synthetic(check: Check, entry: Entry, case: Case, steps: int) -> list[Resul
     per_call = check.rate == "per call"
     definition = entry.definition(case, None if per_call else case.learning_rate)
     rates = problems.schedule(case.learning_rate, steps) if per_call else None
-    # A float32 rate given per call turns bfloat16 parameters into float32 ones, in flax.optim as well.
+    # A float32 rate given per call turns bfloat16 parameters into float32 ones, in flax.optim as
+    # well.
     dtypes = ("float32",) if per_call else ("float32", "bfloat16")
     compact = per_call or check.case > 0  # the first case of each entry sees every shape
     params, grads = problems.problem(steps, dtypes, compact=compact)
@@ -216,11 +216,11 @@ def _measured(result: Result, definition: Any, measure: Callable[[Call], Compari
 
 
 def _float32_leaves(view: Any) -> Any:
-    """A trajectory without the parameters of other dtypes and their states; stock claims are for float32."""
+    """A trajectory without other dtypes' leaves: stock claims are for float32."""
     if not isinstance(view, dict | FrozenDict | legacy_optim.OptimizerState):
         return view
     if isinstance(view, legacy_optim.OptimizerState):
-        return view.replace(param_states=_float32_leaves(view.param_states))
+        return legacy_optim.OptimizerState(view.step, _float32_leaves(view.param_states))
     return {name: _float32_leaves(value) for name, value in view.items() if name != "bfloat16"}
 
 

@@ -1,7 +1,8 @@
 """Real training: small Linen models on handwritten digits, the old loop beside the TrainState loop.
 
-The digits come with scikit-learn (UCI, Alpaydin and Kaynak 1998): 1,797 images of 8 x 8 pixels. Both loops start
-from the same arrays and see the same batches, so losses and parameters can be compared at every step.
+The digits come with scikit-learn (UCI, Alpaydin and Kaynak 1998): 1,797 images of 8 x 8 pixels.
+Both loops start from the same arrays and see the same batches, so losses and parameters can be
+compared at every step.
 """
 
 import functools
@@ -34,7 +35,7 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Two convolutions with batch normalisation, whose running statistics are a mutable collection."""
+    """Two convolutions with batch normalisation, which keeps a mutable collection."""
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
@@ -68,8 +69,9 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     """The data: images (1797, 8, 8) float32 in [0, 1], labels (1797,) int32."""
     from sklearn.datasets import load_digits  # slow to import, and needed for training only
 
-    data = load_digits()
-    return (data.images / 16.0).astype(np.float32), data.target.astype(np.int32)
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.asarray(pixels, np.float32).reshape(-1, 8, 8) / 16.0
+    return images, np.asarray(labels, np.int32)
 
 
 def batches(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

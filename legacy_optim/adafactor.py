@@ -37,18 +37,21 @@ class _AdafactorParamState:
 class Adafactor(OptimizerDef):
     """Adafactor: second moments as row and column means for large matrices, in float32.
 
-    Of the settings, `factored`, `multiply_by_parameter_scale` and `min_dim_size_to_factor` cannot be changed per
-    call. The fields of the state have shape (1,) where they are unused.
+    Of the settings, `factored`, `multiply_by_parameter_scale` and `min_dim_size_to_factor` cannot
+    be changed per call. The fields of the state have shape (1,) where they are unused.
 
     Args:
-      learning_rate: step size, relative to the parameter's scale by default; None if every call gives it.
+      learning_rate: step size, relative to the parameter's scale by default; None if every call
+        gives it.
       factored: keeps means instead of the whole second moment, where two axes are long enough.
-      multiply_by_parameter_scale: makes the learning rate relative to the parameter's root mean square.
+      multiply_by_parameter_scale: makes the learning rate relative to the parameter's root mean
+        square.
       beta1: decay of the momentum; None for none.
       decay_rate: exponent of the second moment's decay, `1 - t ** -decay_rate`.
       step_offset: step at which that schedule starts.
       clipping_threshold: largest root mean square of the unscaled update; None for any.
-      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate` at each step; None for no decay.
+      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate` at each step; None
+        for no decay.
       min_dim_size_to_factor: how long both axes must be.
       epsilon1: added to the squared gradient.
       epsilon2: smallest parameter scale.
@@ -140,10 +143,11 @@ class Adafactor(OptimizerDef):
         return 1.0 - (jnp.array(i, jnp.float32) + 1.0) ** (-exponent)
 
     def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
-        """The second longest and the longest axis, if both are long enough to factor over; else None.
+        """The second longest and the longest axis; None if they are too short to factor over.
 
-        The sort is stable, as NumPy's default was for such short arrays in the days of flax.optim: of equally
-        long axes the last one counts as the longest. With AVX-512 today's default may swap them.
+        The sort is stable, as NumPy's default was for such short arrays in the days of flax.optim:
+        of equally long axes the last one counts as the longest. With AVX-512 today's default may
+        swap them.
         """
         if not self.hyper_params.factored or len(shape) < 2:
             return None

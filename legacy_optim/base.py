@@ -21,8 +21,8 @@ class OptimizerState:
 
     Attributes:
       step: steps taken, int32 scalar.
-      param_states: a tree like the parameters with the optimizer's own state in place of each; `None` where
-        a `MultiOptimizer` leaves a parameter alone.
+      param_states: a tree like the parameters with the optimizer's own state in place of each;
+        `None` where a `MultiOptimizer` leaves a parameter alone.
     """
 
     step: Any
@@ -41,9 +41,9 @@ class OptimizerDef:
     def __init__(self, hyper_params: Any):
         self.hyper_params = hyper_params
         _say_once(
-            "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To move on, "
-            "optax_bridge.from_legacy(definition) gives the same optimizer on Optax, with the same numbers, "
-            "and `optax-bridge check` shows it."
+            "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To "
+            "move on, optax_bridge.from_legacy(definition) gives the same optimizer on Optax, "
+            "with the same numbers, and `optax-bridge check` shows it."
         )
 
     def init_param_state(self, param: Any) -> Any:
@@ -66,8 +66,8 @@ class OptimizerDef:
           The new parameter and its new state.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} must define "
-            "apply_param_gradient(step, hyper_params, param, state, grad)"
+            f"{type(self).__name__} must define apply_param_gradient(step, hyper_params, param, "
+            "state, grad)"
         )
 
     def init_state(self, params: Any) -> OptimizerState:
@@ -108,8 +108,8 @@ class OptimizerDef:
         """The hyper-parameters of one step.
 
         Args:
-          **hyper_param_overrides: values that replace those of the definition; `hyper_params=` replaces all
-            of them first.
+          **hyper_param_overrides: values that replace those of the definition; `hyper_params=`
+            replaces all of them first.
 
         Raises:
           TypeError: an override that is no hyper-parameter.
@@ -176,8 +176,8 @@ class Optimizer(struct.PyTreeNode):
 
         Args:
           grads: gradients, a tree like `target`.
-          **hyper_param_overrides: hyper-parameters for this step alone, e.g. `learning_rate=`; `hyper_params=`
-            replaces all of them.
+          **hyper_param_overrides: hyper-parameters for this step alone, e.g. `learning_rate=`;
+            `hyper_params=` replaces all of them.
 
         Returns:
           The optimizer after the step.
@@ -197,7 +197,9 @@ class Optimizer(struct.PyTreeNode):
         Returns:
           Loss, auxiliary output if there is any, gradient.
         """
-        _say_once("compute_gradient is deprecated: use jax.value_and_grad(loss_fn)(optimizer.target).")
+        _say_once(
+            "compute_gradient is deprecated: use jax.value_and_grad(loss_fn)(optimizer.target)."
+        )
 
         def with_aux(target: Any) -> Any:
             out = loss_fn(target)
@@ -208,7 +210,9 @@ class Optimizer(struct.PyTreeNode):
 
     compute_gradients = compute_gradient
 
-    def optimize(self, loss_fn: Callable[[Any], Any], **hyper_param_overrides: Any) -> tuple[Any, ...]:
+    def optimize(
+        self, loss_fn: Callable[[Any], Any], **hyper_param_overrides: Any
+    ) -> tuple[Any, ...]:
         """Takes a step down a loss function.
 
         Args:
@@ -219,13 +223,14 @@ class Optimizer(struct.PyTreeNode):
           The optimizer after the step, the loss, auxiliary output if there is any.
         """
         _say_once(
-            "optimize is deprecated: use jax.value_and_grad and then optimizer.apply_gradient(grads)."
+            "optimize is deprecated: use jax.value_and_grad and then "
+            "optimizer.apply_gradient(grads)."
         )
         *loss_and_aux, grad = self.compute_gradient(loss_fn)
         return (self.apply_gradient(grad, **hyper_param_overrides), *loss_and_aux)
 
     def replicate(
-        self, devices: Sequence[jax.Device] | None = None, axis_name: str = "batch"
+        self, devices: Sequence[Any] | None = None, axis_name: str = "batch"
     ) -> "Optimizer":
         """Copies the optimizer to several devices, for use under `jax.pmap`.
 
@@ -234,8 +239,8 @@ class Optimizer(struct.PyTreeNode):
           axis_name: axis of the pmap over which `apply_gradient` will average the gradients.
         """
         _say_once(
-            "Optimizer.replicate is deprecated: use flax.jax_utils.replicate(optimizer), and average the "
-            "gradients in the step with jax.lax.pmean."
+            "Optimizer.replicate is deprecated: use flax.jax_utils.replicate(optimizer), and "
+            "average the gradients in the step with jax.lax.pmean."
         )
         devices = jax.local_devices() if devices is None else devices
         definition = ReplicatedOptimizer(self.optimizer_def, devices, axis_name)
@@ -283,7 +288,7 @@ class ReplicatedOptimizer(OptimizerDef):
     def __init__(
         self,
         optimizer_def: OptimizerDef,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Sequence[Any] | None = None,
         axis_name: str = "batch",
     ):
         super().__init__(optimizer_def.hyper_params)
@@ -351,8 +356,8 @@ class MultiOptimizer(OptimizerDef):
     ) -> tuple[Any, OptimizerState]:
         if len(hyper_params) != len(self.sub_optimizers):
             raise ValueError(
-                f"hyper_params has {len(hyper_params)} entries for {len(self.sub_optimizers)} optimizers: "
-                "give one for each, e.g. [hp.replace(learning_rate=lr) for hp in "
+                f"hyper_params has {len(hyper_params)} entries for {len(self.sub_optimizers)} "
+                "optimizers: give one for each, e.g. [hp.replace(learning_rate=lr) for hp in "
                 "optimizer.optimizer_def.hyper_params]"
             )
         leaves, treedef = jax.tree.flatten(params)
@@ -372,7 +377,7 @@ class MultiOptimizer(OptimizerDef):
         return treedef.unflatten(new_leaves), new_state
 
     def update_hyper_params(self, **hyper_param_overrides: Any) -> list[Any]:
-        """The hyper-parameters of one step: overrides go to every group, `hyper_params=[...]` gives each its own."""
+        """The hyper-parameters of one step; `hyper_params=[...]` gives each group its own."""
         given = hyper_param_overrides.pop("hyper_params", self.hyper_params)
         return [
             _overridden(definition, hyper_params, hyper_param_overrides)
@@ -392,8 +397,9 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Any:
     if hyper_params.learning_rate is None:
         name = type(definition).__name__
         raise ValueError(
-            f"{name}: no learning rate provided. Give it to the constructor, {name}(learning_rate=...), or to each "
-            "step, optimizer.apply_gradient(grads, learning_rate=...)"
+            f"{name}: no learning rate provided. Give it to the constructor, "
+            f"{name}(learning_rate=...), or to each step, optimizer.apply_gradient(grads, "
+            "learning_rate=...)"
         )
     return hyper_params.learning_rate
 
@@ -427,8 +433,8 @@ def _explain(treedef: Any, tree: Any, name: str, error: ValueError) -> NoReturn:
     missing = sorted(paths - found)
     where = f"{name}{missing[0]}: nothing there" if missing else f"{name}: {error}"
     raise ValueError(
-        f"{where}. Expected a tree like optimizer.target, {treedef}; found {jax.tree.structure(tree)}. "
-        "Differentiate with respect to optimizer.target."
+        f"{where}. Expected a tree like optimizer.target, {treedef}; found "
+        f"{jax.tree.structure(tree)}. Differentiate with respect to optimizer.target."
     ) from None
 
 
@@ -445,7 +451,8 @@ def _check_overlap(params: Any, groups: Sequence[Sequence[int]]) -> None:
     ]
     if clashes:
         raise ValueError(
-            f"Multiple optimizers match the same leaves: {'; '.join(clashes)}. Narrow one of the traversals."
+            f"Multiple optimizers match the same leaves: {'; '.join(clashes)}. Narrow one of the "
+            "traversals."
         )
 
 
@@ -457,7 +464,8 @@ def _say_once(message: str) -> None:
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("legacy_optim"):
         frame = frame.f_back
-    # Python shows deprecations in __main__ only; under that name it is seen, and filters of the user's still hold.
+    # Python shows deprecations in __main__ only; under that name it is seen, and filters of the
+    # user's still hold.
     warnings.warn_explicit(
         message,
         DeprecationWarning,

@@ -1,4 +1,4 @@
-"""Dynamic loss scaling for mixed precision (Micikevicius et al. 2018): `flax.optim.dynamic_scale`."""
+"""Dynamic loss scaling (Micikevicius et al. 2018): `flax.optim.dynamic_scale`."""
 
 import functools
 from collections.abc import Callable, Sequence

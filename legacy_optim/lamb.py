@@ -27,8 +27,8 @@ class _LAMBParamState:
 class LAMB(OptimizerDef):
     """LAMB: Adam whose step is scaled to each parameter's norm.
 
-    The ratio of the norms is 1 only if both are zero: a parameter of zeros never moves, and an update of zeros for
-    any other parameter divides by zero.
+    The ratio of the norms is 1 only if both are zero: a parameter of zeros never moves, and an
+    update of zeros for any other parameter divides by zero.
 
     Args:
       learning_rate: step size; None if every call gives it.

@@ -29,8 +29,8 @@ class RMSProp(OptimizerDef):
       learning_rate: step size; None if every call gives it.
       beta2: decay of the moving averages.
       eps: added to the root of the second moment.
-      centered: divides by the gradient's variance rather than by its second moment; the state then has a
-        moving average `mg` of the gradient, which is None otherwise.
+      centered: divides by the gradient's variance rather than by its second moment; the state then
+        has a moving average `mg` of the gradient, which is None otherwise.
     """
 
     def __init__(

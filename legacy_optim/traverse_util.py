@@ -1,15 +1,15 @@
-"""Traversals: they select parts of immutable containers and make changed copies, as `flax.traverse_util`'s.
+"""Traversals select parts of immutable containers, and make changed copies.
 
     t_identity["encoder"].each().filter(is_kernel).update(jnp.zeros_like, params)
 
-Dicts, FrozenDicts, lists, tuples, NamedTuples and dataclasses can be traversed. These warn of nothing; Flax's
-own traversals say at every construction that they will go.
+Dicts, FrozenDicts, lists, tuples, NamedTuples and dataclasses can be traversed. These warn of
+nothing; Flax's own traversals say at every construction that they will go.
 """
 
 import abc
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -209,8 +209,8 @@ class ModelParamTraversal(Traversal):
     """Selects parameters of a nested dict by name.
 
     Args:
-      filter_fn: `filter_fn(path, value)`, with paths like `/encoder/dense/kernel`, says whether a parameter
-        is selected.
+      filter_fn: `filter_fn(path, value)`, with paths like `/encoder/dense/kernel`, says whether a
+        parameter is selected.
     """
 
     def __init__(self, filter_fn: Callable[[str, Any], bool]):
@@ -231,7 +231,7 @@ class ModelParamTraversal(Traversal):
 
 
 class _Leaf:
-    """Stands for a leaf of a tree while a traversal selects: its number, shape and dtype, and no value."""
+    """Stands for a leaf while a traversal selects: its number, shape and dtype, no value."""
 
     def __init__(self, index: int, value: Any):
         self.index = index
@@ -245,8 +245,8 @@ def leaf_indices(traversal: Any, tree: Any) -> list[int]:
     """Which leaves of a tree a traversal selects.
 
     Args:
-      traversal: anything with `iterate(tree)`. A filter in it sees, in place of each leaf, an object with the
-        leaf's `shape`, `ndim`, `size` and `dtype`.
+      traversal: anything with `iterate(tree)`. A filter in it sees, in place of each leaf, an
+        object with the leaf's `shape`, `ndim`, `size` and `dtype`.
       tree: any pytree.
 
     Returns:
@@ -257,20 +257,22 @@ def leaf_indices(traversal: Any, tree: Any) -> list[int]:
     """
     leaves, treedef = jax.tree.flatten(tree)
     tagged = treedef.unflatten([_Leaf(index, leaf) for index, leaf in enumerate(leaves)])
-    selected = list(traversal.iterate(tagged))
-    for part in selected:
+    indices = []
+    for part in traversal.iterate(tagged):
         if not isinstance(part, _Leaf):
             raise ValueError(
-                f"the traversal selects a {type(part).__name__}, not a single parameter; end it with "
-                ".tree() to select all parameters below"
+                f"the traversal selects a {type(part).__name__}, not a single parameter; end it "
+                "with .tree() to select all parameters below"
             )
-    return [part.index for part in selected]
+        indices.append(part.index)
+    return indices
 
 
 def _as_dict(inputs: Any) -> dict[str, Any]:
     if not isinstance(inputs, dict | FrozenDict):
         raise ValueError(
-            f"ModelParamTraversal goes over a nested dict of parameters, not over a {type(inputs).__name__}"
+            f"ModelParamTraversal goes over a nested dict of parameters, not over a "
+            f"{type(inputs).__name__}"
         )
     return unfreeze(inputs)
 
@@ -279,5 +281,6 @@ def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _rebuilt(inputs: Sequence[Any], items: list[Any]) -> Any:
+def _rebuilt(inputs: Any, items: list[Any]) -> Any:
+    """The items in a container of the type of `inputs`."""
     return type(inputs)(*items) if _is_named_tuple(inputs) else type(inputs)(items)

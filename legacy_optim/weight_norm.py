@@ -26,9 +26,10 @@ class _WeightNormParamState:
 
 
 class WeightNorm(OptimizerDef):
-    """Optimizes each kernel as `scale * direction / |direction|`, normalised over all axes but the last.
+    """Optimizes each kernel as `scale * direction / |direction|`, over all axes but the last.
 
-    Parameters with a single vector (rank 1, or all other axes of length 1) are optimized as they are.
+    Parameters with a single vector (rank 1, or all other axes of length 1) are optimized as they
+    are.
 
     Args:
       wrapped_optimizer: the definition that moves directions and scales.
@@ -37,13 +38,11 @@ class WeightNorm(OptimizerDef):
     """
 
     def __init__(self, wrapped_optimizer: OptimizerDef, wn_decay: Any = 0, wn_eps: Any = 1e-8):
-        super().__init__(
-            _WeightNormHyperParams(wrapped_optimizer.hyper_params, wn_decay, wn_eps)
-        )
+        super().__init__(_WeightNormHyperParams(wrapped_optimizer.hyper_params, wn_decay, wn_eps))
         self.wrapped_optimizer = wrapped_optimizer
 
     def update_hyper_params(self, **hyper_param_overrides: Any) -> _WeightNormHyperParams:
-        """The hyper-parameters of one step; all but `wn_decay` and `wn_eps` are the wrapped optimizer's."""
+        """The hyper-parameters of one step; those without `wn_` are the wrapped optimizer's."""
         own = {
             name: hyper_param_overrides.pop(name, getattr(self.hyper_params, name))
             for name in ("wn_decay", "wn_eps")

@@ -1,8 +1,9 @@
 """Which keyword arguments a transformation takes per call.
 
-Optax transformations pass every extra argument on to their parts and ignore what they do not know, so a
-misspelt `learnig_rate=` would vanish. This asks the parts: an `ExactTransformation` names what it takes; of any
-other transformation the `update` functions that it is built from are read, signatures first.
+Optax transformations pass every extra argument on to their parts and ignore what they do not know,
+so a misspelt `learnig_rate=` would vanish. This asks the parts: an `ExactTransformation` names what
+it takes; of any other transformation the `update` functions that it is built from are read,
+signatures first.
 """
 
 import dis
@@ -67,11 +68,7 @@ def _of_update(update: Callable[..., Any], seen: set[int]) -> Iterator[set[str] 
         if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and index >= _PROTOCOL)
     }
     rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    inner = [
-        name
-        for cell in _enclosed(update)
-        for name in _parts(cell, seen)
-    ]
+    inner = [name for cell in _enclosed(update) for name in _parts(cell, seen)]
     yield from inner
     if rest and not inner and _reads(update, rest):
         yield None

@@ -1,4 +1,4 @@
-"""The command `optax-bridge`. Each subcommand is handed to the package that owns it, imported when it is called."""
+"""The command `optax-bridge`; each subcommand imports the package that owns it when called."""
 
 from pathlib import Path
 from typing import Annotated
@@ -60,7 +60,6 @@ def check(
     Exit code 0 if every claim of the correspondence held, 1 if one did not, 2 for misuse.
 
     Examples:
-
     - `optax-bridge check`
 
     - `optax-bridge check --only adam --only lamb --json result.json`
@@ -72,9 +71,7 @@ def check(
     if list_checks:
         raise typer.Exit(suite.print_list(only or ()))
     suite.use_compilation_cache()
-    raise typer.Exit(
-        suite.check(only or (), json_file=json, platform=platform, steps=steps)
-    )
+    raise typer.Exit(suite.check(only or (), json_file=json, platform=platform, steps=steps))
 
 
 @app.command()
@@ -86,7 +83,6 @@ def recipe(
     """Print the Optax source for a legacy optimizer, what it is worth, and what to know.
 
     Examples:
-
     - `optax-bridge recipe "Adam(learning_rate=1e-3, weight_decay=0.01)"`
 
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`

@@ -1,6 +1,5 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,8 +9,8 @@ import optax
 import legacy_optim
 from optax_bridge.correspondence import UnsupportedSetting, Verdict, entry_of, recipe_of
 from optax_bridge.entry import StateField
-from optax_bridge.recipe import build
 from optax_bridge.masks import selected
+from optax_bridge.recipe import build
 from optax_bridge.transformation import ExactTransformation
 
 
@@ -22,8 +21,9 @@ def from_legacy(
 
     Args:
       definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of one's own included.
-      exact: this project's transformation in legacy arithmetic. Driven by `TrainState.apply_gradients` it is
-        bit for bit the legacy trajectory. False: public Optax, where that is identical up to rounding.
+      exact: this project's transformation in legacy arithmetic. Driven by
+        `TrainState.apply_gradients` it is bit for bit the legacy trajectory. False: public Optax,
+        where that is identical up to rounding.
 
     Returns:
       The transformation.
@@ -42,7 +42,7 @@ def from_legacy(
 
 
 def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:
-    """A transformation around a definition of one's own, whose class has no entry in the correspondence.
+    """A transformation around a definition whose class has no entry: one of the user's own.
 
     Args:
       definition: an instance of a subclass of `OptimizerDef`.
@@ -63,13 +63,14 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
         new_params, new_state = exact(grads, state, params, **known)
         return jax.tree.map(jnp.subtract, new_params, params), new_state
 
-    names = dict.fromkeys(getattr(definition.hyper_params, "__dataclass_fields__", ()))
+    fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
+    names: dict[str, Any] = dict.fromkeys(fields)
     return ExactTransformation(definition.init_state, update, exact, names)
 
 
 def to_optax(
     optimizer: legacy_optim.Optimizer, exact: bool = True
-) -> tuple[optax.GradientTransformationExtraArgs, optax.OptState]:
+) -> tuple[optax.GradientTransformationExtraArgs, Any]:
     """The transformation of a legacy optimizer, and its state in mid-training.
 
     Args:
@@ -96,7 +97,7 @@ def to_optax(
 
 
 def to_legacy(
-    definition: legacy_optim.OptimizerDef, params: Any, opt_state: optax.OptState, step: Any
+    definition: legacy_optim.OptimizerDef, params: Any, opt_state: Any, step: Any
 ) -> legacy_optim.Optimizer:
     """The legacy optimizer for a state of the transformation that corresponds to its definition.
 
@@ -197,7 +198,7 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: Any, params: Any) -
         elif stock is not None:
             tree = _signed(field, found[stock])
         else:
-            continue  # the legacy optimizer's own initial value: a placeholder that Optax has no field for
+            continue  # a placeholder that Optax has no field for: the initial value stays
         columns[field.legacy] = (
             [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
         )
@@ -226,11 +227,10 @@ def _fields(state: Any) -> list[tuple[str, Any]]:
 
 def _replaced(state: Any, values: dict[str, Any], step: Any) -> Any:
     """A state with some `Type.field`s replaced, and every `count` set to the step."""
-    if not isinstance(state, tuple):
-        return state
     names = getattr(state, "_fields", None)
     if names is None:
-        return type(state)(_replaced(item, values, step) for item in state)
+        is_tuple = isinstance(state, tuple)
+        return tuple(_replaced(item, values, step) for item in state) if is_tuple else state
     changes = {}
     for name in names:
         key, old = f"{type(state).__name__}.{name}", getattr(state, name)
@@ -254,8 +254,8 @@ def _entry(definition: legacy_optim.OptimizerDef) -> Any:
     entry = entry_of(definition)
     if entry is None:
         raise ValueError(
-            f"{type(definition).__name__} is not one of legacy_optim's optimizers, so its state has no known "
-            "equal inside a group or under WeightNorm; convert it on its own"
+            f"{type(definition).__name__} is not one of legacy_optim's optimizers, so its state "
+            "has no known equal inside a group or under WeightNorm; convert it on its own"
         )
     return entry
 
@@ -265,12 +265,14 @@ def _check_definition(definition: Any) -> None:
 
     if isinstance(definition, ReplicatedOptimizer):
         raise ValueError(
-            "the optimizer is replicated over devices: call optimizer.unreplicate() first, and average the "
-            "gradients in the step with jax.lax.pmean, which replicate() did by itself"
+            "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
+            "average the gradients in the step with jax.lax.pmean, which replicate() did by "
+            "itself"
         )
     if not isinstance(definition, legacy_optim.OptimizerDef):
         raise TypeError(
-            f"expected a legacy_optim.OptimizerDef, found {type(definition).__name__}: {definition!r}"
+            f"expected a legacy_optim.OptimizerDef, found {type(definition).__name__}: "
+            f"{definition!r}"
         )
 
 
@@ -281,9 +283,10 @@ def _check_shapes(definition: Any, template: Any, state: Any) -> None:
         shapes = [jnp.shape(tree[path]) if path in tree else None for tree in (expected, found)]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"optimizer.state, at opt_state{jax.tree_util.keystr(path)}: {type(definition).__name__} "
-                f"makes shape {shapes[0]}, the legacy state has {shapes[1]}. Was it made by a definition with "
-                "other settings, or for other parameters?"
+                f"optimizer.state, at opt_state{jax.tree_util.keystr(path)}: "
+                f"{type(definition).__name__} makes shape {shapes[0]}, the legacy state has "
+                f"{shapes[1]}. Was it made by a definition with other settings, or for other "
+                "parameters?"
             )
 
 

@@ -25,10 +25,11 @@ class Claim:
 
     Attributes:
       verdict: identical, rounding only, or different.
-      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state, that a run
-        of 100 steps may reach, in units in the last place at the tensor's largest magnitude so far, in
-        float32. A longer run may drift in proportion.
-      why: where the rounding or the difference comes from, and for a difference how large it was seen to be.
+      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
+        that a run of 100 steps may reach, in units in the last place at the tensor's largest
+        magnitude so far, in float32. A longer run may drift in proportion.
+      why: where the rounding or the difference comes from, and for a difference how large it was
+        seen to be.
     """
 
     verdict: Verdict
@@ -41,14 +42,17 @@ class Claim:
 
 
 def identical(why: str = "") -> Claim:
+    """Claims that every bit is the same."""
     return Claim(Verdict.IDENTICAL, why=why)
 
 
 def rounding(ulp: float, why: str) -> Claim:
+    """Claims that only rounding differs, by `ulp` at most."""
     return Claim(Verdict.ROUNDING, ulp=ulp, why=why)
 
 
 def different(why: str) -> Claim:
+    """Claims that it is another optimizer."""
     return Claim(Verdict.DIFFERENT, why=why)
 
 
@@ -59,7 +63,8 @@ class HyperParam:
     Attributes:
       legacy: argument of the legacy constructor.
       port: argument of this project's transformation.
-      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` if there is none.
+      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` if there
+        is none.
       getter: reads the value from a definition; `definition.hyper_params.<legacy>` unless given.
       variadic: whether the value is the tuple of all positional arguments.
     """
@@ -83,8 +88,8 @@ class StateField:
     Attributes:
       legacy: field of the legacy parameter state.
       exact: `Type.field` in the state of this project's transformation.
-      stock: `Type.field` in the state of the stock recipes, one for each type that they have; empty if none has
-        such a field, which drops it.
+      stock: `Type.field` in the state of the stock recipes, one for each type that they have; empty
+        if none has such a field, which drops it.
       stock_sign: -1 where Optax keeps the value negated.
     """
 
@@ -109,6 +114,7 @@ class Stock:
     when: Mapping[str, Any] = field(default_factory=dict)
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the settings are known to be those of `when`."""
         return all(_same(settings[name], value) for name, value in self.when.items())
 
 
@@ -136,8 +142,8 @@ class Case:
     """One case of the suite.
 
     Attributes:
-      settings: constructor arguments of the legacy optimizer. The learning rate is left out; a nested
-        definition, itself a call, has `RATE` in its place.
+      settings: constructor arguments of the legacy optimizer. The learning rate is left out; a
+        nested definition, itself a call, has `RATE` in its place.
       learning_rate: the rate, chosen so that parameters move but stay finite.
     """
 
@@ -237,9 +243,9 @@ class Entry:
         """
         if settings.get("learning_rate", 0.0) is None:
             raise UnsupportedSetting(
-                f"{self.legacy.__name__}: no learning rate in the constructor, so every call gives one; "
-                "Optax's own aliases take none per call. Use a schedule, or the exact recipe, "
-                f"{self.port}, which takes learning_rate= per call."
+                f"{self.legacy.__name__}: no learning rate in the constructor, so every call gives "
+                "one; Optax's own aliases take none per call. Use a schedule, or the exact "
+                f"recipe, {self.port}, which takes learning_rate= per call."
             )
         for unsupported in self.unsupported:
             if not _same(settings[unsupported.name], unsupported.only):
@@ -251,7 +257,8 @@ class Entry:
             if variant.fits(settings):
                 return filled(variant.recipe, settings), variant.claim
         raise UnsupportedSetting(
-            f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, {self.port}."
+            f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
+            f"{self.port}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Choosing leaves: traversals, trees of booleans and functions on paths, all to one flat list of booleans."""
+"""Choosing leaves by traversals, by trees of booleans and by functions on paths."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,8 @@ import jax
 
 from legacy_optim.traverse_util import leaf_indices
 
-# A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to such a tree.
+# A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to
+# such a tree.
 Selector = Any
 
 
@@ -15,7 +16,8 @@ def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a traversal.
 
     Args:
-      traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of Flax's.
+      traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of
+        Flax's.
 
     Returns:
       A function from parameters to a tree of booleans in the same containers.

@@ -16,12 +16,12 @@ class MultiOptimizerState(NamedTuple):
 
     Attributes:
       count: steps taken, int32 scalar.
-      inner: the state of each group, over a tree like the parameters in which the leaves of other groups
-        are `optax.MaskedNode()`.
+      inner: the state of each group, over a tree like the parameters in which the leaves of other
+        groups are `optax.MaskedNode()`.
     """
 
     count: jax.Array
-    inner: tuple[optax.OptState, ...]
+    inner: tuple[Any, ...]
 
 
 def multi_optimizer(
@@ -30,13 +30,13 @@ def multi_optimizer(
     """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
 
     Args:
-      *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a function
-        from parameters to such a tree) and a transformation.
+      *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a
+        function from parameters to such a tree) and a transformation.
 
     Returns:
-      The transformation. Unmatched leaves keep their value and have no state. Per call, every argument goes
-      to every group that takes it, and `hyper_params=[{...}, ...]` gives each group its own. `init` raises
-      ValueError where two groups hold the same leaf.
+      The transformation. Unmatched leaves keep their value and have no state. Per call, every
+      argument goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group
+      its own. `init` raises ValueError where two groups hold the same leaf.
     """
     selectors = [selector for selector, _ in groups]
     inner = [tx for _, tx in groups]
@@ -46,7 +46,7 @@ def multi_optimizer(
         _check_overlap(params, chosen)
         return chosen
 
-    def init(params: optax.Params) -> MultiOptimizerState:
+    def init(params: Any) -> MultiOptimizerState:
         states = [
             tx.init(_masked(jax.tree.leaves(params), jax.tree.structure(params), mask))
             for tx, mask in zip(inner, masks(params), strict=True)
@@ -106,8 +106,8 @@ def _per_group(extra: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         return [rest] * count
     if len(own) != count:
         raise ValueError(
-            f"hyper_params has {len(own)} entries for {count} groups; give one mapping for each group, {{}} "
-            "for a group that keeps its own"
+            f"hyper_params has {len(own)} entries for {count} groups; give one mapping for each "
+            f"group, {{}} for a group that keeps its own"
         )
     return [{**group, **rest} for group in own]
 
@@ -121,6 +121,6 @@ def _check_overlap(params: Any, chosen: Sequence[Sequence[bool]]) -> None:
             clashes.append(f"params{jax.tree_util.keystr(path)} in groups {holders}")
     if clashes:
         raise ValueError(
-            f"multi_optimizer: groups overlap: {'; '.join(clashes)}. A leaf can be in one group at most: "
-            "narrow one of the selectors."
+            f"multi_optimizer: groups overlap: {'; '.join(clashes)}. A leaf can be in one group at "
+            "most: narrow one of the selectors."
         )

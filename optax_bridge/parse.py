@@ -19,15 +19,15 @@ def parse(expression: str) -> Described:
     """Reads `"Adam(learning_rate=1e-3)"`; a prefix such as `optim.` or `flax.optim.` is allowed.
 
     Args:
-      expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped optimizers,
-        constructor calls. Anything else is kept as the source text it is.
+      expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
+        optimizers, constructor calls. Anything else is kept as the source text it is.
 
     Returns:
       The optimizer that it describes, defaults filled in.
 
     Raises:
-      ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments that the
-        constructor does not take.
+      ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments that
+        the constructor does not take.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
@@ -44,7 +44,7 @@ def _optimizer(node: ast.expr, text: str) -> Described:
     if not isinstance(node, ast.Call) or name not in by_class:
         raise ExpressionError(
             f"{_text(node, text)!r} is no call of a legacy optimizer; expected one of "
-            f"{', '.join(sorted(by_class))}, e.g. \"Adam(learning_rate=1e-3)\""
+            f'{", ".join(sorted(by_class))}, e.g. "Adam(learning_rate=1e-3)"'
         )
     entry = by_class[name]
     return Described(entry, entry.defaults() | _arguments(node, entry, text))

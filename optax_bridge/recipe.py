@@ -1,7 +1,7 @@
 """Recipes: Optax code as data, to be evaluated or to be written down.
 
-A recipe is a tree of calls of dotted names. `build` evaluates it to a transformation; `render` writes it as
-source. What the suite proves and what the codemod writes are so the same thing.
+A recipe is a tree of calls of dotted names. `build` evaluates it to a transformation; `render`
+writes it as source. What the suite proves and what the codemod writes are so the same thing.
 """
 
 import functools
@@ -21,7 +21,8 @@ class Call:
 
     Attributes:
       target: e.g. `"optax.adamw"`.
-      args: positional arguments: plain values, `Call`s, `Name`s, `Setting`s or `Source`s, or tuples of them.
+      args: positional arguments: plain values, `Call`s, `Name`s, `Setting`s or `Source`s, or tuples
+        of them.
       kwargs: keyword arguments, likewise.
     """
 
@@ -165,8 +166,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, jax.Array | np.ndarray | np.generic) and np.ndim(value) == 0:
         return f'jax.numpy.asarray({np.asarray(value).item()!r}, "{np.asarray(value).dtype.name}")'
     raise ValueError(
-        f"{value!r} has no source form: expected a number, a string, None, a dtype or a scalar array; "
-        "wrap anything else as recipe.Source(text, value)"
+        f"{value!r} has no source form: expected a number, a string, None, a dtype or a scalar "
+        "array; wrap anything else as recipe.Source(text, value)"
     )
 
 
@@ -177,7 +178,8 @@ def _infinite(value: float) -> str:
 def _is_dtype(value: Any) -> bool:
     if isinstance(value, np.dtype):
         return True
-    return isinstance(value, type) and issubclass(value, np.generic) or _is_jax_scalar_type(value)
+    is_numpy_type = isinstance(value, type) and issubclass(value, np.generic)
+    return is_numpy_type or _is_jax_scalar_type(value)
 
 
 def _is_jax_scalar_type(value: Any) -> bool:

@@ -44,7 +44,11 @@ def print_recipe(expression: str, console: Console | None = None) -> int:
 
 
 def _print(console: Console, kind: str, recipe: Call, claim: Claim) -> None:
-    bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
+    bound = (
+        ""
+        if claim.ulp is None
+        else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
+    )
     why = f" ({claim.why})" if claim.why else ""
     console.print(f"[bold]{kind}[/]: {claim.verdict.value}{bound}{why}", highlight=False)
     modules = [f"import {name}" for name in imports(recipe)]

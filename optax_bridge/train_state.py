@@ -46,8 +46,8 @@ class TrainState(train_state.TrainState):
           The next state, `step` advanced by one.
 
         Raises:
-          TypeError: an argument that is neither a field nor taken by the transformation, or a field that
-            the step itself sets.
+          TypeError: an argument that is neither a field nor taken by the transformation, or a field
+            that the step itself sets.
           ValueError: `grads` is not a tree like `params`.
         """
         fields = {field.name for field in dataclasses.fields(self)}
@@ -89,7 +89,8 @@ class TrainState(train_state.TrainState):
         if "opt_state" not in kwargs:
             kwargs["opt_state"] = tx.init(_optimized(params))
         kwargs.setdefault("step", jnp.zeros([], jnp.int32))
-        return cls(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+        fields: dict[str, Any] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+        return cls(**fields)
 
     @classmethod
     def from_legacy(
@@ -112,7 +113,8 @@ class TrainState(train_state.TrainState):
           A state whose next step is the one that the optimizer would have taken.
 
         Raises:
-          ValueError: the optimizer is replicated, or its state is not one that its definition makes.
+          ValueError: the optimizer is replicated, or its state is not one that its definition
+            makes.
           UnsupportedSetting: there is no such transformation for the optimizer's settings.
         """
         tx, opt_state = conversion.to_optax(optimizer, exact=exact)
@@ -154,8 +156,8 @@ class TrainState(train_state.TrainState):
             own = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
             raise TypeError(
                 f"apply_gradients got {', '.join(unknown)}, which is neither a field of "
-                f"{type(self).__name__} ({', '.join(own)}) nor an argument that the transformation takes "
-                f"per call ({', '.join(sorted(accepted or ())) or 'none'})"
+                f"{type(self).__name__} ({', '.join(own)}) nor an argument that the transformation "
+                f"takes per call ({', '.join(sorted(accepted or ())) or 'none'})"
             )
 
 
@@ -179,7 +181,6 @@ def _check_structure(grads: Any, params: Any) -> None:
     differing = sorted(paths[0] ^ paths[1])
     where = f"they differ at {', '.join(differing[:5])}" if differing else "the containers differ"
     raise ValueError(
-        f"grads is not a tree like params: {where}. "
-        f"Expected {jax.tree.structure(params)}, found {jax.tree.structure(grads)}. "
-        "Differentiate with respect to state.params."
+        f"grads is not a tree like params: {where}. Expected {jax.tree.structure(params)}, found "
+        f"{jax.tree.structure(grads)}. Differentiate with respect to state.params."
     )

@@ -1,22 +1,24 @@
 """Gradient transformations that can also hand over the new parameters themselves.
 
-Optax's protocol returns an *update* that the caller adds to the parameters. Where a legacy optimizer
-touches a parameter twice (decoupled weight decay: ``(p - a) - b``), no update reproduces its rounding. An
-`ExactTransformation` is an ordinary Optax transformation with one more function, `step`, that returns
-the new parameters; `optax_bridge.TrainState` takes that path and so follows the legacy optimizer bit for bit.
+Optax's protocol returns an *update* that the caller adds to the parameters. Where a legacy
+optimizer touches a parameter twice (decoupled weight decay: ``(p - a) - b``), no update reproduces
+its rounding. An
+`ExactTransformation` is an ordinary Optax transformation with one more function, `step`, that
+returns the new parameters; `optax_bridge.TrainState` takes that path and so follows the legacy
+optimizer bit for bit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
-# A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count (int32 scalar),
-# or None, which means that every call gives it.
+# A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
+# (int32 scalar), or None, which means that every call gives it.
 ScalarOrSchedule = float | jax.Array | optax.Schedule
 
 
@@ -27,23 +29,24 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
 
     Attributes:
       step: `step(grads, state, params, **extra) -> (new_params, new_state)`.
-      hyper_params: name -> value as given to the constructor; each can be given anew per call, as a keyword
-        argument of `update` and `step`.
+      hyper_params: name -> value as given to the constructor; each can be given anew per call, as a
+        keyword argument of `update` and `step`.
       inner: the transformations that this one is made of; what they take per call, it takes.
     """
 
-    step: Callable[..., tuple[optax.Params, optax.OptState]]
+    step: Callable[..., tuple[Any, Any]]
     hyper_params: Mapping[str, Any]
     inner: tuple[optax.GradientTransformation, ...]
 
     def __new__(
         cls,
-        init: Callable[[optax.Params], optax.OptState],
-        update: Callable[..., tuple[optax.Updates, optax.OptState]],
-        step: Callable[..., tuple[optax.Params, optax.OptState]],
+        init: Callable[..., Any],
+        update: Callable[..., tuple[Any, Any]],
+        step: Callable[..., tuple[Any, Any]],
         hyper_params: Mapping[str, Any],
         inner: Sequence[optax.GradientTransformation] = (),
     ):
+        """Makes the transformation; the arguments are its attributes."""
         self = super().__new__(cls, init, update)
         self.step = step
         self.hyper_params = dict(hyper_params)
@@ -56,11 +59,11 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
 
 def step(
     tx: optax.GradientTransformation,
-    grads: optax.Updates,
-    state: optax.OptState,
-    params: optax.Params,
+    grads: Any,
+    state: Any,
+    params: Any,
     **extra: Any,
-) -> tuple[optax.Params, optax.OptState]:
+) -> tuple[Any, Any]:
     """Takes one step with any transformation, by the exact path where it has one.
 
     Args:
@@ -81,7 +84,7 @@ def step(
 
 def is_zero(value: Any) -> bool:
     """Whether a hyper-parameter is known to be zero; a traced value may be anything."""
-    return not isinstance(value, jax.core.Tracer) and bool(jnp.ndim(value) == 0 and value == 0)
+    return not isinstance(value, Tracer) and bool(jnp.ndim(value) == 0 and value == 0)
 
 
 def minus(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
@@ -91,16 +94,18 @@ def minus(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Ar
 
 
 def minus_and_decay(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
-    """Applies a step, then decoupled weight decay: `(param - decrement) - lr * weight_decay * param`."""
+    """A step, then decoupled decay: `(param - decrement) - lr * weight_decay * param`."""
     return (param - decrement) - hp.learning_rate * hp.weight_decay * param
 
 
 def always(hp: SimpleNamespace) -> bool:
+    """Holds under any hyper-parameters."""
     del hp
     return True
 
 
 def never(hp: SimpleNamespace) -> bool:
+    """Holds under no hyper-parameters."""
     del hp
     return False
 
@@ -111,6 +116,7 @@ def no_decay(hp: SimpleNamespace) -> bool:
 
 
 def decays(hp: SimpleNamespace) -> bool:
+    """Whether `weight_decay` may be other than zero."""
     return not no_decay(hp)
 
 
@@ -127,11 +133,11 @@ def leafwise(
     """Makes a transformation from what happens to one parameter.
 
     Args:
-      state_type: NamedTuple type with a `count` (int32 scalar, steps taken) and then one field for each
-        value that `init_leaf` returns; each field holds a tree like the parameters, or None.
+      state_type: NamedTuple type with a `count` (int32 scalar, steps taken) and then one field for
+        each value that `init_leaf` returns; each field holds a tree like the parameters, or None.
       init_leaf: `init_leaf(param) -> fields`; a field that is None stays None.
-      step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp` has the
-        hyper-parameters of this step as attributes.
+      step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp`
+        has the hyper-parameters of this step as attributes.
       hyper_params: name -> value; a callable value is a schedule and is called with the count.
       reads_params: whether `step_leaf` needs the parameter's value under these hyper-parameters.
       apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path.
@@ -142,7 +148,7 @@ def leafwise(
       The transformation. `update` raises ValueError where it needs `params` and gets none.
     """
 
-    def init(params: optax.Params) -> Any:
+    def init(params: Any) -> Any:
         leaves, treedef = jax.tree.flatten(params)
         fields = [init_leaf(leaf) for leaf in leaves]
         columns = zip(*fields, strict=True) if leaves else _columns_of_empty(state_type)
@@ -185,7 +191,9 @@ def leafwise(
     return ExactTransformation(init, update, exact, hyper_params)
 
 
-def resolve(hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[str, Any]) -> SimpleNamespace:
+def resolve(
+    hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[str, Any]
+) -> SimpleNamespace:
     """The hyper-parameters of one step: those given now, else schedules at `count`, else constants.
 
     Raises:
@@ -195,13 +203,15 @@ def resolve(hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[st
     for name, value in hyper_params.items():
         if name in given:
             value = given[name]
-        if callable(value) and not isinstance(value, type):  # a dtype class is a setting, no schedule
+        if callable(value) and not isinstance(
+            value, type
+        ):  # a dtype class is a setting, no schedule
             value = value(count)
         values[name] = value
     if values.get("learning_rate", 0.0) is None:
         raise ValueError(
-            "no learning rate: give one to the optimizer's constructor (a number or a schedule), or to "
-            "each step, e.g. state.apply_gradients(grads=grads, learning_rate=1e-3)"
+            "no learning rate: give one to the optimizer's constructor (a number or a schedule), "
+            "or to each step, e.g. state.apply_gradients(grads=grads, learning_rate=1e-3)"
         )
     return SimpleNamespace(**values)
 
@@ -209,8 +219,8 @@ def resolve(hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[st
 def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array:
     """`1 - decay ** (count + 1)`, with the power taken in the parameter's own dtype.
 
-    In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by it,
-    and so does everything here that is called exact.
+    In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by
+    it, and so does everything here that is called exact.
     """
     return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
 
@@ -228,7 +238,7 @@ def _flatten_up_to(treedef: Any, tree: Any) -> list[Any]:
     return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
 
 
-def _unflatten(treedef: Any, column: Sequence[Any]) -> chex.ArrayTree:
+def _unflatten(treedef: Any, column: Sequence[Any]) -> Any:
     if column and all(value is None for value in column):
         return None
     return treedef.unflatten(column)

@@ -1,7 +1,8 @@
 """The correspondence: one entry for each legacy optimizer, one file for each entry.
 
-Everything that knows about single optimizers reads it here: `from_legacy`, the suite, checkpoint conversion, the
-codemod, the guide's tables, `optax-bridge recipe`. A file in this folder that defines `ENTRY` is in the table.
+Everything that knows about single optimizers reads it here: `from_legacy`, the suite, checkpoint
+conversion, the codemod, the guide's tables, `optax-bridge recipe`. A file in this folder that
+defines `ENTRY` is in the table.
 """
 
 import importlib
@@ -41,8 +42,8 @@ class Described:
 
     Attributes:
       entry: the entry.
-      settings: legacy name -> value, for every hyper-parameter; a nested optimizer is `Described` as well, or
-        the definition itself if its class has no entry.
+      settings: legacy name -> value, for every hyper-parameter; a nested optimizer is `Described`
+        as well, or the definition itself if its class has no entry.
     """
 
     entry: Entry
@@ -74,8 +75,9 @@ def recipe_of(
       exact: this project's transformation in legacy arithmetic, or else public Optax.
 
     Returns:
-      The recipe, ready for `recipe.build` and `recipe.render`, and its claim. For wrapped and grouped
-      optimizers with `exact=False` the parts are stock, and the claim is that of the weakest part.
+      The recipe, ready for `recipe.build` and `recipe.render`, and its claim. For wrapped and
+      grouped optimizers with `exact=False` the parts are stock, and the claim is that of the
+      weakest part.
 
     Raises:
       UnsupportedSetting: there is no such recipe.

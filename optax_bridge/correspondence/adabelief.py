@@ -43,8 +43,8 @@ ENTRY = Entry(
         Case({"beta1": 0.5, "beta2": 0.9, "eps": 1e-6}),
     ),
     notes=(
-        "The legacy `eps` acts inside *and* outside the root: set `eps` and `eps_root` of Optax both. At 1e-8 "
-        "the trajectories part by 2 % if only one is set."
+        "The legacy `eps` acts inside *and* outside the root: set `eps` and `eps_root` of Optax "
+        "both. At 1e-8 the trajectories part by 2 % if only one is set."
     ),
     sources=("flax.optim.adabelief", "Zhuang et al. 2020, arXiv:2010.07468"),
 )

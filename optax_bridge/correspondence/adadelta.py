@@ -45,8 +45,9 @@ ENTRY = Entry(
         Case({"rho": 0.99, "weight_decay": 0.1}, learning_rate=0.5),
     ),
     notes=(
-        "Legacy weight decay is decoupled; `optax.adadelta(weight_decay=...)` couples it with the gradient, which "
-        "is another optimizer. Put `optax.add_decayed_weights` behind `optax.scale_by_adadelta`."
+        "Legacy weight decay is decoupled; `optax.adadelta(weight_decay=...)` couples it with the "
+        "gradient, which is another optimizer. Put `optax.add_decayed_weights` behind "
+        "`optax.scale_by_adadelta`."
     ),
     sources=("flax.optim.adadelta", "Zeiler 2012, arXiv:1212.5701"),
 )

@@ -78,11 +78,19 @@ ENTRY = Entry(
         Case({"min_dim_size_to_factor": 2, "weight_decay_rate": 0.01, "clipping_threshold": None}),
         Case({"factored": False, "multiply_by_parameter_scale": False, "decay_rate": 0.5}),
         Case({"step_offset": -10, "epsilon1": 1e-8, "clipping_threshold": 0.5}),
-        Case({"epsilon2": 1e-2, "min_dim_size_to_factor": 3, "beta1": 0.5, "dtype_momentum": jnp.bfloat16}),
+        Case(
+            {
+                "epsilon2": 1e-2,
+                "min_dim_size_to_factor": 3,
+                "beta1": 0.5,
+                "dtype_momentum": jnp.bfloat16,
+            }
+        ),
     ),
     notes=(
-        "`epsilon2` cannot be set in Optax. With bfloat16 parameters the legacy statistics are float32, Optax's "
-        "in the parameter's dtype. `weight_decay_rate` multiplies the parameter, whatever the learning rate."
+        "`epsilon2` cannot be set in Optax. With bfloat16 parameters the legacy statistics are "
+        "float32, Optax's in the parameter's dtype. `weight_decay_rate` multiplies the parameter, "
+        "whatever the learning rate."
     ),
     sources=("flax.optim.adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
 )

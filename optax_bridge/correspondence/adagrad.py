@@ -1,4 +1,4 @@
-"""Adagrad: Optax's has its epsilon inside the root, so only the exact recipe is the same optimizer."""
+"""Adagrad: Optax has epsilon inside the root, so only the exact recipe is the same."""
 
 import legacy_optim
 from optax_bridge.entry import Case, Entry, HyperParam, StateField, Stock, different
@@ -13,7 +13,9 @@ ENTRY = Entry(
         HyperParam("eps", "eps", 1e-8),
     ),
     state=(
-        StateField("G", exact="AdagradState.sum_of_squares", stock=("ScaleByRssState.sum_of_squares",)),
+        StateField(
+            "G", exact="AdagradState.sum_of_squares", stock=("ScaleByRssState.sum_of_squares",)
+        ),
     ),
     stock=(
         Stock(
@@ -23,13 +25,15 @@ ENTRY = Entry(
                 initial_accumulator_value=0.0,
                 eps=s("eps"),
             ),
-            different("eps outside the root here, inside in Optax: 1.5e-2 of the scale in 100 steps"),
+            different(
+                "eps outside the root here, inside in Optax: 1.5e-2 of the scale in 100 steps"
+            ),
         ),
     ),
     cases=(Case(learning_rate=0.1), Case({"eps": 1e-3}, learning_rate=0.1)),
     notes=(
-        "`optax.adagrad` starts its accumulator at 0.1 and has `eps` inside the root; no setting of it gives "
-        "the legacy numbers. Use `optax_bridge.adagrad`."
+        "`optax.adagrad` starts its accumulator at 0.1 and has `eps` inside the root; no setting "
+        "of it gives the legacy numbers. Use `optax_bridge.adagrad`."
     ),
     sources=("flax.optim.adagrad", "Duchi et al. 2011"),
 )

@@ -44,9 +44,10 @@ ENTRY = Entry(
         Case({"beta1": 0.0, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.01}),
     ),
     notes=(
-        "`optax.adamw` decays by 1e-4 unless told otherwise, the legacy optimizer by nothing. In bfloat16 the "
-        "legacy bias correction `1 - beta2 ** t` rounds to 0 and the parameters may never move; Optax computes "
-        "it in float32, so there the two differ and the exact recipe repeats the legacy numbers."
+        "`optax.adamw` decays by 1e-4 unless told otherwise, the legacy optimizer by nothing. In "
+        "bfloat16 the legacy bias correction `1 - beta2 ** t` rounds to 0 and the parameters may "
+        "never move; Optax computes it in float32, so there the two differ and the exact recipe "
+        "repeats the legacy numbers."
     ),
     sources=("flax.optim.adam", "Kingma and Ba 2014, arXiv:1412.6980"),
 )

@@ -29,7 +29,9 @@ ENTRY = Entry(
                 eps=s("eps"),
                 weight_decay=s("weight_decay"),
             ),
-            different("a tensor that starts at zero never moves here, and does in Optax: unbounded"),
+            different(
+                "a tensor that starts at zero never moves here, and does in Optax: unbounded"
+            ),
         ),
     ),
     cases=(
@@ -38,9 +40,10 @@ ENTRY = Entry(
         Case({"beta1": 0.5, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.01}),
     ),
     notes=(
-        "The legacy trust ratio is 1 only where the norms of parameter and update are *both* zero. A bias that "
-        "starts at zero has ratio 0 and stays there; `optax.lamb` trains it. If training must not change, "
-        "use `optax_bridge.lamb`; for a new run, `optax.lamb` is what the paper means."
+        "The legacy trust ratio is 1 only where the norms of parameter and update are *both* "
+        "zero. A bias that starts at zero has ratio 0 and stays there; `optax.lamb` trains it. If "
+        "training must not change, use `optax_bridge.lamb`; for a new run, `optax.lamb` is what "
+        "the paper means."
     ),
     sources=("flax.optim.lamb", "You et al. 2019, arXiv:1904.00962"),
 )

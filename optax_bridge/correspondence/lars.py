@@ -50,8 +50,9 @@ ENTRY = Entry(
         Case({"weight_decay": 0.1, "trust_coefficient": 0.01}, learning_rate=1.0),
     ),
     notes=(
-        "With weight decay the denominators of the trust ratio differ: 1e-3 of the scale in 100 steps at a rate "
-        "of 0.01, 0.27 at 1. The trace of `optax.lars` has the opposite sign: converting a checkpoint flips it."
+        "With weight decay the denominators of the trust ratio differ: 1e-3 of the scale in 100 "
+        "steps at a rate of 0.01, 0.27 at 1. The trace of `optax.lars` has the opposite sign: "
+        "converting a checkpoint flips it."
     ),
     sources=("flax.optim.lars", "You et al. 2017, arXiv:1708.03888"),
 )

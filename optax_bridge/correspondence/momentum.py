@@ -36,8 +36,9 @@ ENTRY = Entry(
         Case({"beta": 0.99, "weight_decay": 0.1, "nesterov": True}),
     ),
     notes=(
-        "`beta` defaults to 0.9; `optax.sgd` has no momentum unless you give it. Weight decay is *coupled*: it "
-        "is added to the gradient before the momentum, so `optax.add_decayed_weights` comes first in the chain."
+        "`beta` defaults to 0.9; `optax.sgd` has no momentum unless you give it. Weight decay is "
+        "*coupled*: it is added to the gradient before the momentum, so "
+        "`optax.add_decayed_weights` comes first in the chain."
     ),
     sources=("flax.optim.momentum", "Sutskever et al. 2013"),
 )

@@ -46,12 +46,19 @@ ENTRY = Entry(
                 )
             }
         ),
-        Case({"traversals_and_optimizers": ((_MATRICES, call("legacy_optim.LAMB", learning_rate=RATE)),)}),
+        Case(
+            {
+                "traversals_and_optimizers": (
+                    (_MATRICES, call("legacy_optim.LAMB", learning_rate=RATE)),
+                )
+            }
+        ),
     ),
     notes=(
-        "Leaves that no traversal matches keep their value and have no state. `optax.masked` is another thing: "
-        "it hands the raw gradient of an unmatched leaf through, and `apply_updates` adds it. "
-        "`optax.partition` with `optax.set_to_zero` for the rest does the same as this."
+        "Leaves that no traversal matches keep their value and have no state. `optax.masked` is "
+        "another thing: it hands the raw gradient of an unmatched leaf through, and "
+        "`apply_updates` adds it. `optax.partition` with `optax.set_to_zero` for the rest does "
+        "the same as this."
     ),
     sources=("flax.optim.base",),
 )

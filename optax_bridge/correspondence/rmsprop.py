@@ -15,7 +15,9 @@ ENTRY = Entry(
         HyperParam("centered", "centered", False),
     ),
     state=(
-        StateField("v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")),
+        StateField(
+            "v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
+        ),
         StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),
     ),
     stock=(
@@ -37,8 +39,8 @@ ENTRY = Entry(
         Case({"beta2": 0.99, "eps": 1e-6}),
     ),
     notes=(
-        "`optax.rmsprop` has `eps` inside the root unless `eps_in_sqrt=False`; without that the trajectories "
-        "part by 3.6 %."
+        "`optax.rmsprop` has `eps` inside the root unless `eps_in_sqrt=False`; without that the "
+        "trajectories part by 3.6 %."
     ),
     sources=("flax.optim.rmsprop", "Tieleman and Hinton 2012", "Graves 2013, arXiv:1308.0850"),
 )

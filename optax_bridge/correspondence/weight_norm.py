@@ -17,9 +17,7 @@ ENTRY = Entry(
     legacy=legacy_optim.WeightNorm,
     port="optax_bridge.weight_norm",
     hyper_params=(
-        HyperParam(
-            "wrapped_optimizer", "inner", getter=operator.attrgetter("wrapped_optimizer")
-        ),
+        HyperParam("wrapped_optimizer", "inner", getter=operator.attrgetter("wrapped_optimizer")),
         HyperParam("wn_decay", "wn_decay", 0),
         HyperParam("wn_eps", "wn_eps", 1e-8),
     ),
@@ -32,7 +30,9 @@ ENTRY = Entry(
         Case({"wrapped_optimizer": call("legacy_optim.Momentum", learning_rate=RATE)}),
         Case(
             {
-                "wrapped_optimizer": call("legacy_optim.Adam", learning_rate=RATE, weight_decay=0.01),
+                "wrapped_optimizer": call(
+                    "legacy_optim.Adam", learning_rate=RATE, weight_decay=0.01
+                ),
                 "wn_decay": 0.1,
             }
         ),
@@ -44,9 +44,9 @@ ENTRY = Entry(
         ),
     ),
     notes=(
-        "Optax has no weight normalisation of parameters. The state holds directions and scales, and the new "
-        "parameters come from them, not from the old ones: whatever else changes the parameters is undone "
-        "by the next step, as it always was."
+        "Optax has no weight normalisation of parameters. The state holds directions and scales, "
+        "and the new parameters come from them, not from the old ones: whatever else changes the "
+        "parameters is undone by the next step, as it always was."
     ),
     sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
     around=rounding(

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
@@ -27,8 +26,8 @@ class AdaBeliefState(NamedTuple):
     """
 
     count: jax.Array
-    mu: optax.Updates
-    nu: optax.Updates
+    mu: Any
+    nu: Any
 
 
 def adabelief(
@@ -44,8 +43,8 @@ def adabelief(
       learning_rate: a number, a schedule, or None if every call gives it.
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: joins the second moment at every step and is added to its root as well. Optax has two arguments
-        for that, `eps` and `eps_root`.
+      eps: joins the second moment at every step and is added to its root as well. Optax has two
+        arguments for that, `eps` and `eps_root`.
       weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
 
     Returns:

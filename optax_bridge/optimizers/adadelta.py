@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
@@ -26,8 +25,8 @@ class AdadeltaState(NamedTuple):
     """
 
     count: jax.Array
-    e_g: optax.Updates
-    e_x: optax.Updates
+    e_g: Any
+    e_x: Any
 
 
 def adadelta(

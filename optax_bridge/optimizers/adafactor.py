@@ -3,11 +3,9 @@
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
 
@@ -24,10 +22,10 @@ class AdafactorState(NamedTuple):
     """
 
     count: jax.Array
-    v_row: optax.Updates
-    v_col: optax.Updates
-    v: optax.Updates
-    m: optax.Updates
+    v_row: Any
+    v_col: Any
+    v: Any
+    m: Any
 
 
 def adafactor(
@@ -42,19 +40,21 @@ def adafactor(
     min_dim_size_to_factor: int = 128,
     epsilon1: ScalarOrSchedule = 1e-30,
     epsilon2: ScalarOrSchedule = 1e-3,
-    dtype_momentum: chex.ArrayDType = jnp.float32,
+    dtype_momentum: Any = jnp.float32,
 ) -> ExactTransformation:
     """Adafactor with every setting of the legacy one.
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.
       factored: keeps row and column means for parameters with two axes that are large enough.
-      multiply_by_parameter_scale: makes the learning rate relative to the parameter's root mean square.
+      multiply_by_parameter_scale: makes the learning rate relative to the parameter's root mean
+        square.
       momentum: decay of the accumulated step (`beta1` in the paper), None for none.
       decay_rate: exponent of the second moment's decay, `1 - t ** -decay_rate`.
       step_offset: step at which the decay schedule starts, for fine-tuning.
       clipping_threshold: largest root mean square of the update before it is scaled, None for any.
-      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate`, whatever the learning rate.
+      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate`, whatever the
+        learning rate.
       min_dim_size_to_factor: both axes must be at least this long to be factored.
       epsilon1: added to the squared gradient.
       epsilon2: smallest parameter scale. `optax.adafactor` has it fixed at 1e-3.
@@ -68,8 +68,8 @@ def adafactor(
     def factored_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
         if not factored or len(shape) < 2:
             return None
-        # Stable, as NumPy sorted such short arrays in the days of flax.optim: of equally long axes the last one
-        # counts as the largest. With AVX-512 the default sort of today may swap them.
+        # Stable, as NumPy sorted such short arrays in the days of flax.optim: of equally long axes
+        # the last one counts as the largest. With AVX-512 the default sort of today may swap them.
         *_, second, largest = (int(axis) for axis in np.argsort(shape, kind="stable"))
         return None if shape[second] < min_dim_size_to_factor else (second, largest)
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
 
@@ -19,7 +18,7 @@ class AdagradState(NamedTuple):
     """
 
     count: jax.Array
-    sum_of_squares: optax.Updates
+    sum_of_squares: Any
 
 
 def adagrad(

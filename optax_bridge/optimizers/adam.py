@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
@@ -27,8 +26,8 @@ class AdamState(NamedTuple):
     """
 
     count: jax.Array
-    mu: optax.Updates
-    nu: optax.Updates
+    mu: Any
+    nu: Any
 
 
 def adam(
@@ -40,9 +39,9 @@ def adam(
 ) -> ExactTransformation:
     """Adam with decoupled weight decay, both scaled by the learning rate.
 
-    The order differs from Optax's: `(lr * m) / d` where `optax.adam` has `lr * (m / d)`, and the bias
-    correction is taken in the parameter's dtype. In float32 that is rounding; in bfloat16 the legacy
-    optimizer may not move at all, because `b2 ** t` rounds to 1.
+    The order differs from Optax's: `(lr * m) / d` where `optax.adam` has `lr * (m / d)`, and the
+    bias correction is taken in the parameter's dtype. In float32 that is rounding; in bfloat16 the
+    legacy optimizer may not move at all, because `b2 ** t` rounds to 1.
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
@@ -27,8 +26,8 @@ class LambState(NamedTuple):
     """
 
     count: jax.Array
-    mu: optax.Updates
-    nu: optax.Updates
+    mu: Any
+    nu: Any
 
 
 def lamb(
@@ -40,8 +39,9 @@ def lamb(
 ) -> ExactTransformation:
     """LAMB with the legacy trust ratio `|p| / |u|`, which is 1 only where *both* norms are zero.
 
-    So a tensor that starts at zero never moves (its ratio is 0), and a zero update of another tensor
-    divides by zero. `optax.lamb` uses 1 when either norm is zero: the two part at the first step.
+    So a tensor that starts at zero never moves (its ratio is 0), and a zero update of another
+    tensor divides by zero. `optax.lamb` uses 1 when either norm is zero: the two part at the first
+    step.
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
@@ -21,12 +20,12 @@ class LarsState(NamedTuple):
 
     Attributes:
       count: steps taken, int32 scalar.
-      trace: the accumulated step, already scaled by the learning rate, a tree like the parameters. Its sign is
-        that of the gradient; the trace of `optax.lars` has the opposite one.
+      trace: the accumulated step, already scaled by the learning rate, a tree like the parameters.
+        Its sign is that of the gradient; the trace of `optax.lars` has the opposite one.
     """
 
     count: jax.Array
-    trace: optax.Updates
+    trace: Any
 
 
 def lars(
@@ -39,8 +38,8 @@ def lars(
 ) -> ExactTransformation:
     """LARS with the legacy trust ratio, `|p|` over `|g| + weight_decay * |p| + eps`.
 
-    `optax.lars` divides by `|g + weight_decay * p| + eps`, which is another number unless the weight decay
-    is zero.
+    `optax.lars` divides by `|g + weight_decay * p| + eps`, which is another number unless the
+    weight decay is zero.
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.

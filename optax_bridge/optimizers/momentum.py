@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
@@ -25,7 +24,7 @@ class MomentumState(NamedTuple):
     """
 
     count: jax.Array
-    trace: optax.Updates
+    trace: Any
 
 
 def momentum(

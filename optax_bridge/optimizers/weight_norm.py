@@ -1,4 +1,4 @@
-"""Weight normalisation (Salimans and Kingma 2016) around another optimizer, as `flax.optim.WeightNorm`."""
+"""Weight normalisation (Salimans and Kingma 2016), as `flax.optim.WeightNorm` does it."""
 
 from typing import Any, NamedTuple
 
@@ -20,16 +20,16 @@ class WeightNormState(NamedTuple):
     Attributes:
       count: steps taken, int32 scalar.
       inner: state of the wrapped transformation, over `{"direction": ..., "scale": ...}`.
-      direction: tree like the parameters: raw directions; parameters of rank 1 or less, or with a single
-        vector, are kept whole.
-      scale: tree like the parameters: the norm of each output, over all axes but the last, kept as axes of
-        length 1; the empty tuple where the parameter is kept whole.
+      direction: tree like the parameters: raw directions; parameters of rank 1 or less, or with a
+        single vector, are kept whole.
+      scale: tree like the parameters: the norm of each output, over all axes but the last, kept as
+        axes of length 1; the empty tuple where the parameter is kept whole.
     """
 
     count: jax.Array
-    inner: optax.OptState
-    direction: optax.Params
-    scale: optax.Params
+    inner: Any
+    direction: Any
+    scale: Any
 
 
 def weight_norm(
@@ -45,12 +45,12 @@ def weight_norm(
       wn_eps: added to the squared norm, inside the root.
 
     Returns:
-      The transformation; bit for bit `flax.optim.WeightNorm` by the exact path. Hyper-parameters of `inner`
-      can be given per call as well.
+      The transformation; bit for bit `flax.optim.WeightNorm` by the exact path. Hyper-parameters of
+      `inner` can be given per call as well.
     """
     own = {"wn_decay": wn_decay, "wn_eps": wn_eps}
 
-    def init(params: optax.Params) -> WeightNormState:
+    def init(params: Any) -> WeightNormState:
         count = jnp.zeros([], jnp.int32)
         hp = resolve(own, count, {})
 
