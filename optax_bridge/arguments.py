@@ -54,8 +54,8 @@ def _parts(value: Any, seen: set[int]) -> Iterator[set[str] | None]:
         yield from _parts(list(value.values()), seen)
     elif isinstance(value, functools.partial):
         yield from _parts([value.func, *value.args, *value.keywords.values()], seen)
-    elif inspect.ismethod(value):
-        yield from _parts([value.__func__, value.__self__], seen)
+    elif exact := getattr(value, "exact", None):  # all that `optax.chain` keeps is the function
+        yield from _parts(exact, seen)
     elif _looks_like_update(value):
         yield from _of_update(value, seen)
 
@@ -79,14 +79,14 @@ def _enclosed(function: Callable[..., Any]) -> list[Any]:
     if isinstance(function, functools.partial):
         return [function.func, *function.args, *function.keywords.values()]
     if inspect.ismethod(function):
-        return [function.__self__, *_enclosed(function.__func__)]
+        return [*vars(function.__self__).values(), *_enclosed(function.__func__)]
     found = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     return [*found, getattr(function, "__wrapped__", None)]
 
 
 def _looks_like_update(value: Any) -> bool:
     """Whether this is a function that takes (updates, state, ...), the shape of an `update`."""
-    if not inspect.isfunction(value):
+    if not inspect.isroutine(value) or inspect.isbuiltin(value):
         return False
     names = [p.name for p in inspect.signature(value).parameters.values()]
     return names[:2] in (["updates", "state"], ["grads", "state"])

@@ -51,6 +51,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         self.step = step
         self.hyper_params = dict(hyper_params)
         self.inner = tuple(inner)
+        vars(update)["exact"] = self  # so that `accepted_arguments` knows it within a chain
         return self
 
     def __getnewargs__(self):  # a NamedTuple's own knows only init and update

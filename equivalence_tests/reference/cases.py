@@ -11,90 +11,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-# Parameter trees: path -> (shape, fill). "tiled" repeats a 4 x 4 block, so that a tensor large
-# enough for Adafactor's default threshold still compresses to next to nothing.
-TREES: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = {
-    "odd": {
-        "scalar": ((), "normal"),
-        "one": ((1,), "normal"),
-        "empty": ((0,), "normal"),
-        "dense/kernel": ((4, 3), "normal"),
-        "dense/bias": ((3,), "zeros"),
-        "block/attention/query": ((2, 3, 2), "normal"),
-        "conv/kernel": ((2, 1, 2, 3), "normal"),
-        "five": ((2, 1, 2, 1, 2), "normal"),
-        "zeros": ((2, 2), "zeros"),
-    },
-    # WeightNorm reads `shape[-1]`, so a scalar is an error there. (1, 4) counts as a vector.
-    # No zero-initialised kernel here: its scale starts as sqrt(wn_eps) and its direction takes steps
-    # far larger than itself, so float32 leaves float64 by 1e-5 within two steps of Adam and that
-    # would test rounding. It has a recording of its own, short and with normal gradients.
-    "kernels": {
-        "dense/kernel": ((4, 3), "normal"),
-        "dense/bias": ((3,), "normal"),
-        "conv/kernel": ((2, 1, 2, 3), "normal"),
-        "row": ((1, 4), "normal"),
-        "one": ((1,), "normal"),
-        "empty": ((0,), "normal"),
-        "last/kernel": ((3, 2), "normal"),
-    },
-    "zero_kernel": {"kernel": ((3, 2), "zeros"), "bias": ((2,), "zeros")},
-    # With min_dim_size_to_factor=3: factored, too narrow, stacked, and equal largest dimensions.
-    "factors": {
-        "dense/kernel": ((5, 4), "normal"),
-        "dense/bias": ((4,), "zeros"),
-        "narrow": ((2, 6), "normal"),
-        "stacked/kernel": ((2, 3, 4), "normal"),
-        "tied/kernel": ((3, 3, 2, 2), "normal"),
-        "scalar": ((), "normal"),
-        "empty": ((0,), "normal"),
-        "zeros": ((3, 3), "zeros"),
-    },
-    "tiled": {
-        "kernel": ((128, 128), "tiled"),
-        "narrow": ((128, 127), "tiled"),
-        "bias": ((128,), "tiled"),
-    },
-    "layers": {
-        "encoder/kernel": ((4, 3), "normal"),
-        "encoder/bias": ((3,), "zeros"),
-        "head/kernel": ((3, 2), "normal"),
-        "head/bias": ((2,), "zeros"),
-        "frozen/table": ((3, 2), "normal"),
-        "temperature": ((), "normal"),
-    },
-    "pair": {
-        "kernel": ((3, 2), "normal"),
-        "bias": ((2,), "normal"),
-    },
-}
-
-# Gradient streams: the kind of each step's gradients (`record.py` says how each kind is drawn).
-STREAMS: Mapping[str, tuple[str, ...]] = {
-    "hostile": (
-        # First what is small enough for every eps to matter; behind larger gradients none would. No
-        # smaller than this, though: LAMB and LARS square it, and near 1e-38 the squares underflow
-        # or not depending on whether XLA fused the addition that follows.
-        *("faint",) * 3,
-        *("normal",) * 3,
-        *("alternate",) * 4,
-        *("sparse",) * 3,
-        *("zero",) * 2,
-        *("tiny", "denormal", "tiny"),
-        *("normal",) * 2,
-        "huge",
-        *("normal",) * 5,
-        *("nan", "normal", "normal", "inf", "normal"),
-    ),
-    "normal": ("normal",) * 24,
-    "sparse": ("sparse",) * 16,
-    "zero_first": ("zero", "zero", *("normal",) * 6),
-    "short": ("normal",) * 8,
-    # Past step 256, where bfloat16 no longer tells consecutive step numbers apart.
-    "long": ("normal",) * 300,
-    "checkpoint": (*("normal",) * 5, "sparse", "zero", *("normal",) * 5),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -104,8 +20,8 @@ class Case:
         name: `file/setting`; the file is `<file>.npz`.
         optimizer: `{"class", "kwargs"}`, with `"wrapped"` for WeightNorm and `"groups"`, each
             `{"match": regular expression on the path, "optimizer"}`, for MultiOptimizer.
-        tree: the parameter tree, a key of `TREES`.
-        stream: the gradients, a key of `STREAMS`.
+        tree: the parameter tree, a key of `inputs.TREES`.
+        stream: the gradients, a key of `inputs.STREAMS`.
         rate: how each step gets its learning rate: "constructor" (it does not), "float" (a Python
             float), "array" (a float32 array), or "groups" (`hyper_params=[...]`, one rate a group).
         peak: the largest learning rate of the schedule, one a group; empty for "constructor".
@@ -172,12 +88,13 @@ def _family(name: str, rate: float, settings: Mapping[str, tuple[dict[str, Any],
     return table
 
 
+_FEW = {"tree": "few"}
 _SCHEDULED = {"rate": "array", "peak": (0.1,)}
 _BFLOAT16 = {"dtype": "bfloat16", "stream": "normal"}
 # A float32 array times a bfloat16 gradient is float32, so the first step promotes the parameters.
 _PROMOTED = {"dtype": "bfloat16", "stream": "short", "rate": "array", "peak": (0.1,)}
 _FLOAT16 = {"dtype": "float16", "stream": "normal"}
-_EAGER = {"jit": False, "stream": "short"}
+_EAGER = {"jit": False, "stream": "short", "tree": "few"}
 
 CASES: tuple[Case, ...] = (
     *_cases(
@@ -227,17 +144,17 @@ CASES: tuple[Case, ...] = (
             {
                 "defaults": ({},),
                 "scheduled": ({}, _SCHEDULED),
-                "beta1": ({"beta1": 0.5},),
-                "beta1_zero": ({"beta1": 0.0},),
-                "beta2": ({"beta2": 0.9},),
-                "eps_large": ({"eps": 0.1},),
+                "beta1": ({"beta1": 0.5}, _FEW),
+                "beta1_zero": ({"beta1": 0.0}, _FEW),
+                "beta2": ({"beta2": 0.9}, _FEW),
+                "eps_large": ({"eps": 0.1}, _FEW),
                 "eps_zero": ({"eps": 0.0}, {"stream": "sparse"}),
-                "weight_decay": ({"weight_decay": 0.1},),
+                "weight_decay": ({"weight_decay": 0.1}, _FEW),
                 "all": (
                     {"beta1": 0.8, "beta2": 0.98, "eps": 1e-5, "weight_decay": 0.01},
                     _SCHEDULED,
                 ),
-                "override": ({}, {"overrides": {"beta2": 0.95, "weight_decay": 0.02}}),
+                "override": ({}, {**_FEW, "overrides": {"beta2": 0.95, "weight_decay": 0.02}}),
                 "focus": ({}, {"focus": "/(kernel|bias)$", "tree": "layers"}),
                 "eager": ({}, _EAGER),
                 "long": ({"weight_decay": 0.01}, {"tree": "pair", "stream": "long", **_SCHEDULED}),
@@ -260,10 +177,10 @@ CASES: tuple[Case, ...] = (
             {
                 "defaults": ({},),
                 "scheduled": ({}, _SCHEDULED),
-                "betas": ({"beta1": 0.5, "beta2": 0.9},),
-                "eps": ({"eps": 1e-8},),
-                "eps_large": ({"eps": 0.1},),
-                "weight_decay": ({"weight_decay": 0.1},),
+                "betas": ({"beta1": 0.5, "beta2": 0.9}, _FEW),
+                "eps": ({"eps": 1e-8}, _FEW),
+                "eps_large": ({"eps": 0.1}, _FEW),
+                "weight_decay": ({"weight_decay": 0.1}, _FEW),
                 "all": (
                     {"beta1": 0.8, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.01},
                     _SCHEDULED,
@@ -280,9 +197,9 @@ CASES: tuple[Case, ...] = (
             {
                 "defaults": ({},),
                 "scheduled": ({}, {"rate": "array", "peak": (1.0,)}),
-                "rho": ({"rho": 0.5},),
-                "eps": ({"eps": 1e-3},),
-                "weight_decay": ({"weight_decay": 0.1},),
+                "rho": ({"rho": 0.5}, _FEW),
+                "eps": ({"eps": 1e-3}, _FEW),
+                "weight_decay": ({"weight_decay": 0.1}, _FEW),
                 "all": (
                     {"rho": 0.95, "eps": 1e-5, "weight_decay": 0.01},
                     {"rate": "array", "peak": (1.0,)},
@@ -302,18 +219,21 @@ CASES: tuple[Case, ...] = (
                 "scheduled": ({"min_dim_size_to_factor": 3}, _SCHEDULED),
                 "factored": ({"min_dim_size_to_factor": 3},),
                 "unfactored": ({"factored": False, "min_dim_size_to_factor": 3},),
-                "absolute": ({"multiply_by_parameter_scale": False, "min_dim_size_to_factor": 3},),
+                "absolute": (
+                    {"multiply_by_parameter_scale": False, "min_dim_size_to_factor": 3},
+                    _FEW,
+                ),
                 "beta1": ({"beta1": 0.9, "min_dim_size_to_factor": 3},),
                 "beta1_bfloat16": (
                     {"beta1": 0.9, "min_dim_size_to_factor": 3, "dtype_momentum": "bfloat16"},
                 ),
-                "decay_rate": ({"decay_rate": 0.5, "min_dim_size_to_factor": 3},),
-                "step_offset": ({"step_offset": -100, "min_dim_size_to_factor": 3},),
-                "no_clipping": ({"clipping_threshold": None, "min_dim_size_to_factor": 3},),
-                "clipping": ({"clipping_threshold": 0.5, "min_dim_size_to_factor": 3},),
+                "decay_rate": ({"decay_rate": 0.5, "min_dim_size_to_factor": 3}, _FEW),
+                "step_offset": ({"step_offset": -100, "min_dim_size_to_factor": 3}, _FEW),
+                "no_clipping": ({"clipping_threshold": None, "min_dim_size_to_factor": 3}, _FEW),
+                "clipping": ({"clipping_threshold": 0.5, "min_dim_size_to_factor": 3}, _FEW),
                 "weight_decay": ({"weight_decay_rate": 0.01, "min_dim_size_to_factor": 3},),
-                "epsilon1": ({"epsilon1": 1e-4, "min_dim_size_to_factor": 3},),
-                "epsilon2": ({"epsilon2": 1.0, "min_dim_size_to_factor": 3},),
+                "epsilon1": ({"epsilon1": 1e-4, "min_dim_size_to_factor": 3}, _FEW),
+                "epsilon2": ({"epsilon2": 1.0, "min_dim_size_to_factor": 3}, _FEW),
                 "all": (
                     {
                         "multiply_by_parameter_scale": False,
@@ -362,9 +282,9 @@ CASES: tuple[Case, ...] = (
                 "defaults": ({},),
                 "defaults_large": ({}, {"tree": "tiled", "stream": "short"}),
                 "scheduled": ({}, _SCHEDULED),
-                "betas": ({"beta1": 0.5, "beta2": 0.9},),
-                "weight_decay": ({"weight_decay": 0.1},),
-                "eps": ({"eps": 1e-2},),
+                "betas": ({"beta1": 0.5, "beta2": 0.9}, _FEW),
+                "weight_decay": ({"weight_decay": 0.1}, _FEW),
+                "eps": ({"eps": 1e-2}, _FEW),
                 "all": (
                     {"beta1": 0.8, "beta2": 0.98, "weight_decay": 0.01, "eps": 1e-4},
                     _SCHEDULED,
@@ -384,11 +304,11 @@ CASES: tuple[Case, ...] = (
                 "defaults": ({},),
                 "defaults_large": ({}, {"tree": "tiled", "stream": "short"}),
                 "scheduled": ({}, {"rate": "array", "peak": (2.0,)}),
-                "beta": ({"beta": 0.5},),
-                "weight_decay": ({"weight_decay": 0.1},),
-                "trust_coefficient": ({"trust_coefficient": 0.05},),
-                "eps": ({"eps": 1.0},),
-                "nesterov": ({"nesterov": True},),
+                "beta": ({"beta": 0.5}, _FEW),
+                "weight_decay": ({"weight_decay": 0.1}, _FEW),
+                "trust_coefficient": ({"trust_coefficient": 0.05}, _FEW),
+                "eps": ({"eps": 1.0}, _FEW),
+                "nesterov": ({"nesterov": True}, _FEW),
                 "all": (
                     {
                         "beta": 0.8,
@@ -441,20 +361,23 @@ CASES: tuple[Case, ...] = (
             "adam": (_weight_norm(_optimizer("Adam", learning_rate=0.01)), {}),
             "adam_decay": (
                 _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=0.1),
-                {},
+                {"tree": "pair"},
             ),
-            "eps": (_weight_norm(_optimizer("Adam", learning_rate=0.01), wn_eps=0.5), {}),
+            "eps": (
+                _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_eps=0.5),
+                {"tree": "pair"},
+            ),
             "all": (
                 _weight_norm(_optimizer("Adam", weight_decay=0.01), wn_decay=0.01, wn_eps=1e-4),
                 _SCHEDULED,
             ),
             "override": (
                 _weight_norm(_optimizer("Momentum", learning_rate=0.1)),
-                {"overrides": {"wn_decay": 0.05, "wn_eps": 1e-3, "beta": 0.8}},
+                {"tree": "pair", "overrides": {"wn_decay": 0.05, "wn_eps": 1e-3, "beta": 0.8}},
             ),
             "rmsprop": (
                 _weight_norm(_optimizer("RMSProp", learning_rate=0.01, centered=True)),
-                {},
+                {"tree": "pair"},
             ),
             "adafactor": (
                 _weight_norm(_optimizer("Adafactor", learning_rate=0.1, min_dim_size_to_factor=2)),
@@ -467,7 +390,7 @@ CASES: tuple[Case, ...] = (
             ),
             "eager": (
                 _weight_norm(_optimizer("Momentum", learning_rate=0.1), wn_decay=0.01),
-                _EAGER,
+                {**_EAGER, "tree": "pair"},
             ),
         },
         tree="kernels",

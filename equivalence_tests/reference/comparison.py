@@ -19,8 +19,8 @@ class Difference:
         found: the replayed value there.
         expected: the recorded value there.
         relative: the difference over the leaf's scale at that step: its largest finite magnitude
-            in the recording so far. Infinity where one is finite and the other is not, or where
-            two infinities have different signs.
+            in the recording so far. Infinity where one is finite and the other is not, where two
+            infinities have different signs, and where integers or flags differ at all.
         bits: whether any element at any step has other bits. NaNs are all equal.
     """
 
@@ -94,6 +94,8 @@ def _difference(
         relative = np.abs(found.astype(np.float64).reshape(steps, -1) - exact) / scale
     # What is left of NaN here stands where only one side is finite, or both are zero.
     relative = np.where(np.isnan(relative), np.inf, relative)
+    if expected.dtype.kind in "iub":
+        relative[:] = np.inf
     relative = np.where(same.reshape(steps, -1), 0.0, relative)
     worst = np.unravel_index(np.argmax(relative), relative.shape)
     return Difference(

@@ -1,7 +1,7 @@
 """Records the trajectories of `cases.py` from the genuine flax 0.5.3.
 
     python3.10 -m venv reference && reference/bin/pip install -r requirements.txt
-    reference/bin/python record.py --out .
+    reference/bin/python record.py
 
 or `nox -s reference`. Only what `requirements.txt` pins is needed. Recording again on the same kind
 of processor gives the same bytes. `README.md` describes the files.
@@ -14,17 +14,14 @@ import dataclasses
 import json
 import os
 import platform
+import sys
 import time
 import types
 import warnings
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Adafactor picks the dimensions to factor with NumPy's default argsort. It was stable on such short
-# arrays in every NumPy of flax.optim's time; with AVX-512 from 1.25 on, equal dimensions may swap.
-os.environ["NPY_DISABLE_CPU_FEATURES"] = "AVX512_SKX"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 with warnings.catch_warnings():  # undoes the filter, too, with which flax.optim insists on warning
@@ -32,23 +29,25 @@ with warnings.catch_warnings():  # undoes the filter, too, with which flax.optim
     import jax
     import numpy as np
     import replay
-    from cases import CASES, CHECKPOINT_STEPS, CHECKPOINTS, STREAMS, TREES, Case
+    from cases import CASES, CHECKPOINT_STEPS, CHECKPOINTS, Case
     from flax import __version__ as flax_version
     from flax import optim, serialization  # pyright: ignore[reportAttributeAccessIssue]
+    from inputs import draw, learning_rates
 
-if not hasattr(jax, "xla"):  # flax 0.5.3 asks it for a class that jax 0.4.13 calls jax.Array
-    jax.__dict__["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
+# flax 0.5.3's serialization asks jax.xla for a class that jax 0.4.13 calls jax.Array.
+jax.__dict__["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
 
 FORMAT = 1
-_SCHEDULE_WARMUP = 5
 
 
 def main() -> None:
-    """Records every file, or those named with `--only`, into the folder `--out`."""
+    """Records every file, or those named with `--only`."""
     parser = argparse.ArgumentParser(description="Records the reference trajectories.")
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write to")
+    here = Path(__file__).resolve().parent
+    parser.add_argument("--out", type=Path, default=here, help="the folder to write to (this one)")
     parser.add_argument("--only", default="", help="record only files whose name contains this")
     arguments = parser.parse_args()
+    _restart_if_argsort_is_not_stable()
     if flax_version != "0.5.3":
         raise SystemExit(f"record.py needs flax 0.5.3, found {flax_version}: see README.md")
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -74,13 +73,27 @@ def main() -> None:
         )
 
 
+def _restart_if_argsort_is_not_stable() -> None:
+    """Starts this process again without NumPy's AVX-512 kernels where they sort unstably.
+
+    Adafactor picks the dimensions to factor with NumPy's default argsort. It was stable on such
+    short arrays in every NumPy of flax.optim's time; from 1.25 on, AVX-512 may swap equal ones.
+    """
+    if np.argsort((3, 3, 2, 2)).tolist() == [2, 3, 0, 1]:
+        return
+    if "NPY_DISABLE_CPU_FEATURES" in os.environ:
+        raise SystemExit("record.py needs a NumPy whose argsort is stable on (3, 3, 2, 2)")
+    environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": "AVX512_SKX"}
+    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+
+
 def _record(cases: Iterable[Case]) -> dict[str, np.ndarray]:
     """Runs cases from their start and returns the members of their file."""
     members: dict[str, np.ndarray] = {}
     entries = []
     for case in cases:
-        initial, gradients = _inputs(case)
-        rates = _rates(case)
+        initial, gradients = draw(case)
+        rates = learning_rates(case)
         steps = list(replay.trajectory(optim, case, initial, gradients, rates))
         entries.append(_entry(members, case, initial, gradients, rates, steps))
     return _with_index(members, entries)
@@ -88,8 +101,8 @@ def _record(cases: Iterable[Case]) -> dict[str, np.ndarray]:
 
 def _record_checkpoint(case: Case, path: Path) -> dict[str, np.ndarray]:
     """Trains up to the checkpoint, saves it beside `path`, and records the steps that follow."""
-    initial, gradients = _inputs(case)
-    rates = _rates(case)
+    initial, gradients = draw(case)
+    rates = learning_rates(case)
     optimizers = list(replay.train(case, replay.create(optim, case, initial), gradients, rates))
     saved = optimizers[-CHECKPOINT_STEPS - 1]
     _move_into_place(
@@ -162,68 +175,6 @@ def _with_index(members: Mapping[str, np.ndarray], entries: list[Any]) -> dict[s
     }
     index = {"format": FORMAT, "recorded_with": recorded_with, "recordings": entries}
     return {"index": np.array(json.dumps(index)), **members}
-
-
-def _inputs(case: Case) -> tuple[replay.Flat, replay.Flat]:
-    """Draws the initial parameters and the gradients of every step, by path."""
-    rng = np.random.default_rng(zlib.crc32(f"{case.tree}/{case.stream}".encode()))
-    # bfloat16 is a NumPy dtype only through the package that JAX brings along.
-    dtype = jax.numpy.dtype(case.dtype)
-    tree = TREES[case.tree]
-    initial = {path: _draw(rng, shape, fill) for path, (shape, fill) in sorted(tree.items())}
-    largest = sorted(initial, key=lambda path: (-initial[path].size, path))
-    steps = []
-    for number, kind in enumerate(STREAMS[case.stream]):
-        step = {}
-        for path, (shape, fill) in sorted(tree.items()):
-            leaf = _draw(rng, shape, "tiled" if fill == "tiled" else "normal")
-            previous = steps[-1][path] if steps else leaf
-            step[path] = _GRADIENTS[kind](rng, leaf, previous)
-        if kind in ("nan", "inf"):
-            # Not-a-number in the largest tensor, infinity in the second largest: one element each.
-            poisoned = step[largest[kind == "inf"]]
-            poisoned.flat[number % poisoned.size] = float(kind)
-        steps.append(step)
-    with np.errstate(over="ignore"):
-        gradients = {path: np.stack([step[path] for step in steps]) for path in initial}
-        return (
-            {path: leaf.astype(dtype) for path, leaf in initial.items()},
-            {path: stack.astype(dtype) for path, stack in gradients.items()},
-        )
-
-
-def _draw(rng: np.random.Generator, shape: tuple[int, ...], fill: str) -> np.ndarray:
-    if fill == "zeros":
-        return np.zeros(shape, np.float32)
-    if fill == "tiled":
-        block = rng.normal(size=(4,) * len(shape))
-        repeats = [-(-size // 4) for size in shape]
-        return np.tile(block, repeats)[tuple(map(slice, shape))].astype(np.float32)
-    return np.asarray(rng.normal(size=shape), np.float32)
-
-
-# How each kind of step is made: from the generator, fresh normal values, and the step before.
-_GRADIENTS = {
-    "normal": lambda rng, leaf, previous: leaf,
-    "alternate": lambda rng, leaf, previous: -previous,
-    "sparse": lambda rng, leaf, previous: leaf * (rng.random(leaf.shape) < 0.25),
-    "zero": lambda rng, leaf, previous: np.zeros_like(leaf),
-    "faint": lambda rng, leaf, previous: leaf * np.float32(1e-8),
-    "tiny": lambda rng, leaf, previous: leaf * np.float32(1e-20),
-    "denormal": lambda rng, leaf, previous: leaf * np.float32(1e-40),
-    "huge": lambda rng, leaf, previous: leaf * np.float32(1e6),
-    "nan": lambda rng, leaf, previous: leaf,
-    "inf": lambda rng, leaf, previous: leaf,
-}
-
-
-def _rates(case: Case) -> np.ndarray:
-    """The learning rates, float32 of shape (steps, groups): warm-up from 0, then a cosine."""
-    step = np.arange(len(STREAMS[case.stream]))[:, None]
-    peak = np.asarray(case.peak)[None, :]
-    progress = np.clip((step - _SCHEDULE_WARMUP) / (len(step) - _SCHEDULE_WARMUP), 0.0, 1.0)
-    factor = np.minimum(step / _SCHEDULE_WARMUP, 0.55 + 0.45 * np.cos(np.pi * progress))
-    return np.asarray(peak * factor, np.float32)
 
 
 def _write(path: Path, members: Mapping[str, np.ndarray]) -> None:
