@@ -22,6 +22,7 @@ from equivalence_tests.suite import Check, Result, checks, run
 DECIDE_BITS = ("optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy")
 
 HELD, BROKEN, MISUSE = 0, 1, 2
+PLATFORMS = ("cpu", "gpu", "tpu")
 
 
 def versions() -> dict[str, str]:
@@ -35,6 +36,7 @@ def versions() -> dict[str, str]:
 def check(
     only: Sequence[str] = (),
     json_file: Path | None = None,
+    svg_file: Path | None = None,
     platform: str | None = None,
     steps: int = 100,
     console: Console | None = None,
@@ -44,6 +46,7 @@ def check(
     Args:
       only: names of optimizers or problems; empty for all.
       json_file: where to write the results as JSON as well.
+      svg_file: where to draw the table as well.
       platform: `cpu`, `gpu` or `tpu`; the default platform if None. One that is not there is "not
         run".
       steps: number of steps of each run, at least 1.
@@ -53,7 +56,7 @@ def check(
       The exit code: 0 if every claim held, 1 if one did not, 2 for misuse.
     """
     console = console or report.wide_console()
-    problems = Console(stderr=True)
+    problems = Console(stderr=True, soft_wrap=True)
     if steps < 1:
         problems.print(f"--steps is {steps}; it must be at least 1")
         return MISUSE
@@ -67,11 +70,15 @@ def check(
     except ValueError as error:
         problems.print(f"--only: {error}")
         return MISUSE
+    if platform not in (None, *PLATFORMS):
+        problems.print(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
+        return MISUSE
     try:
         device = jax.devices(platform)[0]
     except RuntimeError:
         here = ", ".join(sorted({d.platform for d in jax.devices()}))
-        console.print(f"{platform}: not run, no such device here (here: {here})")
+        console.print(f"{platform}: not run, there is no such device here (there is {here})")
+        console.print("0 comparisons: not run")
         _write_json(json_file, {"platform": platform, "ran": False, "results": []})
         return HELD
     # What the warning tells a program is no news to the suite, which makes legacy optimizers by the
@@ -83,7 +90,8 @@ def check(
         "device": device.device_kind,
         "platform": device.platform,
     }
-    console.print(report.table(results, f"{device.platform}, {steps} steps each"))
+    table = report.table(results, f"{device.platform}, {steps} steps each")
+    console.print(table)
     report.print_broken(console, results)
     console.print(report.closing_line(results))
     _write_json(
@@ -118,10 +126,13 @@ def run_all(chosen: Sequence[Check], steps: int, device: Any) -> list[Result]:
 
 
 def _write_json(file: Path | None, content: dict[str, Any]) -> None:
-    if file is None:
-        return
+    if file is not None:
+        _write(file, json.dumps(content, indent=1) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
     temporary = file.with_name(f".{file.name}.part")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.write_text(text)
     temporary.replace(file)
 
 

@@ -1,5 +1,6 @@
 """Results as a table, as JSON rows, and as a closing line."""
 
+import io
 import math
 import sys
 from collections.abc import Sequence
@@ -93,6 +94,14 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
 
 def _ulp(ulp: float) -> str:
     return f"{ulp:.2g} ULP" if math.isfinite(ulp) else "NaN or infinity"
+
+
+def drawn(shown: Table, closing: str) -> str:
+    """The table and its closing line as an SVG picture."""
+    canvas = Console(width=110, record=True, file=io.StringIO(), force_terminal=True)
+    canvas.print(shown)
+    canvas.print(closing)
+    return canvas.export_svg(title="optax-bridge check")
 
 
 def print_broken(console: Console, results: Sequence[Result]) -> None:

@@ -46,7 +46,8 @@ def _parts(value: Any, seen: set[int]) -> Iterator[set[str] | None]:
         for inner in value.inner:
             yield from _parts(inner, seen)
     elif isinstance(value, optax.GradientTransformation):
-        yield from _of_update(value.update, seen)
+        if isinstance(value, optax.GradientTransformationExtraArgs):
+            yield from _of_update(value.update, seen)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _parts(item, seen)

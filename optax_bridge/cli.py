@@ -47,6 +47,7 @@ def check(
     json: Annotated[
         Path | None, typer.Option(help="Write the results to this file as well.")
     ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the table into this file as well.")] = None,
     platform: Annotated[
         str | None, typer.Option(help="`cpu`, `gpu` or `tpu`; one that is not there is not run.")
     ] = None,
@@ -71,7 +72,9 @@ def check(
     if list_checks:
         raise typer.Exit(suite.print_list(only or ()))
     suite.use_compilation_cache()
-    raise typer.Exit(suite.check(only or (), json_file=json, platform=platform, steps=steps))
+    raise typer.Exit(
+        suite.check(only or (), json_file=json, svg_file=svg, platform=platform, steps=steps)
+    )
 
 
 @app.command()

@@ -192,6 +192,22 @@ def leafwise(
     return ExactTransformation(init, update, exact, hyper_params)
 
 
+def direction(tx: ExactTransformation) -> optax.GradientTransformation:
+    """The piece of an optimizer that gives the direction, for a chain of one's own.
+
+    Args:
+      tx: an optimizer whose learning rate is -1, so that its update is the direction itself.
+
+    Returns:
+      A plain transformation; it takes no arguments per call.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return tx.update(updates, state, params)
+
+    return optax.GradientTransformation(tx.init, update)
+
+
 def resolve(
     hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[str, Any]
 ) -> SimpleNamespace:

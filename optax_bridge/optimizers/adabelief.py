@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
     bias_correction,
+    direction,
     leafwise,
     minus_and_decay,
     no_decay,
@@ -68,3 +70,19 @@ def adabelief(
         apply=minus_and_decay,
         is_subtraction=no_decay,
     )
+
+
+def scale_by_adabelief(
+    b1: ScalarOrSchedule = 0.9, b2: ScalarOrSchedule = 0.999, eps: ScalarOrSchedule = 1e-16
+) -> optax.GradientTransformation:
+    """The direction of `adabelief`, to be followed by `optax.scale_by_learning_rate`.
+
+    Args:
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: acts inside and outside the root.
+
+    Returns:
+      The transformation, which equals `adabelief` up to rounding once the learning rate follows.
+    """
+    return direction(adabelief(-1.0, b1, b2, eps))

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
+    direction,
     leafwise,
     minus_and_decay,
     no_decay,
@@ -64,3 +66,18 @@ def adadelta(
         apply=minus_and_decay,
         is_subtraction=no_decay,
     )
+
+
+def scale_by_adadelta(
+    rho: ScalarOrSchedule = 0.9, eps: ScalarOrSchedule = 1e-6
+) -> optax.GradientTransformation:
+    """The direction of `adadelta`, to be followed by `optax.scale_by_learning_rate`.
+
+    Args:
+      rho: decay of both averages.
+      eps: added inside both roots.
+
+    Returns:
+      The transformation, which equals `adadelta` up to rounding once the learning rate follows.
+    """
+    return direction(adadelta(-1.0, rho, eps))

@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    direction,
+    leafwise,
+)
 
 
 class AdagradState(NamedTuple):
@@ -49,3 +55,15 @@ def adagrad(
         step,
         dict(learning_rate=learning_rate, eps=eps),
     )
+
+
+def scale_by_adagrad(eps: ScalarOrSchedule = 1e-8) -> optax.GradientTransformation:
+    """The direction of `adagrad`, to be followed by `optax.scale_by_learning_rate`.
+
+    Args:
+      eps: added to the root of the accumulated squares.
+
+    Returns:
+      The transformation, which equals `adagrad` up to rounding once the learning rate follows.
+    """
+    return direction(adagrad(-1.0, eps))

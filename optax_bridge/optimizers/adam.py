@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
     bias_correction,
+    direction,
     leafwise,
     minus_and_decay,
     no_decay,
@@ -71,3 +73,19 @@ def adam(
         apply=minus_and_decay,
         is_subtraction=no_decay,
     )
+
+
+def scale_by_adam(
+    b1: ScalarOrSchedule = 0.9, b2: ScalarOrSchedule = 0.999, eps: ScalarOrSchedule = 1e-8
+) -> optax.GradientTransformation:
+    """The direction of `adam`, to be followed by `optax.scale_by_learning_rate`.
+
+    Args:
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+
+    Returns:
+      The transformation, which equals `adam` up to rounding once the learning rate follows.
+    """
+    return direction(adam(-1.0, b1, b2, eps))

@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from optax_bridge.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
     always,
     bias_correction,
+    direction,
     is_zero,
     leafwise,
 )
@@ -75,3 +77,23 @@ def lamb(
         dict(learning_rate=learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, eps=eps),
         reads_params=always,
     )
+
+
+def scale_by_lamb(
+    b1: ScalarOrSchedule = 0.9,
+    b2: ScalarOrSchedule = 0.999,
+    weight_decay: ScalarOrSchedule = 0,
+    eps: ScalarOrSchedule = 1e-6,
+) -> optax.GradientTransformation:
+    """The direction of `lamb`, to be followed by `optax.scale_by_learning_rate`.
+
+    Args:
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      weight_decay: multiple of the parameter that joins the update before its norm is taken.
+      eps: added to the root of the second moment.
+
+    Returns:
+      The transformation, which equals `lamb` up to rounding once the learning rate follows.
+    """
+    return direction(lamb(-1.0, b1, b2, weight_decay, eps))

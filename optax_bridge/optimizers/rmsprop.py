@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.transformation import (
+    ExactTransformation,
+    ScalarOrSchedule,
+    direction,
+    leafwise,
+)
 
 
 class RMSPropState(NamedTuple):
@@ -61,3 +67,19 @@ def rmsprop(
         step,
         dict(learning_rate=learning_rate, decay=decay, eps=eps, centered=centered),
     )
+
+
+def scale_by_rmsprop(
+    decay: ScalarOrSchedule = 0.9, eps: ScalarOrSchedule = 1e-8, centered: bool = False
+) -> optax.GradientTransformation:
+    """The direction of `rmsprop`, to be followed by `optax.scale_by_learning_rate`.
+
+    Args:
+      decay: decay of the averages.
+      eps: added to the root of the second moment.
+      centered: divides by the variance rather than by the second moment.
+
+    Returns:
+      The transformation, which equals `rmsprop` up to rounding once the learning rate follows.
+    """
+    return direction(rmsprop(-1.0, decay, eps, centered))

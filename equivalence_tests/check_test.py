@@ -1,0 +1,102 @@
+"""The command as a user runs it: real processes, their output, files and exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from equivalence_tests import suite
+from equivalence_tests.report import closing_line, rows, table
+from optax_bridge.entry import identical
+
+
+def command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "optax_bridge", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+
+
+def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
+    file = tmp_path / "result.json"
+    run = command("check", "--only", "sgd", "--steps", "20", "--json", str(file))
+    assert run.returncode == 0, run.stderr
+    assert "sgd" in run.stdout
+    assert run.stdout.strip().splitlines()[-1].endswith("every claim held")
+    content = json.loads(file.read_text())
+    assert content["ran"]
+    assert {row["verdict"] for row in content["results"]} == {"identical"}
+    assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "adamm"], "adamm"),
+        (["--steps", "0"], "at least 1"),
+        (["--json", "nowhere/result.json"], "does not exist"),
+        (["--platform", "quantum"], "quantum"),
+    ],
+)
+def test_misuse_exits_two_and_says_why(arguments: list[str], message: str, tmp_path: Path):
+    run = command("check", *arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_platform_that_is_not_there_is_not_run(tmp_path: Path):
+    file = tmp_path / "result.json"
+    run = command("check", "--platform", "tpu", "--only", "sgd", "--json", str(file))
+    assert run.returncode == 0
+    assert "not run" in run.stdout
+    assert json.loads(file.read_text())["ran"] is False
+
+
+def test_list_names_the_checks_and_runs_none():
+    run = command("check", "--list", "--only", "momentum")
+    assert run.returncode == 0
+    assert run.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
+
+
+def test_version_names_what_decides_bits():
+    run = command("--version")
+    assert run.returncode == 0
+    names = [line.split()[0] for line in run.stdout.splitlines()]
+    assert names == ["optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy", "python"]
+
+
+def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(monkeypatch, capsys):
+    """A false claim: that Optax's Adagrad is the legacy one."""
+    from equivalence_tests import check
+
+    monkeypatch.setattr(suite, "recipe_of", _claiming(identical()))
+    assert check.check(["adagrad"], steps=20) == 1
+    printed = capsys.readouterr().out
+    assert "NO" in printed
+    assert "claimed: identical" in printed
+    assert "did NOT hold" in printed
+
+
+def _claiming(claim):
+    from optax_bridge.correspondence import recipe_of
+
+    return lambda definition, exact: (recipe_of(definition, exact)[0], claim)
+
+
+def test_an_error_on_a_side_is_a_result_and_stops_no_other():
+    broken, whole = suite.Check("sgd", 0), suite.Check("sgd", 0, rate="per call")
+    results = suite.run(broken, steps=2) + suite.run(whole, steps=2)
+    results[0].failed, results[0].comparison, results[0].note = True, None, "ValueError: no"
+    assert [result.held for result in results] == [False, True, True]
+    assert "1 claims did NOT hold" in closing_line(results)
+    assert len(rows(results)) == 3
+    assert table(results, "").row_count == 3

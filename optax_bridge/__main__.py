@@ -1,0 +1,5 @@
+"""`python -m optax_bridge`, the same as the command `optax-bridge`."""
+
+from optax_bridge.cli import main
+
+main()
