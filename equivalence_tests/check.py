@@ -60,11 +60,11 @@ def check(
     if steps < 1:
         problems.print(f"--steps is {steps}; it must be at least 1")
         return MISUSE
-    if json_file is not None and not json_file.resolve().parent.is_dir():
-        problems.print(
-            f"--json {json_file}: the folder {json_file.resolve().parent} does not exist"
-        )
-        return MISUSE
+    for option, file in (("--json", json_file), ("--svg", svg_file)):
+        if file is not None and not file.resolve().parent.is_dir():
+            folder = file.resolve().parent
+            problems.print(f"{option} {file}: the folder {folder} does not exist")
+            return MISUSE
     try:
         chosen = checks(only)
     except ValueError as error:
@@ -94,6 +94,8 @@ def check(
     console.print(table)
     report.print_broken(console, results)
     console.print(report.closing_line(results))
+    if svg_file is not None:
+        _write(svg_file, report.drawn(table, report.closing_line(results)))
     _write_json(
         json_file, {**environment, "ran": True, "steps": steps, "results": report.rows(results)}
     )
