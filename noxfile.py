@@ -103,8 +103,7 @@ def reference(session: nox.Session) -> None:
 def guide(session: nox.Session) -> None:
     """Builds the migration guide and runs its snippets."""
     session.install("-e", ".[guide]")
-    source = Path("migration_guide")
-    session.run("sphinx-build", "-W", "--keep-going", source, source / "_build", *session.posargs)
+    session.run("python", "-m", "migration_guide.build", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])

@@ -1,0 +1,85 @@
+"""Measuring things in turn, so that a slow minute of the machine falls on all of them."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Several measurements of one time, in seconds.
+
+    Attributes:
+      median: the median.
+      low: the first quartile.
+      high: the third quartile.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(seconds: list[float]) -> Spread:
+    """Median and quartiles of measurements, at least one."""
+    if len(seconds) < 2:
+        return Spread(seconds[0], seconds[0], seconds[0])
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+class Stepper:
+    """A training step, compiled, that goes on from its own last state.
+
+    Attributes:
+      compile_seconds: time for tracing and compiling the step.
+    """
+
+    def __init__(self, step: Callable[[Any, Any], Any], state: Any, grads: Any):
+        """Compiles the step; the state's buffers are donated to it, as a training loop would.
+
+        Args:
+          step: (state, gradients) -> state.
+          state: the first state; copied, for donation destroys it.
+          grads: the gradients of every step.
+        """
+        self._state = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), state)
+        self._grads = grads
+        start = time.perf_counter()
+        self._step = jax.jit(step, donate_argnums=0).lower(self._state, grads).compile()
+        self.compile_seconds = time.perf_counter() - start
+
+    def __call__(self) -> float:
+        """Takes one step and waits for it; returns the seconds that it took."""
+        start = time.perf_counter()
+        self._state = self._step(self._state, self._grads)
+        jax.block_until_ready(self._state)
+        return time.perf_counter() - start
+
+
+def in_turn(
+    candidates: Mapping[str, Callable[[], float]], repeats: int, warm_up: int = 3
+) -> dict[str, list[float]]:
+    """Lets candidates take turns; the one that begins changes from turn to turn.
+
+    Args:
+      candidates: name -> function that does the work once and returns the seconds.
+      repeats: turns that count.
+      warm_up: turns before them.
+
+    Returns:
+      Name -> seconds of each counted turn.
+    """
+    names = list(candidates)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-warm_up, repeats):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            taken = candidates[name]()
+            if turn >= 0:
+                seconds[name].append(taken)
+    return seconds

@@ -1,0 +1,54 @@
+"""Builds the guide, running every snippet: `python -m migration_guide.build`.
+
+python -m migration_guide.build
+python -m migration_guide.build --output /tmp/guide
+"""
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from migration_guide.cells import SOURCE
+
+NEEDS = {"sphinx": "sphinx", "myst_nb": "myst-nb", "furo": "furo"}
+MISUSE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Builds the pages; warnings are errors, and so is a snippet that raises.
+
+    Returns:
+      0 if the guide stands, 1 if a page is wrong, 2 if a package to build it with is missing.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m migration_guide.build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    default = Path(__file__).parent / "_build"
+    parser.add_argument("--output", type=Path, default=default, help=f"folder (default {default})")
+    output = parser.parse_args(arguments).output
+    missing = [name for module, name in NEEDS.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        print(
+            f"The guide is built with {', '.join(NEEDS.values())}; not installed here: "
+            f"{', '.join(missing)}. Run: pip install 'optax-bridge[guide]'",
+            file=sys.stderr,
+        )
+        return MISUSE
+    from sphinx.cmd.build import build_main
+
+    html = output / "html"
+    # A fresh environment: what the pages show must have run against the code as it is now.
+    flags = ["--fail-on-warning", "--keep-going", "--fresh-env"]
+    doctrees = ["--doctree-dir", str(output / "doctrees")]
+    failed = build_main([*flags, *doctrees, str(SOURCE), str(html)])
+    if not failed:
+        print(f"open {html / 'index.html'}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""The page of all optimizers, written from the correspondence."""
+
+import inspect
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from optax_bridge.correspondence import (
+    ENTRIES,
+    Call,
+    Claim,
+    Described,
+    Entry,
+    UnsupportedSetting,
+    describe,
+    recipe_of,
+)
+
+# Where it stands in a page, `correspondence_markdown` goes.
+MARK = "<!-- correspondence -->"
+
+_NONE = "none"
+_WIDTH = 64
+
+
+def correspondence_markdown() -> str:
+    """All entries: an overview, then a section for each."""
+    entries = sorted(ENTRIES.values(), key=lambda entry: entry.legacy.__name__.lower())
+    return "\n\n".join([_overview(entries), *map(_section, entries)])
+
+
+def _overview(entries: Sequence[Entry]) -> str:
+    rows = []
+    for entry in entries:
+        name = entry.legacy.__name__
+        verdicts = dict.fromkeys(stock.claim.verdict.value for stock in entry.stock)
+        targets = dict.fromkeys(_code(stock.recipe.target) for stock in entry.stock)
+        stock = f"{', '.join(targets)}: {' or '.join(verdicts)}" if entry.stock else _NONE
+        rows.append((f"[{name}](#{name.lower()})", _code(entry.name), stock))
+    return _table(("flax.optim", "exact, in optax_bridge", "stock, and its verdict"), rows)
+
+
+def _section(entry: Entry) -> str:
+    parts = [f"## {entry.legacy.__name__}", entry.notes]
+    if not any(hp.variadic for hp in entry.hyper_params):
+        parts += [_example(*example) for example in _examples(entry)]
+    if entry.unsupported:
+        parts.append("Without an equal in public Optax:")
+        parts.append("\n".join(f"- {_code(u.name)}: {u.message}" for u in entry.unsupported))
+    rows = [(_code(hp.legacy), _code(hp.port), _default(hp.default)) for hp in entry.hyper_params]
+    parts.append(_table(("argument", "here", "default"), rows))
+    if entry.state:
+        rows = [
+            (
+                _code(field.legacy),
+                _code(field.exact),
+                (", ".join(map(_code, field.stock)) or _NONE)
+                + (" (negated)" if field.stock_sign < 0 else ""),
+            )
+            for field in entry.state
+        ]
+        parts.append(_table(("state", "here", "in stock Optax"), rows))
+    parts.append(f"*Sources: {'; '.join(entry.sources)}.*")
+    return "\n\n".join(parts)
+
+
+def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
+    """For each claim of the stock recipes, the suite's first case that it is about.
+
+    Yields:
+      The legacy optimizer as data, the stock recipe or None, and what that is worth.
+    """
+    seen: set[Any] = set()
+    for case in entry.cases:
+        described = describe(entry.definition(case, case.learning_rate))
+        try:
+            recipe, claim = recipe_of(described, exact=False)
+            key, verdict = claim, _verdict(claim) + (f"; {claim.why}" if claim.why else "")
+        except UnsupportedSetting as error:
+            recipe, key, verdict = None, str(error), _NONE
+        if key not in seen:
+            seen.add(key)
+            yield described, recipe, verdict
+
+
+def _example(described: Any, stock: Call | None, verdict: str) -> str:
+    exact, _ = recipe_of(described)
+    lines = ["# was", _source(_legacy_call(described)), "", "# exact", _source(exact)]
+    if stock is not None:
+        lines += ["", *_comment(f"stock: {verdict}"), _source(stock)]
+    return "\n".join(["```python", *lines, "```"])
+
+
+def _comment(text: str) -> list[str]:
+    return wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+
+
+def _source(node: Any, indent: int = 0) -> str:
+    """A recipe as source, broken after each argument where a line would be too long for a page."""
+    line = node.render() if isinstance(node, Call) else Call("", (node,)).render()[1:-1]
+    if len(line) + indent <= _WIDTH or not isinstance(node, Call):
+        return line
+    inner = indent + 4
+    arguments = [_source(arg, inner) for arg in node.args]
+    arguments += [f"{name}={_source(value, inner)}" for name, value in node.kwargs.items()]
+    body = "".join(f"{' ' * inner}{argument},\n" for argument in arguments)
+    return f"{node.target}(\n{body}{' ' * indent})"
+
+
+def _legacy_call(described: Any) -> Call:
+    """The legacy constructor call, without arguments that have their default."""
+    settings = {
+        hp.legacy: _legacy_call(value) if isinstance(value, Described) else value
+        for hp in described.entry.hyper_params
+        if (value := described.settings[hp.legacy]) is not hp.default and value != hp.default
+    }
+    return Call(f"optim.{described.entry.legacy.__name__}", (), settings)
+
+
+def _verdict(claim: Claim) -> str:
+    bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
+    return claim.verdict.value + bound
+
+
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    if isinstance(getattr(value, "dtype", None), np.dtype):
+        return _code(np.dtype(value.dtype).name)
+    return _code(repr(value))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
