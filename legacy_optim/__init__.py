@@ -16,6 +16,8 @@ from legacy_optim.lars import LARS as LARS
 from legacy_optim.momentum import Momentum as Momentum
 from legacy_optim.rmsprop import RMSProp as RMSProp
 from legacy_optim.sgd import GradientDescent as GradientDescent
+from legacy_optim.shim import install as install
+from legacy_optim.shim import uninstall as uninstall
 from legacy_optim.traverse_util import Traversal as Traversal
 from legacy_optim.traverse_util import t_identity as t_identity
 from legacy_optim.weight_norm import WeightNorm as WeightNorm
@@ -39,5 +41,7 @@ __all__ = [
     "RMSProp",
     "Traversal",
     "WeightNorm",
+    "install",
     "t_identity",
+    "uninstall",
 ]

@@ -108,7 +108,7 @@ class Adafactor(OptimizerDef):
     ) -> tuple[Any, Any]:
         scale = require_learning_rate(self, hyper_params)
         hp = hyper_params
-        grad = grad.astype(jnp.float32)
+        param, grad = jnp.asarray(param), jnp.asarray(grad, jnp.float32)
         fields = {name: jnp.zeros((1,)) for name in ("v_row", "v_col", "v", "m")}
         decay = self._decay_rate_pow(step - hp.step_offset, exponent=hp.decay_rate)
         if self.hyper_params.multiply_by_parameter_scale:

@@ -3,12 +3,13 @@
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import jax_utils, serialization, struct
 
+from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
 
@@ -94,8 +95,8 @@ class OptimizerDef:
           ValueError: `grads` or the state is no tree like `params`.
         """
         leaves, treedef = jax.tree.flatten(params)
-        states = _flattened_like(treedef, state.param_states, "optimizer.state.param_states")
-        gradients = _flattened_like(treedef, grads, "grads")
+        states = flattened_like(treedef, state.param_states, "optimizer.state.param_states")
+        gradients = flattened_like(treedef, grads, "grads")
         stepped = [
             self.apply_param_gradient(state.step, hyper_params, *row)
             for row in zip(leaves, states, gradients, strict=True)
@@ -115,7 +116,20 @@ class OptimizerDef:
           TypeError: an override that is no hyper-parameter.
         """
         hyper_params = hyper_param_overrides.pop("hyper_params", self.hyper_params)
-        return _overridden(self, hyper_params, hyper_param_overrides)
+        return self._override(hyper_params, hyper_param_overrides)
+
+    def _override(self, hyper_params: Any, overrides: Mapping[str, Any]) -> Any:
+        """Hyper-parameters with some of them replaced."""
+        if not overrides:
+            return hyper_params
+        known = getattr(hyper_params, "__dataclass_fields__", overrides)
+        unknown = sorted(set(overrides) - set(known))
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} has no hyper-parameter {', '.join(unknown)}; it has "
+                f"{', '.join(known)}"
+            )
+        return hyper_params.replace(**overrides)
 
     def create(self, target: Any, focus: Traversal | None = None) -> "Optimizer":
         """An optimizer for a target.
@@ -354,17 +368,13 @@ class MultiOptimizer(OptimizerDef):
     def apply_gradient(
         self, hyper_params: Sequence[Any], params: Any, state: OptimizerState, grads: Any
     ) -> tuple[Any, OptimizerState]:
-        if len(hyper_params) != len(self.sub_optimizers):
-            raise ValueError(
-                f"hyper_params has {len(hyper_params)} entries for {len(self.sub_optimizers)} "
-                "optimizers: give one for each, e.g. [hp.replace(learning_rate=lr) for hp in "
-                "optimizer.optimizer_def.hyper_params]"
-            )
+        self._check_count(hyper_params)
         leaves, treedef = jax.tree.flatten(params)
-        gradients = _flattened_like(treedef, grads, "grads")
-        old = _flattened_like(treedef, state.param_states, "optimizer.state.param_states")
+        groups = self._groups(params)
+        gradients = leaves_by_path(params, grads, {i for group in groups for i in group}, "grads")
+        old = flattened_like(treedef, state.param_states, "optimizer.state.param_states")
         new_leaves, states = list(leaves), [None] * len(leaves)
-        parts = zip(self._groups(params), self.sub_optimizers, hyper_params, strict=True)
+        parts = zip(groups, self.sub_optimizers, hyper_params, strict=True)
         for group, definition, hyper_param in parts:
             chosen, chosen_states, chosen_grads = (
                 tuple(column[i] for i in group) for column in (leaves, old, gradients)
@@ -376,13 +386,25 @@ class MultiOptimizer(OptimizerDef):
         new_state = OptimizerState(state.step + 1, treedef.unflatten(states))
         return treedef.unflatten(new_leaves), new_state
 
-    def update_hyper_params(self, **hyper_param_overrides: Any) -> list[Any]:
-        """The hyper-parameters of one step; `hyper_params=[...]` gives each group its own."""
-        given = hyper_param_overrides.pop("hyper_params", self.hyper_params)
-        return [
-            _overridden(definition, hyper_params, hyper_param_overrides)
-            for definition, hyper_params in zip(self.sub_optimizers, given, strict=False)
-        ] + list(given[len(self.sub_optimizers) :])
+    def _override(self, hyper_params: Any, overrides: Mapping[str, Any]) -> list[Any]:
+        """Overrides go to every group; `hyper_params=[...]` gives each group its own."""
+        self._check_count(hyper_params)
+        pairs = zip(self.sub_optimizers, hyper_params, strict=True)
+        return [definition._override(own, overrides) for definition, own in pairs]
+
+    def _check_count(self, hyper_params: Any) -> None:
+        expected = len(self.sub_optimizers)
+        if isinstance(hyper_params, Sequence) and len(hyper_params) == expected:
+            return
+        found = (
+            f"has {len(hyper_params)} entries"
+            if isinstance(hyper_params, Sequence)
+            else f"is a {type(hyper_params).__name__}"
+        )
+        raise ValueError(
+            f"hyper_params {found} for {expected} optimizers: give a list with one for each, e.g. "
+            "[hp.replace(learning_rate=lr) for hp in optimizer.optimizer_def.hyper_params]"
+        )
 
     def _groups(self, params: Any) -> list[list[int]]:
         return [leaf_indices(traversal, params) for traversal in self.traversals]
@@ -404,55 +426,22 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Any:
     return hyper_params.learning_rate
 
 
-def _overridden(definition: OptimizerDef, hyper_params: Any, overrides: Mapping[str, Any]) -> Any:
-    if not overrides:
-        return hyper_params
-    known = getattr(hyper_params, "__dataclass_fields__", overrides)
-    unknown = sorted(set(overrides) - set(known))
-    if unknown:
-        raise TypeError(
-            f"{type(definition).__name__} has no hyper-parameter {', '.join(unknown)}; it has "
-            f"{', '.join(known)}"
-        )
-    return hyper_params.replace(**overrides)
-
-
-def _flattened_like(treedef: Any, tree: Any, name: str) -> list[Any]:
-    try:
-        return treedef.flatten_up_to(tree)
-    except ValueError as error:
-        _explain(treedef, tree, name, error)
-
-
-def _explain(treedef: Any, tree: Any, name: str, error: ValueError) -> NoReturn:
-    expected = treedef.unflatten(range(treedef.num_leaves))
-    paths, found = (
-        {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(t)}
-        for t in (expected, tree)
-    )
-    missing = sorted(paths - found)
-    where = f"{name}{missing[0]}: nothing there" if missing else f"{name}: {error}"
-    raise ValueError(
-        f"{where}. Expected a tree like optimizer.target, {treedef}; found "
-        f"{jax.tree.structure(tree)}. Differentiate with respect to optimizer.target."
-    ) from None
-
-
 def _check_overlap(params: Any, groups: Sequence[Sequence[int]]) -> None:
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    holders: dict[int, list[int]] = {}
+    """Raises a ValueError if a leaf is in several groups."""
+    paths, treedef = jax.tree_util.tree_flatten_with_path(params)
+    holders: list[list[int]] = [[] for _ in paths]
     for number, group in enumerate(groups):
         for index in group:
-            holders.setdefault(index, []).append(number)
+            holders[index].append(number)
     clashes = [
-        f"params{jax.tree_util.keystr(paths[index])} by optimizers {numbers}"
-        for index, numbers in sorted(holders.items())
+        f"params{jax.tree_util.keystr(path)} by {numbers}"
+        for (path, _), numbers in zip(paths, holders, strict=True)
         if len(numbers) > 1
     ]
     if clashes:
         raise ValueError(
-            f"Multiple optimizers match the same leaves: {'; '.join(clashes)}. Narrow one of the "
-            "traversals."
+            f"Multiple optimizers match the same leaves: {', '.join(clashes)}. Narrow one of the "
+            f"traversals. By leaf, the optimizers that match it: {treedef.unflatten(holders)}"
         )
 
 
@@ -460,9 +449,8 @@ def _say_once(message: str) -> None:
     """Warns once a process, at the line that called into this package."""
     if message in _said:
         return
-    _said.add(message)
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("legacy_optim"):
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "legacy_optim":
         frame = frame.f_back
     # Python shows deprecations in __main__ only; under that name it is seen, and filters of the
     # user's still hold.
@@ -473,3 +461,4 @@ def _say_once(message: str) -> None:
         frame.f_lineno,
         module="__main__",
     )
+    _said.add(message)  # not before: where warnings are errors, every call is one

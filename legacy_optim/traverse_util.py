@@ -15,7 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 from flax.core import FrozenDict, unfreeze
-from flax.traverse_util import empty_node, flatten_dict, unflatten_dict
+from flax.traverse_util import empty_node as empty_node
+from flax.traverse_util import flatten_dict as flatten_dict
+from flax.traverse_util import unflatten_dict as unflatten_dict
 
 
 class Traversal(abc.ABC):
@@ -183,7 +185,11 @@ class TraverseEach(Traversal):
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
         if isinstance(inputs, Mapping):
             items = {key: fn(value) for key, value in inputs.items()}
-            return FrozenDict(items) if isinstance(inputs, FrozenDict) else items
+            if isinstance(inputs, FrozenDict):
+                return FrozenDict(items)
+            result: Any = copy.copy(inputs)  # an OrderedDict is another pytree than a dict
+            result.update(items)
+            return result
         if not isinstance(inputs, list | tuple):
             raise ValueError(
                 "Only the entries of a dict, list or tuple can be traversed, not those of a "
@@ -259,6 +265,8 @@ def leaf_indices(traversal: Any, tree: Any) -> list[int]:
     tagged = treedef.unflatten([_Leaf(index, leaf) for index, leaf in enumerate(leaves)])
     indices = []
     for part in traversal.iterate(tagged):
+        if part is None:  # no leaf to JAX: a layer without a bias
+            continue
         if not isinstance(part, _Leaf):
             raise ValueError(
                 f"the traversal selects a {type(part).__name__}, not a single parameter; end it "

@@ -1,5 +1,6 @@
 """Weight normalisation (Salimans and Kingma 2016, arXiv:1602.07868): `flax.optim.WeightNorm`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,6 +9,9 @@ from flax import struct
 from jax import lax
 
 from legacy_optim.base import OptimizerDef, OptimizerState
+from legacy_optim.structure import flattened_like
+
+_OWN = ("wn_decay", "wn_eps")  # all other overrides are for the wrapped optimizer
 
 
 @struct.dataclass
@@ -44,11 +48,16 @@ class WeightNorm(OptimizerDef):
     def update_hyper_params(self, **hyper_param_overrides: Any) -> _WeightNormHyperParams:
         """The hyper-parameters of one step; those without `wn_` are the wrapped optimizer's."""
         own = {
-            name: hyper_param_overrides.pop(name, getattr(self.hyper_params, name))
-            for name in ("wn_decay", "wn_eps")
+            name: hyper_param_overrides.pop(name, getattr(self.hyper_params, name)) for name in _OWN
         }
         inner = self.wrapped_optimizer.update_hyper_params(**hyper_param_overrides)
         return self.hyper_params.replace(inner=inner, **own)
+
+    def _override(self, hyper_params: Any, overrides: Mapping[str, Any]) -> Any:
+        own = {name: overrides[name] for name in _OWN if name in overrides}
+        inner = {name: value for name, value in overrides.items() if name not in _OWN}
+        inner = self.wrapped_optimizer._override(hyper_params.inner, inner)
+        return hyper_params.replace(inner=inner, **own)
 
     def init_state(self, params: Any) -> OptimizerState:
         eps = self.hyper_params.wn_eps
@@ -70,7 +79,8 @@ class WeightNorm(OptimizerDef):
         self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
     ) -> tuple[Any, OptimizerState]:
         treedef = jax.tree.structure(params)
-        rows = treedef.flatten_up_to(state.param_states)
+        flattened_like(treedef, grads, "grads")
+        rows = flattened_like(treedef, state.param_states, "optimizer.state.param_states")
         directions, scales, direction_states, scale_states = (
             treedef.unflatten([getattr(row, name) for row in rows])
             for name in ("direction", "scale", "direction_state", "scale_state")

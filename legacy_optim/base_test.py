@@ -1,0 +1,270 @@
+"""Optimizer, OptimizerDef and their states: steps, overrides, serialization, replication."""
+
+import collections
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import jax_utils, serialization, struct
+from flax.core import FrozenDict
+from flax.training import checkpoints
+
+import legacy_optim as optim
+from legacy_optim.base import ReplicatedOptimizer
+from legacy_optim.momentum import _MomentumHyperParams, _MomentumParamState
+
+ONES = jnp.ones((2, 3))
+
+
+class Pair(NamedTuple):
+    w: Any
+    b: Any
+
+
+@struct.dataclass
+class Layer:
+    w: Any
+    b: Any
+
+
+TREES = {
+    "array": ONES,
+    "scalar": jnp.ones(()),
+    "empty tree": {},
+    "empty array": {"w": jnp.ones((0, 3))},
+    "empty sub-dict": {"w": ONES, "c": {}},
+    "None": {"w": ONES, "b": None},
+    "FrozenDict": FrozenDict({"a": {"w": ONES}}),
+    "list": [ONES, {"b": ONES}],
+    "tuple": (ONES, (), ONES),
+    "NamedTuple": Pair(ONES, {"x": ONES}),
+    "dataclass": Layer(ONES, [ONES]),
+    "OrderedDict": collections.OrderedDict(z=ONES, a=ONES),
+    "NumPy": {"w": np.ones((2, 3), np.float32)},
+    "Python scalars": {"w": 1.0, "b": [1.0]},
+}
+DEFINITIONS = {
+    "GradientDescent": optim.GradientDescent(0.1),
+    "Momentum": optim.Momentum(0.1),
+    "Adam": optim.Adam(0.1),
+    "RMSProp": optim.RMSProp(0.1),
+    "Adafactor": optim.Adafactor(0.1),
+    "WeightNorm": optim.WeightNorm(optim.Momentum(0.1)),
+    "MultiOptimizer": optim.MultiOptimizer((optim.t_identity.tree(), optim.Momentum(0.1))),
+}
+
+
+def same(a: Any, b: Any) -> bool:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    return jax.tree.all(jax.tree.map(np.array_equal, a, b))
+
+
+def trained(definition: optim.OptimizerDef, steps: int = 2) -> optim.Optimizer:
+    optimizer = definition.create({"a": {"w": ONES}, "b": jnp.arange(3.0) + 1})
+    for _ in range(steps):
+        optimizer = optimizer.apply_gradient(optimizer.target)
+    return optimizer
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+@pytest.mark.parametrize("wrap", [lambda step: step, jax.jit], ids=["eager", "jit"])
+def test_any_tree_is_a_target(tree: Any, wrap: Any) -> None:
+    step = wrap(lambda optimizer, grads: optimizer.apply_gradient(grads))
+    optimizer = step(optim.Momentum(0.5).create(tree), tree)
+    assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
+    assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
+    assert optimizer.state.step == 1
+
+
+def test_state_and_definition_of_a_fresh_optimizer() -> None:
+    definition = optim.Momentum(learning_rate=0.1, beta=0.2)
+    optimizer = definition.create(np.ones((1,)))
+    assert optimizer.optimizer_def is definition
+    assert optimizer.state == optim.OptimizerState(0, _MomentumParamState(np.zeros((1,))))
+    assert isinstance(optimizer.state.step, jax.Array)
+
+
+def test_definition_steps_on_states_made_by_hand() -> None:
+    definition = optim.Momentum(learning_rate=0.1, beta=0.2)
+    state = optim.OptimizerState(0, _MomentumParamState(np.array([1.0])))
+    args = definition.hyper_params, np.ones((1,)), state, np.array([3.0])
+    params, new_state = definition.apply_gradient(*args)
+    np.testing.assert_allclose(params, [0.68], rtol=1e-6)  # 1 - 0.1 * (0.2 * 1 + 3)
+    assert new_state == optim.OptimizerState(1, _MomentumParamState(np.array([3.2])))
+
+
+def test_overrides_last_for_one_step_and_hyper_params_replaces_all() -> None:
+    definition = optim.Momentum(0.1)
+    assert definition.update_hyper_params() is definition.hyper_params
+    assert definition.update_hyper_params(beta=0.5) == _MomentumHyperParams(0.1, 0.5, 0, False)
+    other = _MomentumHyperParams(1.0, 0.0, 0, True)
+    assert definition.update_hyper_params(hyper_params=other) is other
+    assert definition.update_hyper_params(hyper_params=other, beta=0.5).beta == 0.5
+    assert definition.hyper_params == _MomentumHyperParams(0.1, 0.9, 0, False)
+
+
+def test_a_scalar_gradient_broadcasts() -> None:
+    optimizer = optim.GradientDescent(0.5).create({"w": ONES}).apply_gradient({"w": 1.0})
+    assert (optimizer.target["w"] == 0.5).all()
+
+
+def test_rate_may_be_traced() -> None:
+    traces = []
+
+    @jax.jit
+    def step(optimizer: optim.Optimizer, rate: Any) -> optim.Optimizer:
+        traces.append(None)
+        return optimizer.apply_gradient(ONES, learning_rate=rate)
+
+    optimizer = optim.GradientDescent().create(ONES)
+    assert (step(step(optimizer, 0.5), 0.25).target == 0.25).all()
+    assert len(traces) == 1
+
+
+def test_scan_carries_an_optimizer() -> None:
+    def body(optimizer: optim.Optimizer, grad: jax.Array) -> tuple[optim.Optimizer, None]:
+        return optimizer.apply_gradient(grad), None
+
+    optimizer, _ = jax.lax.scan(body, optim.Momentum(0.5, beta=0.0).create(ONES), jnp.ones((4, 1)))
+    assert optimizer.state.step == 4
+    assert (optimizer.target == -1).all()
+
+
+def test_create_runs_under_jit() -> None:
+    definition = optim.Adam(0.1)
+    assert same(jax.jit(definition.create)({"w": ONES}), definition.create({"w": ONES}))
+
+
+class SignDescent(optim.OptimizerDef):
+    """A definition as users write them."""
+
+    def __init__(self, learning_rate: float):
+        super().__init__(_MomentumHyperParams(learning_rate, 0.0, 0, False))
+
+    def init_param_state(self, param: Any) -> Any:
+        return ()
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> Any:
+        return param - hyper_params.learning_rate * jnp.sign(grad), state
+
+
+def test_definitions_can_be_subclassed() -> None:
+    optimizer = SignDescent(0.5).create({"w": ONES}).apply_gradient({"w": -7 * ONES})
+    assert (optimizer.target["w"] == 1.5).all()
+    with pytest.raises(NotImplementedError, match="OptimizerDef must define init_param_state"):
+        optim.OptimizerDef(None).create(ONES)
+
+
+@pytest.mark.filterwarnings("ignore:(compute_gradient|optimize) is deprecated")
+def test_compute_gradient_and_optimize() -> None:
+    optimizer = optim.GradientDescent(0.5).create(jnp.array(3.0))
+    assert optimizer.compute_gradient(lambda x: x**2) == (9.0, 6.0)
+    assert optimizer.compute_gradients(lambda x: (x**2, "aux")) == (9.0, "aux", 6.0)
+    new, loss = optimizer.optimize(lambda x: x**2)
+    assert (float(new.target), float(loss)) == (0.0, 9.0)
+    new, _, aux = optimizer.optimize(lambda x: (x**2, "aux"), learning_rate=0.25)
+    assert (float(new.target), aux) == (1.5, "aux")
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
+class TestSerialization:
+    def test_layout(self, definition: optim.OptimizerDef) -> None:
+        optimizer = trained(definition)
+        saved = serialization.to_state_dict(optimizer)
+        assert saved.keys() == {"target", "state"}
+        assert saved["state"].keys() == {"step", "param_states"}
+        param_state = optimizer.state.param_states["a"]["w"]
+        assert saved["state"]["param_states"]["a"]["w"] == serialization.to_state_dict(param_state)
+        assert optimizer.state_dict().keys() == saved.keys()
+
+    def test_bytes(self, definition: optim.OptimizerDef) -> None:
+        optimizer, fresh = trained(definition), trained(definition, steps=0)
+        assert not same(fresh, optimizer)
+        assert same(serialization.from_bytes(fresh, serialization.to_bytes(optimizer)), optimizer)
+
+    @pytest.mark.parametrize("orbax", [False, True], ids=["msgpack", "orbax"])
+    # Flax says that it will drop these functions; Orbax warns of its own internals.
+    @pytest.mark.filterwarnings("ignore")
+    def test_checkpoint(self, definition: optim.OptimizerDef, tmp_path: Path, orbax: bool) -> None:
+        optimizer, fresh = trained(definition), trained(definition, steps=0)
+        before = flax.config.flax_use_orbax_checkpointing
+        flax.config.update("flax_use_orbax_checkpointing", orbax)
+        try:
+            checkpoints.save_checkpoint(tmp_path, optimizer, step=2)
+            assert same(checkpoints.restore_checkpoint(tmp_path, fresh), optimizer)
+        finally:
+            flax.config.update("flax_use_orbax_checkpointing", before)
+
+    def test_pickle(self, definition: optim.OptimizerDef) -> None:
+        optimizer = trained(definition)
+        again = pickle.loads(pickle.dumps(optimizer))
+        assert type(again.optimizer_def) is type(definition)
+        assert same((again.target, again.state), (optimizer.target, optimizer.state))
+
+
+def test_restored_step_stays_int32() -> None:
+    fresh = trained(optim.Adam(0.1), steps=0)
+    saved = serialization.to_bytes(trained(optim.Adam(0.1)))
+    restored: Any = serialization.from_bytes(fresh, saved)
+    assert restored.state.step.dtype == np.int32
+    assert restored.apply_gradient(restored.target).state.step.dtype == np.int32
+
+
+@pytest.mark.filterwarnings("ignore:Optimizer.replicate is deprecated")
+@pytest.mark.filterwarnings("ignore:.*pmap:DeprecationWarning")
+class TestReplicate:
+    def test_gradients_are_averaged_over_the_devices(self) -> None:
+        count = jax.local_device_count()
+        assert count >= 2
+        # Powers of two: exact, so compiled and eager steps cannot differ by rounding.
+        single = optim.Momentum(0.5, beta=0.5).create({"w": ONES})
+        replicated = single.replicate()
+        assert replicated.target["w"].shape == (count, 2, 3)
+        step = jax.pmap(lambda optimizer, grads: optimizer.apply_gradient(grads), "batch")
+        scale = jnp.arange(count, dtype=jnp.float32)[:, None, None]
+        for _ in range(2):
+            replicated = step(replicated, {"w": scale * ONES})
+            single = single.apply_gradient({"w": (count - 1) / 2 * ONES})
+        assert same(replicated.unreplicate(), single)
+        assert replicated.unreplicate().optimizer_def is single.optimizer_def
+        for copy in replicated.target["w"]:
+            assert (copy == replicated.target["w"][0]).all()
+
+    def test_one_copy_is_saved_and_restored_to_all_devices(self) -> None:
+        single = optim.Adam(0.1).create({"w": 2 * ONES}).apply_gradient({"w": ONES})
+        replicated = single.replicate(jax.local_devices()[:2], axis_name="i")
+        assert isinstance(replicated.optimizer_def, ReplicatedOptimizer)
+        saved = serialization.to_state_dict(replicated)
+        assert saved["target"]["w"].shape == (2, 3)
+        blank = jax.tree.map(jnp.zeros_like, replicated)
+        saved_bytes = serialization.to_bytes(replicated)
+        restored: Any = serialization.from_bytes(blank, saved_bytes)
+        assert same(restored, replicated)
+        assert restored.target["w"].devices() == set(jax.local_devices()[:2])
+
+    def test_overrides_reach_the_definition(self) -> None:
+        devices = jax.local_devices()[:2]
+        replicated = optim.GradientDescent().create(ONES).replicate(devices)
+        step = jax.pmap(
+            lambda optimizer, grads: optimizer.apply_gradient(grads, learning_rate=0.5),
+            "batch",
+            devices=devices,
+        )
+        assert (step(replicated, jnp.stack([ONES, ONES])).unreplicate().target == 0.5).all()
+
+    def test_unreplicate_needs_a_replicated_optimizer(self) -> None:
+        with pytest.raises(ValueError, match=r"its definition is a Momentum.*jax_utils"):
+            optim.Momentum(0.1).create(ONES).unreplicate()
+
+    def test_jax_utils_replicate(self) -> None:
+        optimizer = jax_utils.replicate(optim.Momentum(0.1).create({"w": ONES}))
+        step = jax.pmap(lambda opt, g: opt.apply_gradient(jax.lax.pmean(g, "b")), "b")
+        new = jax_utils.unreplicate(step(optimizer, optimizer.target))
+        assert same(new.target, {"w": ONES - 0.1 * ONES})

@@ -1,0 +1,88 @@
+"""What legacy_optim says about itself: once in a process, at the user's line. Real processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+TRAINING = """
+import jax.numpy as jnp
+import legacy_optim as optim
+
+def main():
+    definition = optim.Adam(0.1)  # said here
+    optimizer = definition.create(jnp.ones(2))
+    optim.MultiOptimizer((optim.t_identity, optim.WeightNorm(optim.Momentum(0.1))))
+    optim.ModelParamTraversal(lambda *_: True)
+    for _ in range(3):
+        optimizer = optimizer.apply_gradient(optimizer.target)
+        {extra}
+"""
+
+
+def run(folder: Path, *flags: str, extra: str = "pass") -> subprocess.CompletedProcess[str]:
+    """Runs the training as an imported module, where Python hides deprecations by default."""
+    (folder / "training.py").write_text(TRAINING.format(extra=extra), encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONWARNINGS"}
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, *flags, "-c", "import training; training.main()"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_said_once_at_the_users_line_with_what_to_do(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("DeprecationWarning") == 1
+    assert f"{tmp_path / 'training.py'}:6: DeprecationWarning: flax.optim was" in result.stderr
+    assert "definition = optim.Adam(0.1)  # said here" in result.stderr
+    assert "optax_bridge.from_legacy" in result.stderr
+
+
+METHODS = {
+    "compute_gradient": "optimizer.compute_gradient(lambda x: x.sum())",
+    "optimize": "optimizer.optimize(lambda x: x.sum())",
+    "replicate": "optimizer.replicate()",
+}
+
+
+@pytest.mark.parametrize(("name", "call"), METHODS.items(), ids=METHODS)
+def test_old_methods_say_so_once(tmp_path: Path, name: str, call: str) -> None:
+    result = run(tmp_path, extra=call)
+    assert result.returncode == 0, result.stderr
+    place = f"{tmp_path / 'training.py'}:12: DeprecationWarning: "
+    said = [line for line in result.stderr.splitlines() if line.startswith(place)]
+    assert len([line for line in said if f"{name} is deprecated" in line]) == 1
+
+
+FILTERS = {
+    "ignore by category": ("-Wignore::DeprecationWarning", 0, False),
+    "ignore by message": ("-Wignore:flax.optim was removed", 0, False),
+    "error": ("-Werror:flax.optim was removed", 1, True),
+}
+
+
+@pytest.mark.parametrize(("flag", "code", "said"), FILTERS.values(), ids=FILTERS)
+def test_filters_of_the_users_hold(tmp_path: Path, flag: str, code: int, said: bool) -> None:
+    result = run(tmp_path, flag)
+    assert result.returncode == code
+    assert ("DeprecationWarning: flax.optim was removed" in result.stderr) == said
+
+
+def test_import_says_nothing_changes_no_filter_and_needs_no_optax(tmp_path: Path) -> None:
+    program = (
+        "import sys, warnings, flax, jax\n"
+        "before = list(warnings.filters)\n"
+        "import legacy_optim\n"
+        "assert warnings.filters == before\n"
+        "assert 'optax' not in sys.modules\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-Werror:flax.optim", "-c", program]
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (result.returncode, result.stderr) == (0, "")

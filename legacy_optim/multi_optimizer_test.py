@@ -1,0 +1,277 @@
+"""MultiOptimizer: which leaves each group holds, their states, overrides and errors."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+from flax.core import FrozenDict
+
+import legacy_optim as optim
+from legacy_optim.momentum import _MomentumParamState
+from legacy_optim.sgd import _GradientDescentHyperParams
+from legacy_optim.weight_norm import _WeightNormParamState
+
+T = optim.t_identity
+W = jnp.ones((2, 3))
+
+
+class Pair(NamedTuple):
+    w: Any
+    b: Any
+
+
+@struct.dataclass
+class Layer:
+    w: Any
+    b: Any
+
+
+def flax_traversal() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return flax.traverse_util.ModelParamTraversal(lambda path, _: path.endswith("/w"))
+
+
+class DuckTyped:
+    """A traversal of a user's own that only iterates."""
+
+    def iterate(self, inputs: Any) -> Iterator[Any]:
+        yield inputs["w"]
+
+
+# traversal, parameters; only `w` is selected
+CONTAINERS = {
+    "dict": (T["w"], {"w": W, "b": W}),
+    "empty sub-dict": (T["w"], {"w": W, "b": W, "c": {}}),
+    "None": (T["w"], {"w": W, "b": None}),
+    "FrozenDict": (T["w"], FrozenDict({"w": W, "b": W})),
+    "nested FrozenDict": (T["a"]["w"], {"a": FrozenDict({"w": W, "b": W})}),
+    "list": (T[0], [W, W]),
+    "tuple": (T[0], (W, W)),
+    "tuple from its end": (T[-1], (W, W)),
+    "NamedTuple": (T.w, Pair(W, W)),
+    "dataclass": (T.w, Layer(W, W)),
+    "scalars": (T["w"], {"w": 1.0, "b": 2.0}),
+    "NumPy": (T["w"], {"w": np.ones(2, np.float32), "b": np.ones(2, np.float32)}),
+    "by path": (optim.ModelParamTraversal(lambda path, _: path.endswith("/w")), {"w": W, "b": W}),
+    "by rank": (T.tree().filter(lambda leaf: leaf.ndim == 2), {"w": W, "b": jnp.ones(3)}),
+    "by size": (T.tree().filter(lambda leaf: leaf.size > 3), {"w": W, "b": jnp.ones(3)}),
+    "by dtype": (
+        T.tree().filter(lambda leaf: leaf.dtype == jnp.float32),
+        {"w": W, "b": jnp.ones(3, jnp.bfloat16)},
+    ),
+    "Flax's own": (flax_traversal(), {"w": W, "b": W}),
+    "duck-typed": (DuckTyped(), {"w": W, "b": W}),
+}
+
+
+@pytest.mark.parametrize(("traversal", "params"), CONTAINERS.values(), ids=CONTAINERS)
+@pytest.mark.parametrize("wrap", [lambda step: step, jax.jit], ids=["eager", "jit"])
+def test_selected_leaves_move_and_the_others_stay(traversal: Any, params: Any, wrap: Any) -> None:
+    step = wrap(lambda optimizer, grads: optimizer.apply_gradient(grads))
+    optimizer = optim.MultiOptimizer((traversal, optim.Momentum(0.5))).create(params)
+    for count in (1, 2):
+        optimizer = step(optimizer, params)
+        assert optimizer.state.step == count
+    treedef = jax.tree.structure(params)
+    assert jax.tree.structure(optimizer.target) == treedef
+    before, after = jax.tree.leaves(params), jax.tree.leaves(optimizer.target)
+    states = treedef.flatten_up_to(optimizer.state.param_states)
+    moved = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
+    assert sum(moved) == 1
+    assert [isinstance(state, _MomentumParamState) for state in states] == moved
+    assert [state is None for state in states] == [not move for move in moved]
+
+
+def test_a_group_is_what_its_optimizer_makes_of_it_alone() -> None:
+    params = {"w": W, "b": jnp.arange(3.0)}
+    parts = {"w": optim.Adam(0.1), "b": optim.Momentum(0.2, nesterov=True)}
+    together = optim.MultiOptimizer(*((T[key], part) for key, part in parts.items())).create(params)
+    alone = {key: part.create(params[key]) for key, part in parts.items()}
+    for _ in range(3):
+        together = together.apply_gradient(params)
+        alone = {key: each.apply_gradient(params[key]) for key, each in alone.items()}
+    for key, each in alone.items():
+        assert (together.target[key] == each.target).all()
+        states = together.state.param_states[key], each.state.param_states
+        assert jax.tree.all(jax.tree.map(np.array_equal, *states))
+
+
+def test_attributes() -> None:
+    pairs = (T["a"], optim.GradientDescent(1.0)), (T["b"], optim.GradientDescent(10.0))
+    definition = optim.MultiOptimizer(*pairs)
+    assert definition.traversals == (pairs[0][0], pairs[1][0])
+    assert definition.sub_optimizers == (pairs[0][1], pairs[1][1])
+    rates = [_GradientDescentHyperParams(1.0), _GradientDescentHyperParams(10.0)]
+    assert definition.hyper_params == rates
+
+
+OVERRIDES = {
+    "none": ({}, (1.0, 10.0)),
+    "to every group": ({"learning_rate": 2.0}, (2.0, 2.0)),
+    "per group": ({"hyper_params": [3.0, 4.0]}, (3.0, 4.0)),
+    "tuple": ({"hyper_params": (3.0, 4.0)}, (3.0, 4.0)),
+}
+
+
+@pytest.mark.parametrize(("overrides", "rates"), OVERRIDES.values(), ids=OVERRIDES)
+def test_overrides(overrides: dict[str, Any], rates: tuple[float, float]) -> None:
+    definition = optim.MultiOptimizer(
+        (T["a"], optim.GradientDescent(1.0)), (T["b"], optim.GradientDescent(10.0))
+    )
+    optimizer = definition.create({"a": 0.0, "b": 0.0, "c": {}})
+    if given := overrides.get("hyper_params"):
+        pairs = zip(definition.hyper_params, given, strict=True)
+        own = type(given)(hp.replace(learning_rate=rate) for hp, rate in pairs)
+        overrides = {"hyper_params": own}
+    new = optimizer.apply_gradient({"a": -1.0, "b": -1.0, "c": {}}, **overrides)
+    assert (new.target["a"], new.target["b"]) == rates
+    assert new.state == optim.OptimizerState(1, {"a": (), "b": (), "c": {}})
+    assert [hp.learning_rate for hp in definition.hyper_params] == [1.0, 10.0]
+
+
+def test_focus_is_a_single_group() -> None:
+    params = {"a": 0.0, "b": 0.0}
+    optimizer = optim.GradientDescent(learning_rate=1.0).create(params, focus=T["a"])
+    assert isinstance(optimizer.optimizer_def, optim.MultiOptimizer)
+    assert optimizer.state == optim.OptimizerState(0, {"a": (), "b": None})
+    new = optimizer.apply_gradient({"a": -1.0, "b": -2.0})
+    assert new.target == {"a": 1.0, "b": 0.0}
+    assert new.state == optim.OptimizerState(1, {"a": (), "b": None})
+
+
+NESTED = {
+    "WeightNorm": (T["k"].tree(), lambda: optim.WeightNorm(optim.Momentum(0.5))),
+    "MultiOptimizer": (
+        T["k"].tree(),
+        lambda: optim.MultiOptimizer((T.each(), optim.Momentum(0.5))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("traversal", "definition"), NESTED.values(), ids=NESTED)
+def test_groups_may_nest(traversal: Any, definition: Any) -> None:
+    params = {"k": {"p": W, "q": 2 * W}, "b": jnp.ones(3)}
+    pairs = (traversal, definition()), (T["b"], optim.Momentum(0.5))
+    optimizer = optim.MultiOptimizer(*pairs).create(params)
+    grads = jax.tree.map(
+        lambda leaf: jnp.arange(leaf.size, dtype=float).reshape(leaf.shape), params
+    )
+    slow = optimizer.apply_gradient(grads, learning_rate=0.25).target
+    alone = definition().create(tuple(params["k"].values()))
+    expected = alone.apply_gradient(tuple(grads["k"].values()), learning_rate=0.25).target
+    for leaf, other in zip(slow["k"].values(), expected, strict=True):
+        assert (leaf == other).all()
+    assert not (optimizer.apply_gradient(grads).target["k"]["p"] == slow["k"]["p"]).all()
+
+
+def test_weight_norm_in_a_group_keeps_its_state_at_the_leaf() -> None:
+    definition = optim.WeightNorm(optim.Adam(0.1))
+    optimizer = optim.MultiOptimizer((T["w"], definition)).create({"w": W, "b": W})
+    assert isinstance(optimizer.state.param_states["w"], _WeightNormParamState)
+    own = optimizer.optimizer_def.update_hyper_params(learning_rate=0.5, wn_decay=0.1)[0]
+    assert (own.inner.learning_rate, own.inner.beta1, own.wn_decay) == (0.5, 0.9, 0.1)
+
+
+def test_a_group_may_be_empty() -> None:
+    nothing = T.tree().filter(lambda leaf: leaf.ndim == 7)
+    definitions = (nothing, optim.WeightNorm(optim.Adam(0.1))), (T["w"], optim.Momentum(0.5))
+    optimizer = optim.MultiOptimizer(*definitions).create({"w": W}).apply_gradient({"w": W})
+    assert (optimizer.target["w"] == 0.5).all()
+
+
+def test_scan_and_one_compilation() -> None:
+    definition = optim.MultiOptimizer((T["w"], optim.Momentum(0.5)))
+    optimizer = definition.create({"w": W, "b": W})
+    traces = []
+
+    @jax.jit
+    def step(optimizer: optim.Optimizer, grads: Any) -> optim.Optimizer:
+        traces.append(None)
+        return optimizer.apply_gradient(grads)
+
+    stepped = step(step(optimizer, optimizer.target), optimizer.target)
+    assert len(traces) == 1
+
+    def body(optimizer: optim.Optimizer, _: None) -> tuple[optim.Optimizer, None]:
+        return optimizer.apply_gradient({"w": W, "b": W}), None
+
+    scanned, _ = jax.lax.scan(body, optimizer, length=2)
+    assert (scanned.target["w"] == stepped.target["w"]).all()
+    assert scanned.state.param_states["b"] is None
+
+
+def test_pmap() -> None:
+    definition = optim.MultiOptimizer((T.tree().filter(lambda x: x.ndim == 2), optim.Momentum(0.5)))
+    optimizer = definition.create({"w": W, "b": jnp.ones(3)})
+    copies = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), optimizer)
+    step = jax.pmap(lambda o, g: o.apply_gradient(jax.lax.pmean(g, "i")), "i")
+    new = step(copies, copies.target)
+    assert (new.target["w"] == 0.5).all()
+    assert (new.target["b"] == 1.0).all()
+
+
+class TestErrors:
+    @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+    def test_overlap_names_leaves_and_groups(self, wrap: Any) -> None:
+        params = {"a": {"x": 0.0, "y": 0.0}, "b": {"y": 0, "z": 0.0}}
+        by_name = optim.ModelParamTraversal(lambda path, _: path[-2:] in ("/x", "/y"))
+        by_type = optim.ModelParamTraversal(
+            lambda path, value: value.dtype == jnp.int32 or path.endswith("/z")
+        )
+        definition = optim.MultiOptimizer(
+            (by_name, optim.GradientDescent(1.0)), (by_type, optim.GradientDescent(10.0))
+        )
+        with pytest.raises(ValueError, match="Multiple optimizers match") as caught:
+            wrap(definition.init_state)(params)
+        message = str(caught.value)
+        assert "params['b']['y'] by [0, 1]" in message
+        assert "params['a']['y'] by" not in message
+        assert "{'a': {'x': [0], 'y': [0]}, 'b': {'y': [0, 1], 'z': [1]}}" in message
+
+    def test_a_traversal_that_selects_a_leaf_twice_overlaps_itself(self) -> None:
+        definition = optim.MultiOptimizer((T.merge(T["w"], T.tree()), optim.Momentum(0.1)))
+        with pytest.raises(ValueError, match=r"params\['w'\] by \[0, 0\]"):
+            definition.create({"w": W})
+
+    @pytest.mark.parametrize(
+        ("traversal", "kind"), [(T["a"], "dict"), (T, "dict"), (T["l"], "list")]
+    )
+    def test_a_subtree_is_no_leaf(self, traversal: Any, kind: str) -> None:
+        expected = rf"selects a {kind}, not a single parameter.*\.tree\(\)"
+        with pytest.raises(ValueError, match=expected):
+            optim.Momentum(0.1).create({"a": {"w": W}, "l": [W]}, focus=traversal)
+
+    @pytest.mark.parametrize("overrides", [{}, {"learning_rate": 0.1}], ids=["alone", "with rate"])
+    @pytest.mark.parametrize(
+        ("pick", "found"),
+        [
+            (lambda all_: all_[:1], "has 1 entries for 2 optimizers"),
+            (lambda all_: all_ + all_[:1], "has 3 entries for 2 optimizers"),
+            (lambda all_: all_[0], "is a _MomentumHyperParams for 2 optimizers"),
+        ],
+        ids=["too few", "too many", "no list"],
+    )
+    def test_hyper_params_for_each_group(self, overrides: Any, pick: Any, found: str) -> None:
+        pairs = (T["w"], optim.Momentum(0.1)), (T["b"], optim.Momentum(0.1))
+        optimizer = optim.MultiOptimizer(*pairs).create({"w": W, "b": W})
+        own = pick(optimizer.optimizer_def.hyper_params)
+        with pytest.raises(ValueError, match=f"hyper_params {re.escape(found)}"):
+            optimizer.apply_gradient({"w": W, "b": W}, hyper_params=own, **overrides)
+
+    def test_no_group(self) -> None:
+        with pytest.raises(ValueError, match="at least one pair"):
+            optim.MultiOptimizer()
+
+    def test_an_override_that_one_group_does_not_take(self) -> None:
+        pairs = (T["w"], optim.Momentum(0.1)), (T["b"], optim.GradientDescent(0.1))
+        optimizer = optim.MultiOptimizer(*pairs).create({"w": W, "b": W})
+        with pytest.raises(TypeError, match="GradientDescent has no hyper-parameter beta"):
+            optimizer.apply_gradient({"w": W, "b": W}, beta=0.5)

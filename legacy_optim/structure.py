@@ -1,0 +1,90 @@
+"""Trees that must have the structure of the parameters, and what to say when they do not."""
+
+from collections.abc import Collection
+from typing import Any
+
+import jax
+
+_REMEDY = {
+    "grads": "Differentiate with respect to optimizer.target.",
+    "optimizer.state.param_states": "Take the state from the definition's init_state(params).",
+}
+
+
+class _Leaf:
+    """Stands for a parameter, below which anything may be."""
+
+
+def flattened_like(treedef: Any, tree: Any, name: str) -> list[Any]:
+    """The parts of a tree that stand where the parameters have their leaves.
+
+    Args:
+      treedef: structure of the parameters.
+      tree: a tree of that structure, whose parts may be trees themselves.
+      name: what the user calls it, "grads" or "optimizer.state.param_states".
+
+    Raises:
+      ValueError: the tree has another structure. The message says where.
+    """
+    try:
+        return treedef.flatten_up_to(tree)
+    except (TypeError, ValueError) as error:
+        expected = treedef.unflatten([_Leaf() for _ in range(treedef.num_leaves)])
+        difference = _first_difference(expected, tree, name) or f"{name}: {error}"
+    raise ValueError(
+        f"{difference}. Expected a tree like optimizer.target, {_shown(treedef)}; found "
+        f"{_shown(jax.tree.structure(tree))}. {_REMEDY[name]}"
+    )
+
+
+def leaves_by_path(params: Any, tree: Any, needed: Collection[int], name: str) -> list[Any]:
+    """The leaves of a tree that stand at the paths of the parameters' leaves.
+
+    Less strict than `flattened_like`, as the traversals of flax.optim were: a dict may be a
+    FrozenDict, and parameters that are left alone need nothing.
+
+    Args:
+      params: the parameters.
+      tree: a tree like them.
+      needed: indices of the leaves that must be there; None stands for the others.
+      name: what the user calls the tree.
+
+    Raises:
+      ValueError: one is not there, or the tree has leaves where the parameters have none.
+    """
+    rows, treedef = jax.tree_util.tree_flatten_with_path(params)
+    if jax.tree.structure(tree) == treedef:
+        return jax.tree.leaves(tree)
+    paths = [jax.tree_util.keystr(path) for path, _ in rows]
+    found = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    if not found.keys() <= set(paths) or any(paths[index] not in found for index in needed):
+        return flattened_like(treedef, tree, name)  # says what is wrong
+    return [found.get(path) for path in paths]
+
+
+def _first_difference(expected: Any, found: Any, place: str) -> str | None:
+    if isinstance(expected, _Leaf):
+        return None
+    if type(expected) is not type(found):
+        return f"{place}: expected a {type(expected).__name__}, found a {type(found).__name__}"
+    wanted, present = _children(expected), _children(found)
+    if missing := [key for key in wanted if key not in present]:
+        return f"{place}{missing[0]}: nothing there"
+    if extra := [key for key in present if key not in wanted]:
+        return f"{place}{extra[0]}: the parameters have nothing there"
+    below = (_first_difference(wanted[key], present[key], place + key) for key in wanted)
+    return next((difference for difference in below if difference), None)
+
+
+def _children(tree: Any) -> dict[str, Any]:
+    """The nodes one level down, by the key that leads there, as `jax.tree_util.keystr` shows it."""
+    rows = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
+    return {jax.tree_util.keystr(path): child for path, child in rows}
+
+
+def _shown(treedef: Any) -> str:
+    text = str(treedef).removeprefix("PyTreeDef(").removesuffix(")")
+    return text if len(text) <= 500 else f"{text[:500]}..."
