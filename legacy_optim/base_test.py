@@ -135,6 +135,39 @@ def test_scan_carries_an_optimizer() -> None:
     assert (optimizer.target == -1).all()
 
 
+class TrainingState(struct.PyTreeNode):
+    """A program's own state, as most programs of flax.optim's time have one."""
+
+    optimizer: optim.Optimizer
+    seen: Any
+
+
+def test_scan_carries_a_state_that_holds_an_optimizer() -> None:
+    def body(state: TrainingState, grad: jax.Array) -> tuple[TrainingState, jax.Array]:
+        optimizer = state.optimizer.apply_gradient({"w": grad}, learning_rate=0.25)
+        return state.replace(optimizer=optimizer, seen=state.seen + 1), optimizer.state.step
+
+    state = TrainingState(optimizer=optim.GradientDescent().create({"w": ONES}), seen=0)
+    state, steps = jax.lax.scan(body, state, jnp.ones((4, 2, 3)))
+    assert (state.optimizer.target["w"] == 0).all()
+    assert (steps.tolist(), int(state.seen)) == ([1, 2, 3, 4], 4)
+    assert serialization.to_state_dict(state)["optimizer"].keys() == {"target", "state"}
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_double_precision(definition: optim.OptimizerDef) -> None:
+    jax.config.update("jax_enable_x64", True)
+    optimizer = definition.create({"w": jnp.ones((2, 3))}).apply_gradient({"w": jnp.ones((2, 3))})
+    assert optimizer.target["w"].dtype == jnp.float64
+    assert optimizer.state.step.dtype == jnp.int32
+
+
+def test_numpy_gradients_keep_their_values() -> None:
+    grads = np.ones((2, 3), np.float32)
+    optim.Momentum(0.1, weight_decay=0.5).create(np.ones((2, 3), np.float32)).apply_gradient(grads)
+    assert (grads == 1).all()
+
+
 def test_create_runs_under_jit() -> None:
     definition = optim.Adam(0.1)
     assert same(jax.jit(definition.create)({"w": ONES}), definition.create({"w": ONES}))
@@ -153,6 +186,38 @@ class SignDescent(optim.OptimizerDef):
         self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
     ) -> Any:
         return param - hyper_params.learning_rate * jnp.sign(grad), state
+
+
+class Rates(NamedTuple):
+    """Hyper-parameters that are no flax dataclass."""
+
+    learning_rate: float
+
+
+@pytest.mark.parametrize("hyper_params", [Rates(0.5), SignDescent(0.5).hyper_params], ids=repr)
+def test_hyper_params_may_be_of_any_class(hyper_params: Any) -> None:
+    definition = SignDescent(9.0)
+    definition.hyper_params = hyper_params
+    optimizer = definition.create({"w": ONES})
+    assert (optimizer.apply_gradient({"w": ONES}).target["w"] == 0.5).all()
+    assert (optimizer.apply_gradient({"w": ONES}, hyper_params=Rates(1.0)).target["w"] == 0).all()
+
+
+class ClippedAdam(optim.Adam):
+    """An optimizer with something of a user's own before the step."""
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> Any:
+        grad = jnp.clip(grad, -1, 1)
+        return super().apply_param_gradient(step, hyper_params, param, state, grad)
+
+
+def test_optimizers_can_be_subclassed() -> None:
+    clipped = ClippedAdam(0.1).create(ONES).apply_gradient(7 * ONES)
+    assert isinstance(clipped.optimizer_def, optim.Adam)
+    plain = optim.Adam(0.1).create(ONES).apply_gradient(ONES)
+    assert same((clipped.target, clipped.state), (plain.target, plain.state))
 
 
 def test_definitions_can_be_subclassed() -> None:

@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+
+import legacy_optim as optim
+from legacy_optim import base
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,6 +74,17 @@ def test_filters_of_the_users_hold(tmp_path: Path, flag: str, code: int, said: b
     result = run(tmp_path, flag)
     assert result.returncode == code
     assert ("DeprecationWarning: flax.optim was removed" in result.stderr) == said
+
+
+def test_where_warnings_are_errors_every_definition_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "_said", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(DeprecationWarning, match="optax_bridge"):
+                optim.Adam(0.1)
 
 
 def test_import_says_nothing_changes_no_filter_and_needs_no_optax(tmp_path: Path) -> None:

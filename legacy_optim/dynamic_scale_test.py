@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import serialization
 
 from legacy_optim import DynamicScale
 from legacy_optim.dynamic_scale import DynamicScaleResult
@@ -38,6 +39,14 @@ def test_defaults() -> None:
     settings = scale.growth_factor, scale.backoff_factor, scale.growth_interval
     assert (*settings, scale.fin_steps, scale.scale) == (2.0, 0.5, 2000, 0, 65536.0)
     assert len(jax.tree.leaves(scale)) == 2
+
+
+def test_serialization_keeps_scale_and_count_and_not_the_settings() -> None:
+    scale = DynamicScale(growth_interval=7, fin_steps=3, scale=4.0)
+    saved = serialization.to_state_dict(scale)
+    assert saved == {"fin_steps": 3, "scale": 4.0}
+    restored = serialization.from_state_dict(DynamicScale(growth_interval=9), saved)
+    assert restored == DynamicScale(growth_interval=9, fin_steps=3, scale=4.0)
 
 
 def test_small_gradients_survive_float16() -> None:

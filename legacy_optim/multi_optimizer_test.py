@@ -180,6 +180,14 @@ def test_weight_norm_in_a_group_keeps_its_state_at_the_leaf() -> None:
     assert (own.inner.learning_rate, own.inner.beta1, own.wn_decay) == (0.5, 0.9, 0.1)
 
 
+def test_a_selected_none_is_no_parameter() -> None:
+    everything = optim.ModelParamTraversal(lambda *_: True)
+    optimizer = optim.Momentum(0.5).create({"w": W, "b": None}, focus=everything)
+    new = optimizer.apply_gradient({"w": W, "b": None})
+    assert (new.target["w"] == 0.5).all()
+    assert new.target["b"] is None
+
+
 def test_a_group_may_be_empty() -> None:
     nothing = T.tree().filter(lambda leaf: leaf.ndim == 7)
     definitions = (nothing, optim.WeightNorm(optim.Adam(0.1))), (T["w"], optim.Momentum(0.5))

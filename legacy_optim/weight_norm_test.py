@@ -62,6 +62,14 @@ def test_steps_follow_the_formula(decay: float) -> None:
         assert error <= TOLERANCE * np.abs(weight).max()
 
 
+def test_a_kernel_of_zeros_stays_finite() -> None:
+    optimizer = optim.WeightNorm(optim.Momentum(0.1), wn_eps=1e-4).create(jnp.zeros((2, 3)))
+    state = optimizer.state.param_states
+    assert (state.direction == 0).all()
+    np.testing.assert_allclose(state.scale, 0.01, rtol=TOLERANCE)
+    assert jnp.isfinite(optimizer.apply_gradient(jnp.ones((2, 3))).target).all()
+
+
 @pytest.mark.parametrize("shape", [(3,), (1, 3), ()], ids=str)
 def test_what_is_not_split_moves_as_without_it(shape: tuple[int, ...]) -> None:
     inner = optim.Adam(0.1)

@@ -93,6 +93,8 @@ def to_optax(
         definition, template, optimizer.target, legacy_state.param_states, legacy_state.step
     )
     _check_shapes(definition, template, state)
+    if not exact:  # Optax may keep another dtype: Adafactor's statistics are in the parameter's
+        state = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), state, template)
     return tx, state
 
 

@@ -97,7 +97,7 @@ def adafactor(
         v: Any,
         m: Any,
     ) -> tuple[Any, tuple[Any, ...]]:
-        grad = grad.astype(jnp.float32)
+        grad, param = jnp.asarray(grad, jnp.float32), jnp.asarray(param)
         decay = 1.0 - (jnp.array(count - hp.step_offset, jnp.float32) + 1.0) ** (-hp.decay_rate)
         scale = hp.learning_rate
         if multiply_by_parameter_scale:
