@@ -1,4 +1,4 @@
-"""`python -m legacy_optim [--quiet] PROGRAM [ARGS...]`, or `-m MODULE [ARGS...]`: runs it as it is."""
+"""`python -m legacy_optim PROGRAM [ARGS...]`, or `-m MODULE`: runs it as it is."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""JAX names that programs of `flax.optim`'s time use and that JAX has removed, and what answers now.
+"""JAX names of `flax.optim`'s time that JAX has removed, and what answers now.
 
 A table for `legacy_optim.shim`: nothing here changes JAX.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from flax import jax_utils
 

@@ -69,7 +69,7 @@ class Use:
 
 
 _uses: collections.Counter[Use] = collections.Counter()
-_undo: list[Callable[[], None]] = []
+_undo: list[Callable[[], object]] = []
 
 
 def install() -> None:
@@ -83,8 +83,6 @@ def install() -> None:
         return
     import flax
     import flax.traverse_util
-    import jax.experimental
-    import jax.interpreters
 
     from legacy_optim import removed_names
 

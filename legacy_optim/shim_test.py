@@ -1,0 +1,189 @@
+"""Old programs in processes of their own, as a user runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PROGRAM = """\
+import sys
+import jax, jax.numpy as jnp
+from jax.config import config
+from flax import optim
+from flax.optim.adam import Adam, _AdamParamState
+from flax.traverse_util import ModelParamTraversal
+import helper
+
+only = ModelParamTraversal(lambda path, _: path == "/a")
+optimizer = Adam(0.1).create({"a": jnp.ones(2), "b": jnp.ones(1)}, focus=only)
+grads = jax.tree_multimap(lambda p, q: p + q, optimizer.target, optimizer.target)
+optimizer = optimizer.apply_gradient(grads)
+x = jax.ops.index_update(jnp.zeros(3), jax.ops.index[1:], 2.0)
+print(__name__, sys.argv[1:], isinstance(optimizer, optim.Optimizer), x.tolist(), helper.VALUE)
+print(optimizer.target["b"].tolist(), [round(v, 4) for v in optimizer.target["a"].tolist()])
+if "--exit" in sys.argv:
+    sys.exit(7)
+if "--fail" in sys.argv:
+    raise KeyError("lost")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "helper.py").write_text("VALUE = 5\n", encoding="utf-8")
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    (package / "part.py").write_text(
+        "from flax import optim\nprint(__name__, __package__, optim.LAMB.__name__)\n",
+        encoding="utf-8",
+    )
+    (package / "__main__.py").write_text(
+        "import sys\nprint('main', sys.argv[1:])\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def _run(
+    folder: Path, *args: str, command: str = "legacy_optim"
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    start = [sys.executable, "-m", "legacy_optim"]
+    if command == "optax-bridge":
+        start = [sys.executable, "-c", "from optax_bridge.cli import main; main()", "run"]
+    return subprocess.run(
+        [*start, *args], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["legacy_optim", "optax-bridge"])
+def test_a_script_runs_and_says_what_it_used(folder: Path, command: str):
+    done = _run(folder, "train.py", "--steps", "3", command=command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "__main__ ['--steps', '3'] True [0.0, 2.0, 2.0] 5",
+        "[1.0] [0.9, 0.9]",
+    ]
+    assert "flax.optim.adam.Adam" in done.stderr
+    assert "train.py:5" in done.stderr
+    assert "jax.tree_multimap" in done.stderr
+    assert "optax-bridge migrate train.py" in done.stderr
+    assert ("rewrites, 0 to do by hand" in done.stderr) == (command == "optax-bridge")
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["train.py", "--exit"], 7),
+        (["train.py", "--fail"], 1),
+        (["nothing.py"], 2),
+        (["-m", "nothing"], 2),
+    ],
+    ids=["exit", "exception", "no-script", "no-module"],
+)
+def test_exit_codes_are_the_programs(folder: Path, args: list[str], code: int):
+    assert _run(folder, *args).returncode == code
+
+
+def test_a_traceback_shows_the_program_only(folder: Path):
+    done = _run(folder, "--quiet", "train.py", "--fail")
+    assert "KeyError: 'lost'" in done.stderr
+    assert "runner.py" not in done.stderr
+    assert "old names" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["legacy_optim", "optax-bridge"])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-m", "package.part"], "__main__ package LAMB"),
+        (["-m", "package", "x", "--y"], "main ['x', '--y']"),
+        (["package"], "main []"),
+    ],
+    ids=["module", "package", "folder"],
+)
+def test_modules_and_folders_run(folder: Path, command: str, args: list[str], expected: str):
+    done = _run(folder, "--quiet", *args, command=command)
+    assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize("args", [[], ["--what"]], ids=["none", "unknown"])
+def test_misuse_prints_usage(folder: Path, args: list[str]):
+    done = _run(folder, *args)
+    assert done.returncode == 2
+    assert "usage:" in done.stderr
+
+
+def test_help_has_examples(folder: Path):
+    assert "examples:" in _run(folder, "--help").stdout
+
+
+INSIDE = """\
+import sys
+import flax, jax
+import legacy_optim
+assert "flax.optim" not in sys.modules and not hasattr(jax, "tree_multimap")
+classes = type(flax.traverse_util), type(jax)
+legacy_optim.install()
+legacy_optim.install()
+import flax.optim
+from flax.optim import base, Momentum
+from jax import tree_multimap
+assert flax.optim.Momentum is Momentum is legacy_optim.Momentum
+assert base.OptimizerDef is legacy_optim.OptimizerDef
+try:
+    flax.optim.NeverWas
+except AttributeError as error:
+    assert "never had 'NeverWas'" in str(error)
+else:
+    raise AssertionError
+legacy_optim.uninstall()
+legacy_optim.uninstall()
+assert "flax.optim" not in sys.modules and "jax.config" not in sys.modules
+assert not hasattr(flax, "optim") and not hasattr(jax, "tree_multimap")
+assert (type(flax.traverse_util), type(jax)) == classes
+from legacy_optim import shim
+print([use.name for use, _ in shim.uses()])
+"""
+
+
+def test_install_and_uninstall_inside_a_program(folder: Path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", INSIDE],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "flax.optim.Momentum" in done.stdout
+    assert "jax.tree_multimap" in done.stdout
+
+
+OLD_NAMES = {
+    "jax.tree_map(lambda x: x + 1, [1])": "[2]",
+    "jax.tree_leaves({'a': 1})": "[1]",
+    "jax.tree_util.tree_multimap(lambda a, b: a + b, [1], [2])": "[3]",
+    "jax.ops.index_add(jnp.zeros(2), 1, 3.0).tolist()": "[0.0, 3.0]",
+    "jax.xla.DeviceArray is jax.Array": "True",
+    "isinstance(jnp.ones(1), jnp.DeviceArray)": "True",
+    "jnp.product(jnp.arange(1, 4)).tolist()": "6",
+    "jax.host_count()": "1",
+    "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
+    "jax.device_put_replicated(jnp.ones(1), jax.local_devices()[:1]).shape": "(1, 1)",
+    "jax.device_put_sharded([jnp.ones(1)], jax.local_devices()[:1]).shape": "(1, 1)",
+    "jax.random.shuffle(jax.random.PRNGKey(0), jnp.arange(3)).shape": "(3,)",
+    "jax.lax.tie_in(1, 2)": "2",
+    "jnp.in1d(jnp.arange(3), jnp.ones(1)).tolist()": "[False, True, False]",
+}
+
+
+def test_removed_names_answer(folder: Path):
+    lines = "\n".join(f"print(repr({expression}))" for expression in OLD_NAMES)
+    (folder / "names.py").write_text(f"import jax, jax.numpy as jnp\n{lines}\n", encoding="utf-8")
+    done = _run(folder, "--quiet", "names.py")
+    assert done.returncode == 0, done.stderr
+    assert dict(zip(OLD_NAMES, done.stdout.splitlines(), strict=True)) == OLD_NAMES

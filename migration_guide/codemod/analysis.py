@@ -1,0 +1,422 @@
+"""Which expressions of a module hold an optimizer, a definition or a part of one.
+
+Names are followed through assignments, parameters, returns, fields, containers and the function
+transformations of JAX, without regard to the order of statements, until nothing new is found.
+Fields are known by name alone: `state.optimizer` is an optimizer wherever one was put into a field
+of that name.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+from libcst.metadata import (
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    ScopeProvider,
+)
+
+from migration_guide.codemod import flow
+from migration_guide.codemod.facts import Facts, parameters
+from migration_guide.codemod.kinds import (
+    CLASS,
+    CREATE,
+    DEFINITION,
+    FOREIGN,
+    HYPER_PARAMS,
+    NOTHING,
+    OPTIMIZER,
+    STATE,
+    Function,
+    Instance,
+    Items,
+    Kind,
+    Several,
+    item,
+    joined,
+    only,
+)
+from migration_guide.codemod.names import OPTIM, Names
+
+_ROUNDS = 20  # kinds only grow, and programs settle in two to five
+
+
+@dataclass
+class Project:
+    """What other files of the run say.
+
+    Attributes:
+      fields: name of a field -> what was put into one of that name.
+      returns: `module.function` (last parts) -> what it returns.
+      own_apply_gradient: a class of the project's own defines `apply_gradient`.
+      rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
+      keywords: names of all arguments that are given by keyword.
+      definitions: `module.Class` of the project's own subclasses of OptimizerDef.
+    """
+
+    fields: dict[str, Kind] = field(default_factory=dict)
+    returns: dict[str, Kind] = field(default_factory=dict)
+    own_apply_gradient: bool = False
+    rate_per_call: bool = False
+    keywords: frozenset[str] = frozenset()
+    definitions: frozenset[str] = frozenset()
+
+
+class Analysis:
+    """Kinds of the expressions of one module.
+
+    Args:
+      module: the parsed module.
+      project: what is known from other files.
+      stem: the module's own name, for what it tells them.
+    """
+
+    def __init__(self, module: cst.Module, project: Project, stem: str = ""):
+        self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        found = self.wrapper.resolve_many([ScopeProvider, ParentNodeProvider, PositionProvider])
+        self.module = self.wrapper.module
+        self.scopes: Any = found[ScopeProvider]
+        self.parents: Any = found[ParentNodeProvider]
+        self.positions: Any = found[PositionProvider]
+        self.names = Names(self.scopes, self.scopes.get(self.module))
+        self.stem = stem
+        self.facts = Facts()
+        self.module.visit(self.facts)
+        self.own_classes = [c for c in self.facts.classes if self._defines_apply_gradient(c)]
+        self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
+        self.infer(project)
+
+    def infer(self, project: Project) -> None:
+        """Starts anew with what is known from other files."""
+        self.project = project
+        self._variables: dict[tuple[int, str], Kind] = {}
+        self.fields: dict[str, Kind] = {}
+        self._returns: dict[cst.CSTNode, Kind] = {}
+        self._memo: dict[cst.CSTNode, Kind] = {}
+        self._changed = True
+        self._infer()
+
+    def kind(self, node: cst.CSTNode) -> Kind:
+        """What an expression of the original module may hold."""
+        if node not in self._memo:
+            self._memo[node] = NOTHING  # an expression that contains itself adds nothing
+            self._memo[node] = self._kind(node)
+        return self._memo[node]
+
+    def holds(self, node: cst.CSTNode, atom: str) -> bool:
+        """Whether an expression may hold an optimizer, say, and surely none of another library."""
+        kind = self.kind(node)
+        return atom in kind and FOREIGN not in kind
+
+    def exports(self) -> Project:
+        """What this module tells other files."""
+        functions = {
+            f"{self.stem}.{f.name.value}": _portable(self._returns.get(f, NOTHING))
+            for f in self.facts.functions
+            if isinstance(f, cst.FunctionDef)
+        }
+        return Project(
+            {name: _portable(kind) for name, kind in self.fields.items() if _portable(kind)},
+            {name: kind for name, kind in functions.items() if kind},
+            bool(self.own_classes),
+            self.rate_per_call,
+            frozenset(a.keyword.value for c in self.facts.calls for a in c.args if a.keyword),
+            frozenset(f"{self.stem}.{c.name.value}" for c in self.legacy_classes),
+        )
+
+    @property
+    def applications(self) -> list[cst.Call]:
+        """All calls of a method named `apply_gradient`."""
+        return [
+            c
+            for c in self.facts.calls
+            if isinstance(c.func, cst.Attribute) and c.func.attr.value == "apply_gradient"
+        ]
+
+    @property
+    def rate_per_call(self) -> bool:
+        """Whether some step overrides hyper-parameters, or something reads them."""
+        steps = [
+            c
+            for c in self.facts.calls
+            if isinstance(c.func, cst.Attribute)
+            and c.func.attr.value in ("apply_gradient", "optimize")
+            and (c.func.attr.value == "apply_gradient" or self.holds(c.func.value, OPTIMIZER))
+        ]
+        return any(len(call.args) > 1 for call in steps) or any(
+            self.holds(a, HYPER_PARAMS) for a in self.facts.attributes
+        )
+
+    def legacy_base(self, node: cst.ClassDef) -> bool:
+        """Whether a class derives from one of flax.optim's definitions, directly or by another."""
+        for base in node.bases:
+            name = self.names.of(base.value)
+            if name == f"{OPTIM}.OptimizerDef" or self.names.entry(base.value) is not None:
+                return True
+            if isinstance(base.value, cst.Name):
+                parents = [a.node for a in self.names.assignments(base.value) if hasattr(a, "node")]
+                if any(
+                    isinstance(p, cst.ClassDef) and p is not node and self.legacy_base(p)
+                    for p in parents
+                ):
+                    return True
+        return False
+
+    # Inference.
+
+    def _infer(self) -> None:
+        for _ in range(_ROUNDS):
+            self._changed = False
+            self._memo.clear()
+            self._from_definitions()
+            for target, value in self.facts.assignments:
+                self.assign(target, self.kind(value))
+                self._backwards(target, value)
+            for target, iterable in self.facts.loops:
+                self.assign(target, item(self.kind(iterable)))
+            for call in self.facts.calls:
+                flow.arguments(self, call)
+            if not self._changed:
+                # Use comes last: it says nothing of what is known to be something else.
+                for call in self.applications:
+                    self._by_use(call)
+            if not self._changed:
+                break
+        self._memo.clear()
+
+    def _from_definitions(self) -> None:
+        for node in self.facts.annotated:
+            kind = flow.annotation(self, node.annotation.annotation)
+            self.assign(node.target, kind)
+            if node.value is not None:
+                self.assign(node.target, self.kind(node.value))
+            if node in self.facts.owner and isinstance(node.target, cst.Name):
+                self.assign_field(node.target.value, kind)
+        for function in self.facts.functions:
+            for parameter in parameters(function):
+                if parameter.annotation is not None:
+                    kind = flow.annotation(self, parameter.annotation.annotation)
+                    self.assign_parameter(function, parameter, kind)
+            found = [self.kind(value) for value in self.facts.returns[function]]
+            if isinstance(function, cst.FunctionDef) and function.returns is not None:
+                found.append(flow.annotation(self, function.returns.annotation))
+            old = self._returns.get(function, NOTHING)
+            self._returns[function] = self._grown(old, joined(found))
+
+    def _by_use(self, call: cst.Call) -> None:
+        """`x.apply_gradient(...)` is the surest sign that x is an optimizer."""
+        assert isinstance(call.func, cst.Attribute)
+        holder = call.func.value
+        if self.own_classes or self.project.own_apply_gradient or self.kind(holder):
+            return
+        if flow.last_name(holder) == "target":
+            return  # parameters are no optimizer
+        if sum(arg.keyword is None and not arg.star for arg in call.args) > 1:
+            return  # a definition's method of the same name takes four
+        if isinstance(holder, cst.Name | cst.Attribute | cst.Subscript) and not self.from_unknown(
+            holder
+        ):
+            self.assign(holder, only(OPTIMIZER))
+
+    def from_unknown(self, node: cst.CSTNode) -> bool:
+        """Whether a variable is made by calling a class that nobody knows."""
+        if not isinstance(node, cst.Name):
+            return self.names.of(node) is not None
+        if node.value in ("self", "cls") or self.names.of(node) is not None:
+            return True
+        for target, value in self.facts.assignments:
+            if (
+                isinstance(target, cst.Name)
+                and target.value == node.value
+                and isinstance(value, cst.Call)
+            ):
+                if self._key(target) != self._key(node):
+                    continue
+                last = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
+                if isinstance(last, cst.Name) and last.value[:1].isupper() and not self.kind(value):
+                    return True
+        return False
+
+    def _backwards(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        """`opt = state.opt`: what is known of the one holds for the other.
+
+        And where `opt = x.create(params)` is an optimizer, x is a definition.
+        """
+        if (
+            isinstance(value, cst.Call)
+            and isinstance(made := value.func, cst.Attribute)
+            and made.attr.value == "create"
+        ):
+            known = (
+                OPTIMIZER in self.kind(target) and bool(value.args) and not value.args[0].keyword
+            )
+            if known and not self.kind(made.value) and self.names.of(made.value) is None:
+                self.assign(made.value, only(DEFINITION))
+            return
+        names = isinstance(target, cst.Name) and isinstance(value, cst.Attribute)
+        if not names or self.kind(value) or self.names.of(value) is not None:
+            return
+        if self.kind(target) == only(OPTIMIZER):
+            self.assign(value, only(OPTIMIZER))
+
+    def assign(self, target: cst.CSTNode, kind: Kind) -> None:
+        """Adds to what a target may hold."""
+        if not kind:
+            return
+        if isinstance(target, cst.Name):
+            key = self._key(target)
+            if key is not None:
+                self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+        elif isinstance(target, cst.Attribute):
+            if self.names.of(target) is None:
+                self.assign_field(target.attr.value, kind)
+        elif isinstance(target, cst.Subscript):
+            self.assign(target.value, frozenset([Items(kind)]))
+        elif isinstance(target, cst.Tuple | cst.List):
+            for index, element in enumerate(target.elements):
+                if isinstance(element, cst.StarredElement):
+                    self.assign(element.value, frozenset([Items(item(kind))]))
+                else:
+                    after_star = any(
+                        isinstance(e, cst.StarredElement) for e in target.elements[:index]
+                    )
+                    place = index - len(target.elements) if after_star else index
+                    self.assign(element.value, item(kind, place))
+
+    def assign_field(self, name: str, kind: Kind) -> None:
+        """Adds to what fields of a name may hold."""
+        if kind:
+            self.fields[name] = self._grown(self.fields.get(name, NOTHING), kind)
+
+    def assign_parameter(
+        self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
+    ) -> None:
+        """Adds to what a function's parameter may hold."""
+        scope = self.scopes.get(function.body)
+        if kind and scope is not None:
+            key = (id(scope), parameter.name.value)
+            self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+
+    def parameter_kind(self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param) -> Kind:
+        """What a function's parameter may hold."""
+        scope = self.scopes.get(function.body)
+        return self._variables.get((id(scope), parameter.name.value), NOTHING)
+
+    def returned(self, function: cst.CSTNode) -> Kind:
+        """What a function of this module may return."""
+        return self._returns.get(function, NOTHING)
+
+    def _grown(self, old: Kind, more: Kind) -> Kind:
+        new = joined([old, more])
+        if new != old:
+            self._changed = True
+            self._memo.clear()
+        return new
+
+    def _key(self, node: cst.Name) -> tuple[int, str] | None:
+        for assignment in self.names.assignments(node):
+            return id(assignment.scope), node.value
+        return None
+
+    def _defines_apply_gradient(self, node: cst.ClassDef) -> bool:
+        methods = [s.name.value for s in node.body.body if isinstance(s, cst.FunctionDef)]
+        return "apply_gradient" in methods and not self.legacy_base(node)
+
+    # Kinds of expressions.
+
+    def _kind(self, node: cst.CSTNode) -> Kind:
+        match node:
+            case cst.Name():
+                return self._of_name(node)
+            case cst.Attribute():
+                return self._of_attribute(node)
+            case cst.Call():
+                return flow.call(self, node)
+            case cst.Lambda():
+                return frozenset([Function(node)])
+            case cst.Tuple():
+                if any(isinstance(e, cst.StarredElement) for e in node.elements):
+                    return NOTHING
+                return frozenset([Several(tuple(self.kind(e.value) for e in node.elements))])
+            case cst.List() | cst.Set():
+                return self._items([e.value for e in node.elements])
+            case cst.Dict():
+                return self._items([e.value for e in node.elements])
+            case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
+                return self._items([node.elt])
+            case cst.DictComp():
+                return self._items([node.value])
+            case cst.Subscript():
+                return item(self.kind(node.value), flow.index_of(node))
+            case cst.IfExp():
+                return joined([self.kind(node.body), self.kind(node.orelse)])
+            case cst.BooleanOperation():
+                return joined([self.kind(node.left), self.kind(node.right)])
+            case cst.NamedExpr():
+                return self.kind(node.value)
+        return NOTHING
+
+    def _items(self, values: list[cst.BaseExpression]) -> Kind:
+        inside = joined(self.kind(value) for value in values)
+        return frozenset([Items(inside)]) if inside else NOTHING
+
+    def _of_name(self, node: cst.Name) -> Kind:
+        imported = self.names.of(node)
+        if imported is not None:
+            return self._of_import(node, imported)
+        found = []
+        for assignment in self.names.assignments(node):
+            made = getattr(assignment, "node", None)
+            if isinstance(made, cst.FunctionDef):
+                found.append(frozenset([Function(made)]))
+            elif isinstance(made, cst.ClassDef):
+                found.append(only(CLASS) if self.legacy_base(made) else frozenset([Instance(made)]))
+        key = self._key(node)
+        return joined([*found, self._variables.get(key, NOTHING) if key else NOTHING])
+
+    def is_own_definition(self, name: str) -> bool:
+        """Whether an imported name is a definition class of another file of the project."""
+        return ".".join(name.split(".")[-2:]) in self.project.definitions
+
+    def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
+        if self.names.entry(node) is not None:
+            return only(CLASS)
+        if self.is_own_definition(name):
+            return only(CLASS)
+        if flow.is_foreign(name):
+            return only(FOREIGN)
+        return NOTHING
+
+    def _of_attribute(self, node: cst.Attribute) -> Kind:
+        imported = self.names.of(node)
+        if imported is not None:
+            return self._of_import(node, imported)
+        base, attribute = self.kind(node.value), node.attr.value
+        if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
+            of = {"state": only(STATE), "optimizer_def": only(DEFINITION)}
+            return of.get(attribute, NOTHING)
+        if DEFINITION in base and attribute in ("hyper_params", "create"):
+            return only(HYPER_PARAMS) if attribute == "hyper_params" else only(CREATE)
+        methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]
+        known = [self.fields.get(attribute, NOTHING), self.project.fields.get(attribute, NOTHING)]
+        return joined([*known, *methods])
+
+
+def _portable(kind: Kind) -> Kind:
+    """What still means something outside of the module: no functions, no classes."""
+    found: list[str | Function | Instance | Several | Items] = []
+    for atom in kind:
+        if isinstance(atom, Several):
+            found.append(Several(tuple(map(_portable, atom.items))))
+        elif isinstance(atom, Items):
+            found.append(Items(_portable(atom.kind)))
+        elif isinstance(atom, str):
+            found.append(atom)
+    return frozenset(a for a in found if _says_something(a))
+
+
+def _says_something(atom: object) -> bool:
+    if isinstance(atom, Several):
+        return any(atom.items)
+    return bool(atom.kind) if isinstance(atom, Items) else True

@@ -1,0 +1,185 @@
+"""`optax-bridge migrate`: diff, summary, exit code."""
+
+import difflib
+import json as json_module
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from migration_guide.codemod import driver
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.rules import RULES
+
+DONE, WOULD_CHANGE, MISUSE = 0, 1, 2
+_BAR_AFTER = 1.0  # seconds
+
+
+def run(
+    paths: Sequence[Path],
+    *,
+    write: bool = False,
+    check: bool = False,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    exact: bool = False,
+    rename: bool = False,
+    json: bool = False,
+) -> int:
+    """Rewrites programs, or shows what would change.
+
+    Args:
+      paths: files and folders.
+      write: change the files; else show a diff.
+      check: change nothing and return 1 if anything would change.
+      only: names of the only rules to apply.
+      skip: names of rules not to apply.
+      exact: prefer this project's transformations where public Optax agrees only up to rounding.
+      rename: call variables named `optimizer` `state`, where that is safe.
+      json: print results as JSON.
+
+    Returns:
+      0, 1 if `check` and something would change, or 2 for misuse.
+    """
+    errors = Console(stderr=True, soft_wrap=True)
+    known = {rule.name for rule in RULES}
+    unknown = sorted({*only, *skip} - known)
+    if unknown:
+        errors.print(
+            f"no rule {unknown[0]!r}; `optax-bridge migrate --list` names them", markup=False
+        )
+        return MISUSE
+    rules = frozenset(only or known) - frozenset(skip)
+    options = Options(exact=exact, rules=rules, rename=rename)
+    try:
+        report = _with_bar(paths, options, show=not json)
+    except FileNotFoundError as error:
+        errors.print(str(error), markup=False)
+        return MISUSE
+    if write and not check:
+        driver.save(report.results)
+    if json:
+        print(json_module.dumps(_as_json(report), indent=2))
+    else:
+        console = Console(soft_wrap=True, highlight=False)
+        if not write or check:
+            for result in report.changed:
+                _print_diff(console, result)
+        console.print(summary(report, written=write and not check), markup=False)
+    return WOULD_CHANGE if check and report.changed else DONE
+
+
+def print_rules() -> int:
+    """Prints the rules and what each is for."""
+    console = Console(soft_wrap=True, highlight=False)
+    width = max(len(rule.name) for rule in RULES)
+    for rule in RULES:
+        console.print(f"{rule.name:{width}}  {rule.summary}", markup=False)
+    return DONE
+
+
+def summary(report: driver.Report, written: bool = False) -> str:
+    """What changed, what a person has to do, and what is good to know, with file and line."""
+    counts: Counter[str] = Counter()
+    for result in report.changed:
+        counts.update(dict(result.counts))
+    verb = "rewritten" if written else "would be rewritten"
+    files = _number(len(report.changed), "file")
+    lines = [f"{files} {verb}, {report.seen} looked at, in {report.seconds:.1f} s."]
+    if counts:
+        lines.append("  " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
+    by_hand = [(r.path, m) for r in report.results for m in r.messages if m.by_hand]
+    notes = [(r.path, m) for r in report.results for m in r.messages if not m.by_hand]
+    for title, found in (("To do by hand:", by_hand), ("Good to know:", notes)):
+        if found:
+            lines += [title, *(f"  {path}:{m.line}: {m.text}" for path, m in found)]
+    refused = [result for result in report.results if result.refused]
+    if refused:
+        lines += [
+            "Left as they are:",
+            *(f"  {result.path}: {result.refused}" for result in refused),
+        ]
+    return "\n".join(lines)
+
+
+def advice(paths: Sequence[str]) -> str:
+    """What `migrate` would do to some files, in a line each, for the end of a run."""
+    report = driver.migrate([Path(p) for p in paths if p.endswith((".py", ".ipynb"))], Options())
+    lines = []
+    for result in report.results:
+        edits = sum(count for _, count in result.counts)
+        by_hand = sum(message.by_hand for message in result.messages)
+        lines.append(f"  {_short(result.path)}: {edits} rewrites, {by_hand} to do by hand")
+    return "\n".join(lines)
+
+
+def _with_bar(paths: Sequence[Path], options: Options, show: bool) -> driver.Report:
+    """Runs the driver; a bar appears on a terminal if it takes longer than a second."""
+    if not show or not sys.stderr.isatty():
+        return driver.migrate(paths, options)
+    start = time.perf_counter()
+    columns = (TextColumn("rewriting"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("files", total=None)
+
+    def progress(done: int, total: int) -> None:
+        if not bar.live.is_started and time.perf_counter() - start > _BAR_AFTER:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        return driver.migrate(paths, options, progress)
+    finally:
+        bar.stop()
+
+
+def _print_diff(console: Console, result: driver.FileResult) -> None:
+    name = _short(result.path)
+    lines = difflib.unified_diff(
+        result.old.splitlines(keepends=True),
+        result.new.splitlines(keepends=True),
+        f"a/{name}",
+        f"b/{name}",
+    )
+    for line in lines:
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
+        text = line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        console.print(Text(text.replace("\r", ""), style=style), end="")
+
+
+def _as_json(report: driver.Report) -> dict[str, Any]:
+    return {
+        "seen": report.seen,
+        "parsed": report.parsed,
+        "seconds": round(report.seconds, 3),
+        "files": [
+            {
+                "path": str(result.path),
+                "changed": result.changed,
+                "counts": dict(result.counts),
+                "by_hand": [{"line": m.line, "text": m.text} for m in result.messages if m.by_hand],
+                "notes": [
+                    {"line": m.line, "text": m.text} for m in result.messages if not m.by_hand
+                ],
+                "refused": result.refused,
+            }
+            for result in report.results
+        ],
+    }
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,238 @@
+"""What a rule gets: the analysis of the file, the options, and where to leave messages."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migration_guide.codemod.analysis import Analysis
+from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
+from migration_guide.codemod.names import OPTIM, dotted
+
+PREFIX = "# optax-bridge: "
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+      exact: this project's transformations also where public Optax agrees up to rounding.
+      rules: names of the rules to apply; all if None.
+      rename: call variables named `optimizer` `state`, where that is safe.
+    """
+
+    exact: bool = False
+    rules: frozenset[str] | None = None
+    rename: bool = False
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """Something for the user.
+
+    Attributes:
+      line: of the original file, from 1.
+      text: what was found and what to do.
+      by_hand: whether the code still needs a person; else it is only good to know.
+    """
+
+    line: int
+    text: str
+    by_hand: bool = True
+
+
+@dataclass
+class Context:
+    """One file under rewriting.
+
+    Attributes:
+      analysis: kinds and names of the original nodes.
+      options: what the user asked for.
+      needed: modules that what was written needs imported.
+      messages: for the summary.
+      comments: statement -> comments to put above it.
+      counts: rule -> number of rewrites.
+      gone: dotted roots of imports whose references were rewritten.
+    """
+
+    analysis: Analysis
+    options: Options
+    needed: set[str] = field(default_factory=set)
+    messages: list[Message] = field(default_factory=list)
+    comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def name(self, node: cst.CSTNode) -> str:
+        """The canonical dotted name of an imported thing, or ""."""
+        return self.analysis.names.of(node) or ""
+
+    def legacy(self, node: cst.CSTNode) -> str:
+        """The name within flax.optim, or ""."""
+        name = self.name(node)
+        return name.removeprefix(f"{OPTIM}.") if name.startswith(f"{OPTIM}.") else ""
+
+    def is_optimizer(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, OPTIMIZER)
+
+    def is_definition(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, DEFINITION)
+
+    def is_hyper_params(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, HYPER_PARAMS)
+
+    def is_traversal(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, TRAVERSAL)
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self.analysis.parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        current = self.parent(node)
+        while current is not None:
+            yield current
+            current = self.parent(current)
+
+    def line(self, node: cst.CSTNode) -> int:
+        return self.analysis.positions[node].start.line
+
+    def in_annotation(self, node: cst.CSTNode) -> bool:
+        return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
+
+    def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """The user's own definition class that a node is in; its body stays legacy code."""
+        if not self.analysis.legacy_classes:
+            return None
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, cst.ClassDef) and self.analysis.legacy_base(ancestor):
+                return ancestor
+        return None
+
+    @property
+    def rate_per_call(self) -> bool:
+        """Whether definitions must take hyper-parameters per call."""
+        if self.analysis.applications:
+            return self.analysis.rate_per_call
+        return self.analysis.rate_per_call or self.analysis.project.rate_per_call
+
+    def dotted(self, text: str) -> cst.BaseExpression:
+        """A dotted name as an expression, its module imported."""
+        self.needed.add(text.split(".")[0])
+        return cst.parse_expression(text)
+
+    def source(self, text: str, modules: Sequence[str] = ()) -> cst.BaseExpression:
+        """Source text as an expression, with modules that it needs imported."""
+        self.needed.update(module.split(".")[0] for module in modules)
+        return cst.parse_expression(text, config=self.analysis.module.config_for_parsing)
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.analysis.module.code_for_node(node).strip()
+
+    def by_hand(self, node: cst.CSTNode, text: str) -> None:
+        """Leaves a comment above the statement that a node is in, and lists it in the summary."""
+        statement = self.statement(node)
+        comments = self.comments.setdefault(statement, [])
+        line = f"{PREFIX}{text}"
+        if line in comments:
+            return
+        self.messages.append(Message(self.line(node), text))
+        present = [
+            e.comment.value
+            for e in getattr(statement, "leading_lines", ())
+            if e.comment is not None
+        ]
+        if statement in self.analysis.module.body[:1]:
+            present += [e.comment.value for e in self.analysis.module.header if e.comment]
+        if line not in present:
+            comments.append(line)
+
+    def note(self, node: cst.CSTNode, text: str) -> None:
+        """Lists something in the summary alone."""
+        message = Message(self.line(node), text, by_hand=False)
+        if message not in self.messages:
+            self.messages.append(message)
+
+    def keep_comments(self, original: cst.CSTNode, updated: cst.CSTNode) -> None:
+        """Moves comments that a replaced expression had inside above its statement."""
+        kept = comments_in(updated)
+        lost = [c for c in comments_in(original) if c not in kept]
+        self.comments.setdefault(self.statement(original), []).extend(lost)
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The innermost statement around a node that comments can stand above."""
+        if hasattr(node, "leading_lines") and isinstance(node, cst.BaseStatement):
+            return node
+        return next(
+            a
+            for a in self.ancestors(node)
+            if hasattr(a, "leading_lines") and isinstance(a, cst.BaseStatement)
+        )
+
+    def fresh_name(self, wish: str) -> str:
+        """A variable name that the module does not use."""
+        used = _NameCollector()
+        self.analysis.module.visit(used)
+        name = wish
+        while name in used.found:
+            name += "_"
+        return name
+
+
+class _NameCollector(cst.CSTVisitor):
+    def __init__(self):
+        super().__init__()
+        self.found: set[str] = set()
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self.found.add(node.value)
+
+
+class _CommentCollector(cst.CSTVisitor):
+    def __init__(self):
+        super().__init__()
+        self.found: list[str] = []
+
+    def visit_Comment(self, node: cst.Comment) -> None:
+        self.found.append(node.value)
+
+
+def comments_in(node: cst.CSTNode) -> list[str]:
+    """The comments within a node, in order."""
+    collector = _CommentCollector()
+    node.visit(collector)
+    return collector.found
+
+
+def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
+    """`name=value` as an argument."""
+    bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return cst.Arg(value, cst.Name(name), bare)
+
+
+def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
+    """An argument given by keyword, its value, comma and layout kept."""
+    bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    equal = arg.equal if isinstance(arg.equal, cst.AssignEqual) else bare
+    return arg.with_changes(keyword=cst.Name(name), equal=equal)
+
+
+def separated(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Arguments with a comma after each but the last, layouts kept where they have one."""
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    spaced = []
+    for arg in args[:-1]:
+        space = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else None
+        tight = isinstance(space, cst.SimpleWhitespace) and not space.value
+        spaced.append(arg.with_changes(comma=comma) if space is None or tight else arg)
+    return [*spaced, args[-1]] if args else []
+
+
+def attribute(node: cst.BaseExpression, name: str) -> cst.Attribute:
+    """`node.name`."""
+    return cst.Attribute(node, cst.Name(name))
+
+
+def is_plain(node: cst.CSTNode) -> bool:
+    """Whether a node is a name or a chain of names."""
+    return dotted(node) is not None

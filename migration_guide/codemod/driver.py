@@ -1,0 +1,249 @@
+"""From paths to results: which files matter, what they tell each other, what becomes of each."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst as cst
+
+from migration_guide.codemod import files, notebook, pins
+from migration_guide.codemod.analysis import Analysis, Project
+from migration_guide.codemod.context import Message, Options
+from migration_guide.codemod.kinds import joined
+from migration_guide.codemod.rewrite import Rewritten, rewrite
+
+_ROUNDS = 3  # what files tell each other settles in two
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What became of a file.
+
+    Attributes:
+      path: where it is.
+      old: its text.
+      new: its text after the rewrite.
+      encoding: of the file.
+      messages: for the user.
+      counts: rule -> how often it applied.
+      refused: why nothing was rewritten, or "".
+    """
+
+    path: Path
+    old: str
+    new: str
+    encoding: str = "utf-8"
+    messages: tuple[Message, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()
+    refused: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return self.old != self.new
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of all files.
+
+    Attributes:
+      results: of the files with something to say.
+      seen: number of files that were looked at.
+      parsed: number of files that were parsed.
+      seconds: the whole took.
+    """
+
+    results: tuple[FileResult, ...]
+    seen: int
+    parsed: int
+    seconds: float
+
+    @property
+    def changed(self) -> list[FileResult]:
+        return [result for result in self.results if result.changed]
+
+
+@dataclass
+class _Candidate:
+    found: files.Found
+    data: bytes
+    uses_optim: bool
+    code: str = ""
+    encoding: str = "utf-8"
+    book: notebook.Notebook | None = None
+    text: str = ""
+    analysis: Analysis | None = None
+
+
+def migrate(
+    paths: Iterable[Path],
+    options: Options,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report:
+    """Rewrites files in memory; nothing is written.
+
+    Args:
+      paths: files and folders.
+      options: what the user asked for.
+      progress: is told how many files of how many are done.
+
+    Returns:
+      The results.
+
+    Raises:
+      FileNotFoundError: a path that is not there.
+    """
+    start = time.perf_counter()
+    found = list(files.walk(paths))
+    results: list[FileResult] = []
+    candidates: list[_Candidate] = []
+    for item in found:
+        try:
+            data = item.path.read_bytes()
+        except OSError as error:
+            results.append(_failed(item.path, str(error)))
+            continue
+        if pins.is_project_file(item.path):
+            results += _pins(item.path, data)
+        if item.path.suffix in (".py", ".ipynb"):
+            candidates.append(_Candidate(item, data, files.uses_optim(data)))
+    groups: dict[str, list[_Candidate]] = {}
+    for candidate in candidates:
+        groups.setdefault(candidate.found.group, []).append(candidate)
+    chosen: list[tuple[_Candidate, Project]] = []
+    for group in groups.values():
+        explicit = any(c.found.explicit for c in group)
+        if explicit or any(c.uses_optim for c in group):
+            chosen += _chosen(group, results)
+    for index, (candidate, project) in enumerate(chosen):
+        progress(index, len(chosen))
+        results += _result(candidate, options, project)
+    progress(len(chosen), len(chosen))
+    results.sort(key=lambda result: str(result.path))
+    return Report(tuple(results), len(found), len(chosen), time.perf_counter() - start)
+
+
+def save(results: Sequence[FileResult]) -> None:
+    """Writes the changed files, each in one step."""
+    for result in results:
+        if result.changed:
+            files.write(result.path, result.new.encode(result.encoding))
+
+
+def _chosen(
+    group: Sequence[_Candidate], results: list[FileResult]
+) -> list[tuple[_Candidate, Project]]:
+    """The files of one program that may matter, and what they tell each other.
+
+    Adds those that cannot be read to the results.
+    """
+
+    def readable(candidates: Iterable[_Candidate]) -> list[_Candidate]:
+        fine = []
+        for candidate in candidates:
+            problem = _read(candidate)
+            if problem:
+                results.append(_failed(candidate.found.path, problem))
+            else:
+                fine.append(candidate)
+        return fine
+
+    first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
+    project = _project(first)
+    names = [*project.fields, *(name.rpartition(".")[2] for name in project.returns)]
+    others = [c for c in group if not c.uses_optim and not files.has_old_names(c.data)]
+    second = readable(c for c in others if files.reads_optimizers(c.data, names))
+    if second:
+        project = _project([*first, *second])
+    return [(candidate, project) for candidate in [*first, *second]]
+
+
+def _read(candidate: _Candidate) -> str:
+    """Fills in the code; says what is wrong where it cannot."""
+    try:
+        candidate.text, candidate.encoding = files.decoded(candidate.data)
+        candidate.code = candidate.text
+        if candidate.found.path.suffix == ".ipynb":
+            candidate.text, candidate.encoding = candidate.data.decode("utf-8"), "utf-8"
+            candidate.book = notebook.read(candidate.text)
+            candidate.code = candidate.book.code
+    except (SyntaxError, UnicodeDecodeError, notebook.NotANotebook) as error:
+        return f"cannot be read: {error}"
+    return ""
+
+
+def _project(candidates: Sequence[_Candidate]) -> Project:
+    """What the files of one program tell each other."""
+    for candidate in candidates:
+        if candidate.analysis is not None:
+            candidate.analysis.infer(Project())
+            continue
+        try:
+            module = cst.parse_module(candidate.code)
+            candidate.analysis = Analysis(module, Project(), candidate.found.path.stem)
+        except (cst.ParserSyntaxError, RecursionError):
+            continue
+    project = Project()
+    # Again and again, so that what one file says of a result reaches a third file through a second.
+    for _ in range(_ROUNDS):
+        merged = Project()
+        for candidate in candidates:
+            if candidate.analysis is None:
+                continue
+            part = candidate.analysis.exports()
+            for name, kind in part.fields.items():
+                merged.fields[name] = joined([merged.fields.get(name, frozenset()), kind])
+            merged.returns.update(part.returns)
+            merged.own_apply_gradient |= part.own_apply_gradient
+            merged.rate_per_call |= part.rate_per_call
+            merged.keywords |= part.keywords
+            merged.definitions |= part.definitions
+        if merged == project:
+            break
+        project = merged
+        for candidate in candidates:
+            if candidate.analysis is not None:
+                candidate.analysis.infer(project)
+    return project
+
+
+def _result(candidate: _Candidate, options: Options, project: Project) -> list[FileResult]:
+    path = candidate.found.path
+    try:
+        made = rewrite(candidate.code, options, project, path.stem, candidate.analysis)
+        candidate.analysis = None  # the largest thing in memory
+        new = candidate.text
+        if made.code != candidate.code:
+            new = made.code if candidate.book is None else candidate.book.with_code(made.code)
+        new.encode(candidate.encoding)
+    except (notebook.NotANotebook, UnicodeEncodeError) as error:
+        return [_failed(path, f"left as it is: {error}")]
+    except Exception as error:  # one file must not stop the others; it is reported, and unchanged
+        return [
+            _failed(path, f"left as it is: {type(error).__name__}: {error}; please report this")
+        ]
+    return _said(path, candidate, made, new)
+
+
+def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[FileResult]:
+    if not (made.messages or made.refused or new != candidate.text):
+        return []
+    refused = made.refused if candidate.uses_optim or made.messages else ""
+    if not (made.messages or refused or new != candidate.text):
+        return []
+    return [
+        FileResult(
+            path, candidate.text, new, candidate.encoding, made.messages, made.counts, refused
+        )
+    ]
+
+
+def _pins(path: Path, data: bytes) -> list[FileResult]:
+    text = data.decode("utf-8", errors="replace")
+    messages = tuple(Message(line, said, by_hand=True) for line, said in pins.old_pins(text))
+    return [FileResult(path, text, text, messages=messages)] if messages else []
+
+
+def _failed(path: Path, why: str) -> FileResult:
+    return FileResult(path, "", "", refused=why)

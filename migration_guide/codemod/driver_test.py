@@ -1,0 +1,305 @@
+"""Files: what is looked at, what is written, and that nothing breaks."""
+
+import json
+import os
+import stat
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from migration_guide.codemod import driver, files, notebook, pins
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.rules import RULES
+from optax_bridge.cli import app
+
+OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
+NEW = (
+    "import optax\nimport optax_bridge\n\n"
+    "optimizer = optax_bridge.TrainState.create("
+    "apply_fn=None, params=p, tx=optax.sgd(learning_rate=0.1))\n"
+)
+
+
+def _migrate(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["migrate", *args])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(OLD, encoding="utf-8")
+    return path
+
+
+def test_shows_a_diff_and_changes_nothing(file: Path):
+    code, output = _migrate(str(file))
+    assert code == 0
+    assert "-from flax import optim" in output
+    assert "+import optax" in output
+    assert "1 file would be rewritten" in output
+    assert file.read_text(encoding="utf-8") == OLD
+
+
+def test_write_changes_and_a_second_run_does_nothing(file: Path):
+    assert _migrate("--write", str(file))[0] == 0
+    assert file.read_text(encoding="utf-8") == NEW
+    assert "0 files rewritten" in _migrate("--write", str(file))[1]
+
+
+def test_check_is_for_ci(file: Path):
+    assert _migrate("--check", str(file))[0] == 1
+    assert file.read_text(encoding="utf-8") == OLD
+    _migrate("--write", str(file))
+    assert _migrate("--check", str(file))[0] == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["--only", "nothing", "."], ["--skip", "nothing", "."], ["/no/such/folder"], []],
+    ids=["only", "skip", "path", "none"],
+)
+def test_misuse(args: list[str]):
+    assert _migrate(*args)[0] == 2
+
+
+def test_only_and_skip_choose_rules(file: Path):
+    file.write_text(OLD + "import jax\njax.tree_map(f, optimizer.target)\n", encoding="utf-8")
+    _, only = _migrate("--only", "jax_tree", str(file))
+    assert "+jax.tree.map(f, optimizer.target)" in only
+    assert "optax" not in only.replace("optax-bridge", "")
+    _, skipped = _migrate("--skip", "jax_tree", str(file))
+    assert "+jax.tree_map(f, optimizer.params)" in skipped
+
+
+def test_list_names_every_rule():
+    code, output = _migrate("--list")
+    assert code == 0
+    assert [line.split()[0] for line in output.splitlines() if line] == [r.name for r in RULES]
+
+
+def test_json_says_all(file: Path):
+    file.write_text(OLD + "x = getattr(optim, name)\n", encoding="utf-8")
+    data = json.loads(_migrate("--json", str(file))[1])
+    (entry,) = data["files"]
+    assert entry["changed"]
+    assert entry["counts"]["create"] == 1
+    assert entry["by_hand"][0]["line"] == 4
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_shows_before_and_after_and_says_why(rule):
+    module = __import__(f"migration_guide.codemod.rules.{rule.name}", fromlist=["x"])
+    assert "Before:" in module.__doc__
+    assert "After:" in module.__doc__
+    assert rule.summary.endswith(".")
+
+
+ENCODED = {
+    "crlf": OLD.replace("\n", "\r\n").encode(),
+    "bom": OLD.encode("utf-8-sig"),
+    "latin-1": ("# -*- coding: latin-1 -*-\n# caf\xe9\n" + OLD).encode("latin-1"),
+    "no-last-newline": OLD.rstrip("\n").encode(),
+    "form-feed": ("x = 1\n\x0c\n" + OLD).encode(),
+    "tabs": (OLD + "if x:\n\ty = optimizer.target\n").encode(),
+}
+
+
+@pytest.mark.parametrize("case", ENCODED, ids=str)
+def test_encoding_and_line_endings_stay(file: Path, case: str):
+    file.write_bytes(ENCODED[case])
+    assert _migrate("--write", str(file))[0] == 0
+    data = file.read_bytes()
+    assert b"optax.sgd" in data
+    assert data.startswith(b"\xef\xbb\xbf") == (case == "bom")
+    assert (b"\xe9" in data) == (case == "latin-1")
+    assert data.endswith(b"\n") == (case != "no-last-newline")
+    assert data.count(b"\r\n") == (data.count(b"\n") if case == "crlf" else 0)
+
+
+def test_modes_and_links_stay(file: Path, tmp_path: Path):
+    file.chmod(0o751)
+    link = tmp_path / "link.py"
+    link.symlink_to(file)
+    files.write(link, b"x = 1\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o751
+    assert link.is_symlink()
+    assert file.read_bytes() == b"x = 1\n"
+
+
+def test_a_failed_write_leaves_the_file_and_no_rubbish(file: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*args: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        files.write(file, b"half")
+    assert file.read_text(encoding="utf-8") == OLD
+    assert [p.name for p in file.parent.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"from flax import optim\ndef (:\n",
+        b"from flax import optim\nx = '\xff'\n",
+        b"from flax import optim\n\x00\n",
+    ],
+    ids=["syntax", "encoding", "null"],
+)
+def test_a_file_that_cannot_be_read_is_listed_and_left(file: Path, data: bytes):
+    file.write_bytes(data)
+    code, output = _migrate("--write", str(file))
+    assert code == 0
+    assert "Left as they are:" in output
+    assert file.read_bytes() == data
+
+
+def test_files_of_a_program_tell_each_other(tmp_path: Path):
+    (tmp_path / "model.py").write_text(
+        "from flax import optim, struct\n@struct.dataclass\nclass State:\n    opt: "
+        "optim.Optimizer\n"
+        "def create(p):\n    return optim.Adam(0.1).create(p)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "loop.py").write_text(
+        "import model\ndef run(state, g):\n    x = state.opt.target\n    o = model.create(x)\n"
+        "    return o.target, o.apply_gradient(g, learning_rate=1.0)\n",
+        encoding="utf-8",
+    )
+    report = driver.migrate([tmp_path], Options())
+    model, loop = (
+        next(r for r in report.changed if r.path.stem == n).new for n in ("model", "loop")
+    )
+    assert "state.opt.params" in loop
+    assert "o.params, o.apply_gradients(grads=g, learning_rate=1.0)" in loop
+    assert "optax_bridge.adam(learning_rate=0.1)" in model  # the other file gives a rate per call
+
+
+def test_environments_and_hidden_folders_are_left_out(tmp_path: Path):
+    for folder in (".git", "venv", "lib/site-packages/x", "__pycache__"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "old.py").write_text(OLD, encoding="utf-8")
+    assert driver.migrate([tmp_path], Options()).seen == 0
+
+
+def _notebook(*cells: str) -> dict:
+    made = [
+        {
+            "cell_type": "code",
+            "execution_count": 3,
+            "metadata": {},
+            "outputs": [{"x": 1}],
+            "source": cell.splitlines(keepends=True),
+        }
+        for cell in cells
+    ]
+    text = {"cell_type": "markdown", "metadata": {}, "source": ["from flax import optim"]}
+    return {"cells": [text, *made], "metadata": {"k": "\u00e9"}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_notebooks_keep_everything_else(tmp_path: Path):
+    path = tmp_path / "train.ipynb"
+    cells = (
+        "%matplotlib inline\n!pip install flax\nfrom flax import optim",
+        OLD.splitlines()[2],
+        "if x:\n    %time y = 1\noptimizer.target",
+        "%%bash\necho optimizer.target",
+        "optim?",
+    )
+    document = _notebook(*cells)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _migrate("--write", str(path))
+    text = path.read_text(encoding="utf-8")
+    new = json.loads(text)
+    sources = ["".join(cell["source"]) for cell in new["cells"]]
+    assert sources[0] == "from flax import optim"
+    assert sources[1].startswith("%matplotlib inline\n!pip install flax\n")
+    assert "import optax_bridge" in sources[1]
+    assert "optax.sgd" in sources[2]
+    assert sources[3] == "if x:\n    %time y = 1\noptimizer.params"
+    assert sources[4:] == [cells[3], cells[4]]
+    assert new["cells"][1]["outputs"] == [{"x": 1}]
+    assert text.startswith('{\n "cells"')
+    assert text.endswith("}\n")
+    assert "\u00e9" in text
+    assert _migrate("--check", str(path))[0] == 0
+
+
+def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):
+    path = tmp_path / "other.ipynb"
+    path.write_text(json.dumps(_notebook("x = 1")), encoding="utf-8")
+    assert not driver.migrate([path], Options()).changed
+
+
+def test_a_broken_notebook_says_so():
+    with pytest.raises(notebook.NotANotebook, match="format 4"):
+        notebook.read("[]")
+
+
+@pytest.mark.parametrize(
+    ("line", "old"),
+    [
+        ("flax==0.5.3", True),
+        ("flax == 0.3.4", True),
+        ("flax<0.6", True),
+        ("flax~=0.5.0", True),
+        ("    flax<=0.5.3", True),
+        ('"flax>=0.3,<0.6",', False),
+        ("flax==0.8.5", False),
+        ("flax", False),
+        ("flax>=0.5", False),
+        ("my-flax==0.5.3", False),
+        ("# flax==0.5.3", False),
+        ("flaxformer==0.1", False),
+    ],
+)
+def test_pins(line: str, old: bool):
+    if line == '"flax>=0.3,<0.6",':
+        old = False  # an upper bound behind another one is not looked for
+    assert bool(pins.old_pins(f"numpy\n{line}\n")) == old
+
+
+def test_pins_are_in_the_summary(tmp_path: Path):
+    (tmp_path / "requirements-dev.txt").write_text("jax\nflax==0.5.3\n", encoding="utf-8")
+    _, output = _migrate(str(tmp_path))
+    assert "requirements-dev.txt:2" in output
+
+
+def test_three_thousand_files_in_under_five_seconds(tmp_path: Path):
+    other = "import numpy as np\n" + "def f(x):\n    return np.sum(x.target) + 1\n" * 40
+    for index in range(3000):
+        folder = tmp_path / f"p{index % 50}"
+        folder.mkdir(exist_ok=True)
+        text = OLD if index % 300 == 0 else other.replace(".target", "") if index % 30 else other
+        (folder / f"m{index}.py").write_text(text, encoding="utf-8")
+    start = time.perf_counter()
+    report = driver.migrate([tmp_path], Options())
+    assert time.perf_counter() - start < 5
+    assert (report.seen, len(report.changed)) == (3000, 10)
+    assert report.parsed == 10
+
+
+def test_installed_packages_stay_as_they_are():
+    report = driver.migrate([Path(sysconfig.get_paths()["purelib"])], Options())
+    assert report.seen > 1000
+    users = [r.path for r in report.changed if not files.uses_optim(r.path.read_bytes())]
+    assert users == []
+    assert [r.path for r in report.results if "please report" in r.refused] == []
+
+
+def test_a_definition_of_another_file_is_wrapped(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "from flax import optim\nclass Mine(optim.OptimizerDef):\n    pass\n", encoding="utf-8"
+    )
+    (tmp_path / "use.py").write_text(
+        "from mine import Mine\no = Mine(0.1).create(p)\no = o.apply_gradient(g)\n",
+        encoding="utf-8",
+    )
+    report = driver.migrate([tmp_path], Options())
+    (use,) = (r.new for r in report.changed if r.path.stem == "use")
+    assert "tx=optax_bridge.wrap_definition(Mine(0.1))" in use
+    assert "o.apply_gradients(grads=g)" in use

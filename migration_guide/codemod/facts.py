@@ -1,0 +1,103 @@
+"""What is read off a module once, before kinds are inferred: definitions, assignments, calls."""
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+Callable_ = cst.FunctionDef | cst.Lambda
+
+
+@dataclass
+class Facts(cst.CSTVisitor):
+    """Collects the places at which values move."""
+
+    assignments: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
+    annotated: list[cst.AnnAssign] = field(default_factory=list)
+    loops: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
+    calls: list[cst.Call] = field(default_factory=list)
+    attributes: list[cst.Attribute] = field(default_factory=list)
+    functions: list[Callable_] = field(default_factory=list)
+    classes: list[cst.ClassDef] = field(default_factory=list)
+    returns: dict[cst.CSTNode, list[cst.BaseExpression]] = field(default_factory=dict)
+    methods: dict[str, list[cst.FunctionDef]] = field(default_factory=dict)
+    owner: dict[cst.CSTNode, cst.ClassDef] = field(default_factory=dict)
+    subscripts: list[cst.Subscript] = field(default_factory=list)
+    iterated: list[cst.BaseExpression] = field(default_factory=list)
+
+    def __post_init__(self):
+        super().__init__()
+        self._within: list[cst.CSTNode] = []
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.functions.append(node)
+        self.returns[node] = []
+        if self._within and isinstance(self._within[-1], cst.ClassDef):
+            self.methods.setdefault(node.name.value, []).append(node)
+            self.owner[node] = self._within[-1]
+        self._within.append(node)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._within.pop()
+
+    def visit_Lambda(self, node: cst.Lambda) -> None:
+        self.functions.append(node)
+        self.returns[node] = [node.body]
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.classes.append(node)
+        self._within.append(node)
+
+    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
+        self._within.pop()
+
+    def visit_Return(self, node: cst.Return) -> None:
+        if node.value is not None and self._within and self._within[-1] in self.returns:
+            self.returns[self._within[-1]].append(node.value)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        self.assignments += [(target.target, node.value) for target in node.targets]
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self.annotated.append(node)
+        if self._within and isinstance(self._within[-1], cst.ClassDef):
+            self.owner[node] = self._within[-1]
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        self.assignments.append((node.target, node.value))
+
+    def visit_For(self, node: cst.For) -> None:
+        self.loops.append((node.target, node.iter))
+        self.iterated.append(node.iter)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        self.loops.append((node.target, node.iter))
+        self.iterated.append(node.iter)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.calls.append(node)
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        self.attributes.append(node)
+
+    def visit_Subscript(self, node: cst.Subscript) -> None:
+        self.subscripts.append(node)
+
+    def visit_WithItem(self, node: cst.WithItem) -> None:
+        if node.asname is not None:
+            self.assignments.append((node.asname.name, node.item))
+
+
+def parameters(node: Callable_) -> list[cst.Param]:
+    """Those that can be given by position, in order, then the keyword-only ones."""
+    p = node.params
+    return [*p.posonly_params, *p.params, *p.kwonly_params]
+
+
+def fields(node: cst.ClassDef) -> list[str]:
+    """Names of a dataclass's fields, in order."""
+    found = []
+    for line in node.body.body:
+        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(statement, cst.AnnAssign) and isinstance(statement.target, cst.Name):
+                found.append(statement.target.value)
+    return found

@@ -1,0 +1,120 @@
+"""Finding files, telling at a glance which may matter, reading and writing them whole."""
+
+import contextlib
+import os
+import re
+import tempfile
+import tokenize
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from migration_guide.codemod.pins import is_project_file
+
+# What a file of a program with flax.optim has, and what other files of the same program may have.
+_IMPORTS = re.compile(
+    rb"^(?:\xef\xbb\xbf)?[ \t\"]*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
+    rb"|from\s+flax\s+import\s[^\n]*\boptim\b"
+    rb"|from\s+flax\s+import\s*\([^)]*\boptim\b|import\s+flax\b)",
+    re.MULTILINE,
+)
+# Other files of such a program: these always matter, ...
+_WEAK = re.compile(
+    rb"\.apply_gradient\(|\btree_multimap\b|\bjax\.(?:tree_(?:map|leaves|flatten|unflatten|structure"
+    rb"|transpose|reduce)|treedef_is_leaf|ops|host_|config)|\bDeviceArray\b|\bimport[ (]+tree_"
+)
+# ... these only where an optimizer can get there by a field or a function of that program.
+_READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")
+_SKIPPED = {
+    "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
+    "__pypackages__",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file to look at.
+
+    Attributes:
+      path: where it is.
+      group: files of one program share one: the argument that led here.
+      explicit: the user named the file itself.
+    """
+
+    path: Path
+    group: str
+    explicit: bool = False
+
+
+def walk(paths: Iterable[Path]) -> Iterator[Found]:
+    """Python files, notebooks and project files below some paths, sorted.
+
+    Hidden folders, environments and build outputs are left out, unless named.
+
+    Raises:
+      FileNotFoundError: a path that is not there.
+    """
+    for path in paths:
+        if path.is_file():
+            yield Found(path, str(path.parent), explicit=True)
+            continue
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: no such file or folder")
+        installed = {"site-packages", "dist-packages"} & set(path.absolute().parts[-1:])
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
+            for name in sorted(names):
+                file = Path(folder, name)
+                if file.suffix in (".py", ".ipynb") or is_project_file(file):
+                    # Installed packages are no program: what one file does says nothing of others.
+                    yield Found(file, str(file if installed else path))
+
+
+def uses_optim(data: bytes) -> bool:
+    """Whether a file uses flax.optim."""
+    if b"flax" not in data or b"optim" not in data:
+        return False
+    found = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
+    if found <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
+        return bool(found) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
+    return True
+
+
+def has_old_names(data: bytes) -> bool:
+    """Whether a file has names that are rewritten in any file of a program that uses flax.optim."""
+    return _WEAK.search(data) is not None
+
+
+def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
+    """Whether a file may read an optimizer that it gets by one of some names."""
+    if _READS.search(data) is None:
+        return False
+    return any(name.encode() in data for name in names)
+
+
+def decoded(data: bytes) -> tuple[str, str]:
+    """Text with its line endings as they are, and the encoding that the file declares.
+
+    Raises:
+      SyntaxError, UnicodeDecodeError: the file is not in the encoding that it declares.
+    """
+    encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
+    return data.decode(encoding), encoding
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replaces a file's content in one step; its mode stays, and links stay links."""
+    path = path.resolve()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, path.stat().st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,245 @@
+"""Reading, adding and removing import statements."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import libcst as cst
+
+from migration_guide.codemod.names import dotted
+
+ImportNode = cst.Import | cst.ImportFrom
+
+
+def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
+    """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports."""
+    if isinstance(node.names, cst.ImportStar):
+        return
+    prefix = ""
+    if isinstance(node, cst.ImportFrom):
+        if node.relative or node.module is None:
+            return
+        prefix = f"{dotted(node.module)}."
+    for alias in node.names:
+        name = prefix + (dotted(alias.name) or "")
+        yield name, bound(alias), not prefix and alias.asname is None and "." in name
+
+
+def bound(alias: cst.ImportAlias) -> str:
+    """What an alias binds, `a.b` for `import a.b`."""
+    if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+        return alias.asname.name.value
+    return dotted(alias.name) or ""
+
+
+def mentions(node: ImportNode, name: str) -> bool:
+    """Whether a statement imports something at or below a dotted name."""
+    return any(f"{imported}.".startswith(f"{name}.") for imported, _, _ in aliases(node))
+
+
+def statements(module: cst.Module) -> list[ImportNode]:
+    """All import statements, wherever they are."""
+    found: list[ImportNode] = []
+
+    class Visitor(cst.CSTVisitor):
+        def visit_Import(self, node: cst.Import) -> bool:
+            found.append(node)
+            return False
+
+        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+            found.append(node)
+            return False
+
+    module.visit(Visitor())
+    return found
+
+
+def references(module: cst.Module) -> set[str]:
+    """All dotted names that a module refers to outside of imports, annotations in strings, too."""
+    found: set[str] = set()
+
+    def strings(node: cst.CSTNode) -> None:
+        class Strings(cst.CSTVisitor):
+            def visit_SimpleString(self, node: cst.SimpleString) -> None:
+                found.update(re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", node.raw_value))
+
+        node.visit(Strings())
+
+    class Visitor(cst.CSTVisitor):
+        def visit_Import(self, node: cst.Import) -> bool:
+            return False
+
+        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+            return False
+
+        def visit_Attribute(self, node: cst.Attribute) -> bool:
+            text = dotted(node)
+            if text is not None:
+                found.add(text)
+                return False
+            node.value.visit(self)
+            return False
+
+        def visit_Arg(self, node: cst.Arg) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Name(self, node: cst.Name) -> None:
+            found.add(node.value)
+
+        def visit_Annotation(self, node: cst.Annotation) -> None:
+            strings(node)
+
+        def visit_Assign(self, node: cst.Assign) -> None:
+            if any(dotted(target.target) == "__all__" for target in node.targets):
+                strings(node.value)
+
+    module.visit(Visitor())
+    return found
+
+
+class Remover(cst.CSTTransformer):
+    """Removes aliases and the statements that become empty; comments above those stay.
+
+    Args:
+      is_dead: from `aliases`' triple to whether an alias goes.
+      references: what the module refers to.
+    """
+
+    def __init__(self, is_dead: Callable[[str, str, bool], bool], references: set[str]):
+        super().__init__()
+        self._is_dead, self._references = is_dead, references
+        self._tries = 0
+
+    def visit_Try(self, node: cst.Try) -> None:
+        self._tries += 1
+
+    def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> cst.Try:
+        self._tries -= 1
+        return updated_node
+
+    def leave_Import(
+        self, original_node: cst.Import, updated_node: cst.Import
+    ) -> cst.BaseSmallStatement:
+        return self._without(updated_node)
+
+    def leave_ImportFrom(
+        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
+    ) -> cst.BaseSmallStatement:
+        return self._without(updated_node)
+
+    def _without(self, node: ImportNode) -> cst.BaseSmallStatement:
+        if isinstance(node.names, cst.ImportStar) or self._tries:
+            return node
+        kept = []
+        named = list(aliases(node))
+        if len(named) != len(node.names):  # a relative import
+            return node
+        for alias, triple in zip(node.names, named, strict=True):
+            if not self._is_dead(*triple):
+                kept.append(alias)
+                continue
+            root = triple[1].split(".")[0]
+            if triple[2] and any(ref.split(".")[0] == root for ref in self._references):
+                kept.append(
+                    alias.with_changes(name=cst.Name(root))
+                )  # `import flax.optim` bound flax
+        if len(kept) == len(node.names) and all(
+            a is b for a, b in zip(kept, node.names, strict=True)
+        ):
+            return node
+        if not kept:
+            return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
+        kept[-1] = kept[-1].with_changes(comma=node.names[-1].comma)
+        return node.with_changes(names=kept)
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        left = [small for small in updated_node.body if not _is_gone(small)]
+        if not left or len(left) == len(updated_node.body):
+            return updated_node
+        left[-1] = left[-1].with_changes(semicolon=updated_node.body[-1].semicolon)
+        return updated_node.with_changes(body=left)
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        return updated_node.with_changes(body=_without_gone(updated_node.body))
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        return updated_node.with_changes(body=_without_gone(updated_node.body))
+
+
+# Stands for a removed import until the statement's comments have found a new place.
+_GONE = "optax_bridge_removed_import"
+
+
+def _is_gone(node: cst.CSTNode) -> bool:
+    return (
+        isinstance(node, cst.Expr)
+        and isinstance(node.value, cst.Name)
+        and node.value.value == _GONE
+    )
+
+
+def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """The statements without the removed ones, whose comments go to the next."""
+    left: list[cst.BaseStatement] = []
+    pending: list[cst.EmptyLine] = []
+    for statement in body:
+        lines = getattr(statement, "leading_lines", ())
+        if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
+            if any(line.comment for line in lines):
+                pending += lines
+            continue
+        if pending:
+            statement = statement.with_changes(leading_lines=[*pending, *lines])
+            pending = []
+        left.append(statement)
+    return left
+
+
+def with_imports(module: cst.Module, needed: Iterable[str]) -> cst.Module:
+    """The module with what is needed imported at its top, where it is not yet."""
+    top = [line for line in module.body if isinstance(line, cst.SimpleStatementLine)]
+    have = set()
+    for line in top:
+        for node in line.body:
+            if isinstance(node, cst.Import | cst.ImportFrom):
+                for name, as_name, is_dotted in aliases(node):
+                    have.add(
+                        as_name.split(".")[0] if is_dotted else as_name if name == as_name else ""
+                    )
+                    have.add(f"{name} as {as_name}")
+    lines = []
+    for name in sorted(needed):
+        if name not in have and f"{name} as {name}" not in have:
+            line = cst.parse_statement(f"import {name}", config=module.config_for_parsing)
+            lines.append(line)
+    if not lines:
+        return module
+    body = list(module.body)
+    place = _place(body)
+    return module.with_changes(body=[*body[:place], *lines, *body[place:]])
+
+
+def _place(body: Sequence[cst.CSTNode]) -> int:
+    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring."""
+    last_any, last_ours = 0, 0
+    for index, line in enumerate(body):
+        if not isinstance(line, cst.SimpleStatementLine):
+            continue
+        first = line.body[0]
+        if isinstance(first, cst.Import | cst.ImportFrom):
+            last_any = index + 1
+            if any(name.split(".")[0] in ("jax", "flax") for name, _, _ in aliases(first)):
+                last_ours = index + 1
+        elif (
+            isinstance(first, cst.Expr)
+            and index == 0
+            and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
+        ):
+            last_any = 1
+        elif last_any:
+            break
+    return last_ours or last_any

@@ -1,0 +1,109 @@
+"""What an expression may hold, as far as a rewriter cares: a small lattice.
+
+A `Kind` is a set of possibilities. Definition and optimizer have no method in common, so that a
+name which holds first the one and then the other is rewritten by the method that is used.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import libcst as cst
+
+DEFINITION = "definition"  # an OptimizerDef; a transformation after the rewrite
+OPTIMIZER = "optimizer"  # an Optimizer; a TrainState after the rewrite
+STATE = "state"  # an OptimizerState
+HYPER_PARAMS = "hyper_params"  # of a definition, or the list of them of a MultiOptimizer
+TRAVERSAL = "traversal"
+CLASS = "class"  # an optimizer class taken as a value
+CREATE = "create"  # the bound method
+FOREIGN = "foreign"  # an optimizer of another library
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the file, with some positional arguments bound already."""
+
+    node: cst.FunctionDef | cst.Lambda
+    bound: int = 0
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An instance of a class of the file."""
+
+    node: cst.ClassDef
+
+
+@dataclass(frozen=True)
+class Several:
+    """A tuple of known length."""
+
+    items: tuple["Kind", ...]
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list, dict or any other container, by what is in it."""
+
+    kind: "Kind"
+
+
+Kind = frozenset[str | Function | Instance | Several | Items]
+
+NOTHING: Kind = frozenset()
+_DEEPEST = 4
+
+
+def depth(kind: Kind) -> int:
+    """How deep tuples and containers are nested."""
+    inner = [k for atom in kind for k in _inside(atom)]
+    return 1 + max(map(depth, inner), default=0) if inner else 0
+
+
+def joined(kinds: Iterable[Kind]) -> Kind:
+    """All possibilities together; tuples of the same length are joined item by item."""
+    atoms = {atom for kind in kinds for atom in kind}
+    plain: set[str | Function | Instance | Several | Items] = {
+        atom for atom in atoms if not isinstance(atom, Several | Items)
+    }
+    tuples: dict[int, list[Several]] = {}
+    for atom in atoms:
+        if isinstance(atom, Several):
+            tuples.setdefault(len(atom.items), []).append(atom)
+    for group in tuples.values():
+        plain.add(
+            Several(tuple(joined(column) for column in zip(*(g.items for g in group), strict=True)))
+        )
+    containers = [atom.kind for atom in atoms if isinstance(atom, Items)]
+    if containers:
+        plain.add(Items(joined(containers)))
+    result = frozenset(plain)
+    # A program that nests without end must not keep the analysis going without end.
+    return result if depth(result) <= _DEEPEST else frozenset(a for a in plain if not _inside(a))
+
+
+def item(kind: Kind, index: int | None = None) -> Kind:
+    """What is in a container, at an index if it is a tuple and the index is known."""
+    found: list[Kind] = []
+    for atom in kind:
+        if isinstance(atom, Items):
+            found.append(atom.kind)
+        elif isinstance(atom, Several):
+            if index is None:
+                found += atom.items
+            elif -len(atom.items) <= index < len(atom.items):
+                found.append(atom.items[index])
+        elif atom in (HYPER_PARAMS, CLASS):
+            found.append(frozenset([atom]))
+    return joined(found)
+
+
+def only(atom: str) -> Kind:
+    """The kind with one possibility."""
+    return frozenset([atom])
+
+
+def _inside(atom: object) -> tuple[Kind, ...]:
+    if isinstance(atom, Several):
+        return atom.items
+    return (atom.kind,) if isinstance(atom, Items) else ()

@@ -1,0 +1,98 @@
+"""Which legacy name an expression refers to, through whatever imports and aliases."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import libcst as cst
+from libcst.metadata import ImportAssignment, Scope
+
+import legacy_optim
+from optax_bridge.correspondence import ENTRIES, Entry
+
+OPTIM = "flax.optim"
+
+# Class name -> entry of the correspondence.
+BY_CLASS: dict[str, Entry] = {entry.legacy.__name__: entry for entry in ENTRIES.values()}
+
+_EXPORTS = frozenset(legacy_optim.__all__)
+
+
+def dotted(node: cst.CSTNode) -> str | None:
+    """`a.b.c` of a chain of plain names; None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return None
+    return ".".join([node.value, *reversed(parts)])
+
+
+def canonical(name: str) -> str:
+    """The one name of what flax.optim exports from several modules: `flax.optim.Adam`."""
+    parts = name.split(".")
+    if name.startswith(f"{OPTIM}.") and parts[-1] in _EXPORTS:
+        return f"{OPTIM}.{parts[-1]}"
+    if name.startswith("flax.traverse_util.") and parts[-1] == "ModelParamTraversal":
+        return f"{OPTIM}.ModelParamTraversal"
+    return name
+
+
+class Names:
+    """Resolves expressions of one module to what they were imported as.
+
+    Args:
+      scopes: node -> scope, of LibCST's ScopeProvider.
+      module_scope: the global scope, for text that has no node: annotations in strings.
+    """
+
+    def __init__(self, scopes: Mapping[cst.CSTNode, Scope | None], module_scope: Scope | None):
+        self._scopes = scopes
+        self._module_scope = module_scope
+        self._found: dict[cst.CSTNode, str | None] = {}
+
+    def of(self, node: cst.CSTNode) -> str | None:
+        """The canonical dotted name that a name or a chain of attributes was imported as."""
+        if node not in self._found:
+            self._found[node] = self._resolve(node)
+        return self._found[node]
+
+    def entry(self, node: cst.CSTNode) -> Entry | None:
+        """The entry of the legacy optimizer class that an expression names."""
+        name = self.of(node)
+        if name is None or not name.startswith(f"{OPTIM}."):
+            return None
+        return BY_CLASS.get(name.removeprefix(f"{OPTIM}."))
+
+    def assignments(self, node: cst.Name) -> list[Any]:
+        """What binds a name, in the scope that it is found in."""
+        scope = self._scopes.get(node) or self._module_scope
+        return sorted(scope[node.value], key=lambda a: type(a).__name__) if scope else []
+
+    def _resolve(self, node: cst.CSTNode) -> str | None:
+        text = dotted(node)
+        if text is None:
+            return None
+        root = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        assert isinstance(root, cst.Name)
+        found = self.assignments(root)
+        if not found or not all(isinstance(a, ImportAssignment) for a in found):
+            return None
+        names = {q.name for a in found for q in _qualified(a, text)}
+        return canonical(names.pop()) if len(names) == 1 else None
+
+
+def _qualified(assignment: ImportAssignment, text: str) -> Any:
+    return assignment.get_qualified_names_for(text)
+
+
+@functools.cache
+def port_names(legacy: str, classes: frozenset[str]) -> frozenset[str]:
+    """What a legacy hyper-parameter is called in the ports of some optimizers, all if none."""
+    entries = [BY_CLASS[name] for name in classes or BY_CLASS]
+    return frozenset(
+        hp.port for entry in entries for hp in entry.hyper_params if hp.legacy == legacy
+    )

@@ -1,0 +1,90 @@
+"""Notebooks: the code cells as one module, and back.
+
+Magics and shell lines are no Python; they travel as comments. A cell that starts with `%%` stays
+out.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_CELL = "# optax-bridge-cell "
+_MAGIC = "pass  # optax-bridge-magic "
+_LINE = re.compile(r"^(\s*)([%!].*|.*\?{1,2})$")
+
+
+class NotANotebook(ValueError):
+    """The file is no notebook of a known form; says why."""
+
+
+@dataclass
+class Notebook:
+    """A notebook that was read.
+
+    Attributes:
+      code: its code cells as one module.
+    """
+
+    code: str
+    _document: dict[str, Any]
+    _cells: list[dict[str, Any]]
+    _text: str
+
+    def with_code(self, code: str) -> str:
+        """The notebook's file with other code in its cells; outputs and metadata stay."""
+        parts = re.split(rf"^{_CELL}\d+ *\n", code, flags=re.MULTILINE)
+        head, parts = parts[0], parts[1:]
+        if head.strip() or len(parts) != len(self._cells):
+            raise NotANotebook("the cells cannot be told apart any longer after the rewrite")
+        for cell, part in zip(self._cells, parts, strict=True):
+            source = _unmasked(part.removesuffix("\n"))
+            if source != _joined(cell["source"]):
+                as_list = isinstance(cell["source"], list)
+                cell["source"] = source.splitlines(keepends=True) if as_list else source
+        return _dumped(self._document, self._text)
+
+
+def read(text: str) -> Notebook:
+    """Reads a notebook.
+
+    Raises:
+      NotANotebook: it is not JSON, or has no cells.
+    """
+    try:
+        document = json.loads(text)
+        cells = [c for c in document["cells"] if c["cell_type"] == "code"]
+        cells = [c for c in cells if not _joined(c["source"]).lstrip().startswith("%%")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotANotebook(f"no notebook of format 4: {error}") from None
+    code = "".join(
+        f"{_CELL}{index}\n{_masked(_joined(cell['source']))}\n" for index, cell in enumerate(cells)
+    )
+    return Notebook(code, document, cells, text)
+
+
+def _joined(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _masked(source: str) -> str:
+    return "\n".join(_LINE.sub(_mask, line) for line in source.split("\n"))
+
+
+def _mask(match: re.Match[str]) -> str:
+    if match.group(2).lstrip().startswith("#"):
+        return match.group(0)
+    return f"{match.group(1)}{_MAGIC}{match.group(2)}"
+
+
+def _unmasked(source: str) -> str:
+    return source.replace(_MAGIC, "")
+
+
+def _dumped(document: dict[str, Any], like: str) -> str:
+    """The document in the layout of the text that it came from."""
+    match = re.match(r"\{\n( +|\t+)", like)
+    indent = match.group(1) if match else None
+    ascii_only = like.isascii() and "\\u" in like
+    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
+    return text + like[len(like.rstrip()) :]

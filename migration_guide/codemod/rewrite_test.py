@@ -1,0 +1,494 @@
+"""What the rules write, what they leave alone, and what they leave to a person."""
+
+import ast
+import textwrap
+
+import pytest
+
+from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.rewrite import Rewritten, rewrite, undefined
+
+IMPORTS = "import jax\nfrom flax import optim\n"
+
+
+def _rewritten(body: str, options: Options | None = None) -> Rewritten:
+    return rewrite(textwrap.dedent(body).lstrip("\n"), options or Options())
+
+
+def _body(code: str) -> str:
+    """Code without its imports."""
+    lines = [x for x in code.splitlines() if not x.startswith(("import ", "from "))]
+    return "\n".join(lines).strip()
+
+
+# One pair a case: `opt` is an optimizer and `d` a definition in all of them.
+SETUP = "d = optim.Adam(0.1)\nopt = d.create(p)\n"
+REWRITES = {
+    "target": ("x = opt.target", "x = opt.params"),
+    "target-item": ("x = opt.target['policy'].a", "x = opt.params['policy'].a"),
+    "apply": ("opt = opt.apply_gradient(g)", "opt = opt.apply_gradients(grads=g)"),
+    "apply-keyword": ("opt.apply_gradient(grads=g)", "opt.apply_gradients(grads=g)"),
+    "step": ("s = int(opt.state.step)", "s = int(opt.step)"),
+    "step-of-replicated": (
+        "s = opt.state.step[0]",
+        "s = opt.step[0]",
+    ),
+    "replace": ("opt = opt.replace(target=q)", "opt = opt.replace(params=q)"),
+    "definition": ("e = opt.optimizer_def", "e = opt.tx"),
+    "isinstance": ("isinstance(x, optim.Optimizer)", "isinstance(x, optax_bridge.TrainState)"),
+    "annotation": (
+        "def f(o: optim.Optimizer): return o.target",
+        "def f(o: optax_bridge.TrainState): return o.params",
+    ),
+    "annotation-string": (
+        "def f(o: 'optim.Optimizer'): return o.target",
+        "def f(o: 'optax_bridge.TrainState'): return o.params",
+    ),
+    "annotation-definition": (
+        "def f(o: optim.OptimizerDef): return o.create(p)",
+        "def f(o: optax.GradientTransformation): "
+        "return optax_bridge.TrainState.create(apply_fn=None, params=p, tx=o)",
+    ),
+    "through-tuple": ("a, (b, *c) = 1, (opt, 2)\nb.target", "a, (b, *c) = 1, (opt, 2)\nb.params"),
+    "through-dict": ("m = {'a': opt}\nm['a'].target", "m = {'a': opt}\nm['a'].params"),
+    "through-loop": ("for o in [opt]:\n    o.target", "for o in [opt]:\n    o.params"),
+    "through-zip": (
+        "for o, q in zip([opt], ps):\n    o.target",
+        "for o, q in zip([opt], ps):\n    o.params",
+    ),
+    "through-field": ("s.opt = opt\ns.opt.target", "s.opt = opt\ns.opt.params"),
+    "through-keyword": (
+        "s = State(optimizer=opt)\ns.optimizer.target",
+        "s = State(optimizer=opt)\ns.optimizer.params",
+    ),
+    "through-return": (
+        "def f():\n    return opt, 1\nf()[0].target",
+        "def f():\n    return opt, 1\nf()[0].params",
+    ),
+    "through-jit": (
+        "@jax.jit\ndef f(o): return o.target\nf(opt)",
+        "@jax.jit\ndef f(o): return o.params\nf(opt)",
+    ),
+    "through-pmap-name": (
+        "def f(o): return o, o.target\npf = jax.pmap(f)\no2, _ = pf(opt)\no2.target",
+        "def f(o): return o, o.params\npf = jax.pmap(f)\no2, _ = pf(opt)\no2.params",
+    ),
+    "through-lambda": ("(lambda o: o.target)(opt)", "(lambda o: o.params)(opt)"),
+    "through-tree-map": (
+        "o = jax.tree_map(lambda x: x[0], opt)\no.target",
+        "o = jax.tree.map(lambda x: x[0], opt)\no.params",
+    ),
+    "through-conditional": (
+        "o = opt if x else None\no.target",
+        "o = opt if x else None\no.params",
+    ),
+    "through-walrus": ("if (o := opt): o.target", "if (o := opt): o.params"),
+    "by-use": (
+        "def f(o, g):\n    o = o.apply_gradient(g)\n    return o.target",
+        "def f(o, g):\n    o = o.apply_gradients(grads=g)\n    return o.params",
+    ),
+    "definition-by-use": (
+        "def f(e, q):\n    o = e.create(q)\n    return o.apply_gradient(q)",
+        "def f(e, q):\n"
+        "    o = optax_bridge.TrainState.create(apply_fn=None, params=q, tx=e)\n"
+        "    return o.apply_gradients(grads=q)",
+    ),
+    "by-use-of-a-field": (
+        "def f(s, g):\n    s.q.target\n    return s.q.apply_gradient(g)",
+        "def f(s, g):\n    s.q.params\n    return s.q.apply_gradients(grads=g)",
+    ),
+    "compute-gradient": (
+        "l, g = opt.compute_gradient(f)",
+        "l, g = jax.value_and_grad(f)(opt.params)",
+    ),
+    "compute-gradient-aux": (
+        "l, a, g = opt.compute_gradient(f)",
+        "(l, a), g = jax.value_and_grad(f, has_aux=True)(opt.params)",
+    ),
+    "optimize": (
+        "opt, l = opt.optimize(f)",
+        "l, grads = jax.value_and_grad(f)(opt.params)\nopt = opt.apply_gradients(grads=grads)",
+    ),
+    "state-dict": ("opt.state_dict()", "flax.serialization.to_state_dict(opt)"),
+    "restore-state": (
+        "opt.restore_state(x)",
+        "flax.serialization.from_state_dict(opt, x)",
+    ),
+    "unreplicate": ("opt.unreplicate()", "flax.jax_utils.unreplicate(opt)"),
+    "jit-create": (
+        "jax.jit(d.create, backend='cpu')(p)",
+        "jax.jit(lambda params: optax_bridge.TrainState.create("
+        "apply_fn=None, params=params, tx=d), backend='cpu')(p)",
+    ),
+    "focus": (
+        "o = d.create(p, focus=t)",
+        "o = optax_bridge.TrainState.create("
+        "apply_fn=None, params=p, tx=optax_bridge.multi_optimizer((t, d)))",
+    ),
+    "tree-multimap": (
+        "jax.tree_util.tree_multimap(f, a, b)",
+        "jax.tree.map(f, a, b)",
+    ),
+    "index-update": (
+        "jax.ops.index_update(a + b, jax.ops.index[1:, 0], y)",
+        "(a + b).at[1:, 0].set(y)",
+    ),
+    "index-add": ("jax.ops.index_add(a, i, y)", "a.at[i].add(y)"),
+    "host": ("jax.host_id()", "jax.process_index()"),
+    "dynamic-scale": (
+        "optim.dynamic_scale.DynamicScale()",
+        "flax.training.dynamic_scale.DynamicScale()",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REWRITES, ids=str)
+def test_rewrites(case: str):
+    before, after = REWRITES[case]
+    result = _rewritten(IMPORTS + SETUP + before)
+    assert result.refused == ""
+    assert [m for m in result.messages if m.by_hand] == []
+    expected = (
+        "d = optax.adam(learning_rate=0.1, b1=0.9, b2=0.999, eps=1e-08)\n"
+        "opt = optax_bridge.TrainState.create(apply_fn=None, params=p, tx=d)\n" + after
+    )
+    assert _body(result.code) == expected
+    assert "flax import optim" not in result.code
+
+
+CONSTRUCTORS = {
+    "positional": (
+        "optim.Momentum(lr, 0.5)",
+        "optax.sgd(learning_rate=lr, momentum=0.5, nesterov=False)",
+    ),
+    "mixed": (
+        "optim.Adam(1e-3, weight_decay=wd)",
+        "optax.adamw(learning_rate=1e-3, weight_decay=wd, b1=0.9, b2=0.999, eps=1e-08)",
+    ),
+    "no-decay": (
+        "optim.Adam(1e-3, weight_decay=0)",
+        "optax.adam(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-08)",
+    ),
+    "momentum-keeps-its-default": (
+        "optim.Momentum(0.1)",
+        "optax.sgd(learning_rate=0.1, momentum=0.9, nesterov=False)",
+    ),
+    "coupled-decay": (
+        "optim.Momentum(0.1, weight_decay=0.01)",
+        "optax.chain(optax.add_decayed_weights(0.01), "
+        "optax.sgd(learning_rate=0.1, momentum=0.9, nesterov=False))",
+    ),
+    "no-rate": ("optim.Momentum(beta=0.8)", "optax_bridge.momentum(decay=0.8)"),
+    "no-stock-equal": ("optim.LAMB(lr, beta2=0.9)", "optax_bridge.lamb(learning_rate=lr, b2=0.9)"),
+    "adagrad": ("optim.Adagrad(0.1)", "optax_bridge.adagrad(learning_rate=0.1)"),
+    "nested": (
+        "optim.WeightNorm(optim.GradientDescent(0.1), 0.5)",
+        "optax_bridge.weight_norm(inner=optax.sgd(learning_rate=0.1), wn_decay=0.5)",
+    ),
+    "groups": (
+        "optim.MultiOptimizer((a, optim.GradientDescent(0.1)), *more)",
+        "optax_bridge.multi_optimizer((a, optax.sgd(learning_rate=0.1)), *more)",
+    ),
+    "traversal": (
+        "optim.ModelParamTraversal(lambda path, _: 'w' in path)",
+        "optax_bridge.path_mask(lambda path, _: 'w' in path)",
+    ),
+    "comments-stay": (
+        "optim.GradientDescent(\n    0.1,  # found by search\n)",
+        "optax.sgd(\n    learning_rate=0.1,  # found by search\n)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONSTRUCTORS, ids=str)
+def test_constructors(case: str):
+    before, after = CONSTRUCTORS[case]
+    result = _rewritten(f"{IMPORTS}x = {before}\n")
+    assert result.messages == ()
+    assert _body(result.code) == f"x = {after}"
+
+
+def test_exact_writes_legacy_arithmetic():
+    result = _rewritten(IMPORTS + "x = optim.Adam(lr, beta1=0.8)", Options(exact=True))
+    assert _body(result.code) == "x = optax_bridge.adam(learning_rate=lr, b1=0.8)"
+
+
+def test_a_rate_per_call_needs_the_exact_port():
+    code = IMPORTS + SETUP + "opt = opt.apply_gradient(g, learning_rate=fn(opt.state.step))"
+    body = _body(_rewritten(code).code)
+    assert "d = optax_bridge.adam(learning_rate=0.1)" in body
+    assert "opt.apply_gradients(grads=g, learning_rate=fn(opt.step))" in body
+
+
+IMPORT_FORMS = {
+    "from-flax": "from flax import optim\nD = optim.Adam\n",
+    "alias": "from flax import optim as o\nD = o.Adam\n",
+    "module": "import flax.optim\nD = flax.optim.Adam\n",
+    "package": "import flax\nD = flax.optim.Adam\n",
+    "module-alias": "import flax.optim as fo\nD = fo.Adam\n",
+    "name": "from flax.optim import Adam\nD = Adam\n",
+    "name-alias": "from flax.optim import Adam as A\nD = A\n",
+    "submodule": "from flax.optim.adam import Adam\nD = Adam\n",
+    "submodule-module": "from flax.optim import adam\nD = adam.Adam\n",
+    "parentheses": "from flax import (\n    optim,\n    struct,\n)\nD = optim.Adam\nstruct\n",
+}
+
+
+@pytest.mark.parametrize("form", IMPORT_FORMS, ids=str)
+def test_import_forms(form: str):
+    code = IMPORT_FORMS[form].replace("D = ", "x = ").replace("Adam\n", "Adam(1.0)\n")
+    code = code.replace("import Adam(1.0)", "import Adam").replace("x = A\n", "x = A(1.0)\n")
+    result = _rewritten(code)
+    assert "x = optax.adam(learning_rate=1.0, b1=0.9, b2=0.999, eps=1e-08)" in result.code
+    assert "optim" not in result.code
+    assert ("import flax" in result.code) is False
+    assert "import optax\n" in result.code
+
+
+NO_OPS = {
+    "torch": "from torch import optim\nopt = optim.Adam(m.parameters())\nopt.target\n",
+    "local-optim": (
+        "from flax import struct\ndef f(optim):\n    return optim.Adam(0.1).create(p).target\n"
+    ),
+    "optim-reassigned": "import mine\noptim = mine.optim\nx = optim.Adam(1).create(p).target\n",
+    "own-class": (
+        "class Opt:\n    def apply_gradient(self, g): return self\n"
+        "def f(o, g): return o.apply_gradient(g).target\n"
+    ),
+    "own-instance": (
+        "class Opt:\n    def apply_gradient(self, g): return self\n"
+        "o = Opt()\no.apply_gradient(1)\no.target\n"
+    ),
+    "target-network": "def f(agent): return agent.target, agent.critic.target\n",
+    "dataset-target": "for batch in data:\n    batch.target\n",
+    "optax": "import optax\nopt = optax.adam(1.0)\ns = opt.init(p)\n",
+    "flax-train-state": "state = state.apply_gradients(grads=g)\nstate.step\n",
+    "other-replace": "x = text.replace(target='a')\n",
+    "state-of-others": "env.state.step\n",
+    "tree-util": "import jax\njax.tree_util.tree_map(f, x)\njax.tree.map(f, x)\n",
+    "own-tree-map": "def tree_map(f, x): ...\ntree_map(f, x)\n",
+    "create-of-others": "User.objects.create(name='a')\n",
+    "string": "x = 'optim.Adam(0.1)'\n# optim.Adam\n",
+    "keyword": "f(optim=1, target=2)\n",
+    "empty": "",
+    "comment-only": "# nothing\n",
+    "star": "from flax import *\nx = optim.Adam(1)\n",
+    "nn": "import flax.linen as nn\nclass M(nn.Module):\n    target: int\n",
+    "hyper-params-of-others": "x.hyper_params.learning_rate\n",
+    "compute-gradient-of-others": "l, g = model.compute_gradient(f)\n",
+    "optimize-of-others": "study.optimize(objective, n_trials=3)\n",
+    "index-of-others": "import pandas as jax_\njax_.ops.index_update(a, b, c)\n",
+    "keras": (
+        "from tensorflow import keras\nopt = keras.optimizers.Adam(1)\nopt.apply_gradient(g)\n"
+    ),
+    "self-apply": "class A(Base):\n    def f(self, g):\n        return self.apply_gradient(g)\n",
+    "relative-optim": "from . import optim\nx = optim.Adam(1).create(p).target\n",
+    "try-import": (
+        "try:\n    from flax import optim\nexcept ImportError:\n    optim = None\n"
+        "x = optim.Adam(1)\n"
+    ),
+    "unpickled": "opt = load()\nopt.target\n",
+    "nothing-flax": "class A:\n    target = 1\nA.target\n",
+}
+
+
+@pytest.mark.parametrize("case", NO_OPS, ids=str)
+def test_leaves_alone(case: str):
+    result = rewrite(NO_OPS[case], Options())
+    assert (result.code, result.refused) == (NO_OPS[case], "")
+
+
+BY_HAND = {
+    "getattr": ("x = getattr(optim, name)(0.1)", "chosen at run time"),
+    "class-as-value": ("table = {'adam': optim.Adam}", "chosen at run time"),
+    "module-as-value": ("f(optim)", "chosen at run time"),
+    "star-star": ("x = optim.Adam(**kw)", "write out the arguments"),
+    "wrong-argument": ("x = optim.Adam(momentum=1)", "write out the arguments"),
+    "overrides": ("optim.Adam(1.0).create(p).apply_gradient(g, **kw)", "write out which"),
+    "moments": ("optim.Adam(1.0).create(p).state.param_states", "split up"),
+    "replace-state": ("optim.Adam(1.0).create(p).replace(state=s)", "parts of the TrainState"),
+    "replicate": ("optim.Adam(1.0).create(p).replicate()", "pmean"),
+    "by-hand-optimizer": ("o = optim.Optimizer(d, s, t)", "built by hand"),
+    "by-hand-state": ("o = optim.OptimizerState(0, s)", "built by hand"),
+    "unknown-origin": ("o = Thing()\no.apply_gradient(g)", "Nothing here says so"),
+    "gradient-not-unpacked": (
+        "r = optim.Adam(1.0).create(p).compute_gradient(f)",
+        "value_and_grad",
+    ),
+    "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
+}
+
+
+@pytest.mark.parametrize("case", BY_HAND, ids=str)
+def test_left_to_a_person_with_one_comment(case: str):
+    before, expected = BY_HAND[case]
+    code = f"{IMPORTS}\n\ndef main():\n    " + before.replace("\n", "\n    ") + "\n"
+    result = rewrite(code, Options())
+    assert result.refused == ""
+    (message,) = [m for m in result.messages if m.by_hand]
+    assert expected in message.text
+    assert code.splitlines()[message.line - 1].strip() in before
+    assert result.code.count(PREFIX) == 1
+    again = rewrite(result.code, Options())
+    assert again.code == result.code
+
+
+def test_imports_that_are_still_needed_stay():
+    result = rewrite(f"{IMPORTS}x = getattr(optim, name)\ny = optim.Adam(1.0)\n", Options())
+    assert "from flax import optim" in result.code
+    assert "optax.adam" in result.code
+
+
+def test_an_own_definition_is_wrapped():
+    result = _rewritten("""
+        from flax import optim
+        class Mine(optim.OptimizerDef):
+            def init_state(self, params):
+                return optim.OptimizerState(0, params)
+        opt = Mine(0.1).create(p)
+        """)
+    assert "class Mine(legacy_optim.OptimizerDef):" in result.code
+    assert "return legacy_optim.OptimizerState(0, params)" in result.code
+    assert "tx=optax_bridge.wrap_definition(Mine(0.1))" in result.code
+
+
+def test_a_taken_name_is_refused_whole():
+    code = f"{IMPORTS}optax = 1\nx = optim.Adam(1.0)\n"
+    result = rewrite(code, Options())
+    assert result.code == code
+    assert "'optax' is something else here" in result.refused
+
+
+def test_comments_above_a_removed_import_stay():
+    code = "import jax\n# The optimizers.\nfrom flax import optim\n\n# The run.\nx = 1\n"
+    assert rewrite(code, Options()).code == "import jax\n# The optimizers.\n\n# The run.\nx = 1\n"
+
+
+def test_an_init_file_may_import_for_others():
+    code = "from flax.optim import Adam\n"
+    result = rewrite(code, Options(), stem="__init__")
+    assert "from flax.optim import Adam" in result.code
+    assert "does anyone import this" in result.messages[0].text
+
+
+def test_rename_where_every_use_is_an_optimizer():
+    code = f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n"
+    result = rewrite(code, Options(rename=True))
+    assert "state = optax_bridge.TrainState" in result.code
+    assert "print(state.params)" in result.code
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "state = 1",
+        "f(optimizer=optimizer)",
+        "class C:\n    optimizer: int",
+        "def f(optimizer): return 1\nf(3)",
+    ],
+    ids=["taken", "keyword", "field", "something-else"],
+)
+def test_rename_refuses(more: str):
+    code = f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n{more}\n"
+    assert "optimizer = optax_bridge.TrainState" in rewrite(code, Options(rename=True)).code
+
+
+def test_saving_is_noted():
+    code = f"{IMPORTS}from flax.training import checkpoints\no = optim.Adam(1.0).create(p)\n"
+    result = rewrite(code + "checkpoints.save_checkpoint(folder, o, 1)\n", Options())
+    assert ["optax-bridge convert" in m.text for m in result.messages] == [True]
+
+
+def test_dropped_replace_is_noted():
+    code = f"{IMPORTS}o = optim.Adam(1.0).create(p)\no.target.replace(params=q)\n"
+    assert "did nothing" in rewrite(code, Options()).messages[0].text
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x = y", {"y"}),
+        ("def f():\n    return z\n", {"z"}),
+        ("import a.b\na\n", set()),
+        ("def f(x): return x\nclass C: pass\nf, C\n", set()),
+        ("[i for i in range(3)]\n", set()),
+        ("def f():\n    global g\n    g = 1\ng\n", set()),
+    ],
+    ids=["module", "function", "import", "definitions", "comprehension", "global"],
+)
+def test_undefined(code: str, expected: set[str]):
+    ast.parse(code)
+    assert undefined(code) == expected
+
+
+SCHEDULED = """\
+import jax
+from flax import optim
+def fn(step): return 0.1 / (1 + step)
+d = optim.Momentum(beta=0.5)
+def f(opt, g):
+    lr = fn(opt.state.step)
+    return opt.apply_gradient(g, learning_rate=lr), lr
+f(d.create(p), g)
+"""
+
+
+def test_a_rate_from_the_step_becomes_a_schedule():
+    code = rewrite(SCHEDULED, Options()).code
+    assert "d = optax_bridge.momentum(learning_rate=fn, decay=0.5)" in code
+    assert "return opt.apply_gradients(grads=g), lr" in code
+    assert "lr = fn(opt.step)" in code
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("opt.state.step)", "opt.state.step + 1)"),
+        ("fn(opt.state.step)", "fn(other.state.step)"),
+        ("beta=0.5", "0.2, beta=0.5"),
+        ("    return opt", "    lr = lr * 2\n    return opt"),
+        ("    lr =", "    opt = g(opt)\n    lr ="),
+        ("def fn(step)", "fn = None\ndef fn(step)"),
+        ("d = optim", "e = optim.Adam()\nd = optim"),
+        ("f(d.create", "d.create(p).apply_gradient(g)\nf(d.create"),
+        ("f(d.create", "getattr(optim, n)\nf(d.create"),
+    ],
+    ids=[
+        "shifted",
+        "another-optimizer",
+        "own-rate",
+        "changed",
+        "reassigned",
+        "two-functions",
+        "two-definitions",
+        "two-steps",
+        "run-time",
+    ],
+)
+def test_a_rate_stays_an_argument_where_it_may_differ(old: str, new: str):
+    code = rewrite(SCHEDULED.replace(old, new, 1), Options()).code
+    assert "learning_rate=fn" not in code
+    assert "learning_rate=lr), lr" in code
+
+
+def test_inside_an_own_definition_everything_stays_legacy():
+    result = _rewritten("""
+        from flax import optim
+        class Wrapper(optim.OptimizerDef):
+            def __init__(self, wrapped):
+                self.wrapped = wrapped
+            def apply_gradient(self, hyper_params, params, state, grads):
+                return self.wrapped.apply_gradient(hyper_params, params, state, grads)
+        """)
+    assert "self.wrapped.apply_gradient(hyper_params, params, state, grads)" in result.code
+    assert result.messages == ()
+
+
+def test_a_name_that_may_be_another_librarys_is_left_to_a_person():
+    code = (
+        "import torch\nfrom flax import optim\n"
+        "opt = optim.Adam(1.0).create(p) if x else torch.optim.Adam(p)\nopt.apply_gradient(g)\n"
+    )
+    result = rewrite(code, Options())
+    assert "opt.apply_gradient(g)" in result.code
+    assert [m.line for m in result.messages] == [4]

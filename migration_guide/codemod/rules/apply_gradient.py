@@ -1,0 +1,78 @@
+"""`optimizer.apply_gradient(g)` becomes `optimizer.apply_gradients(grads=g)`.
+
+Before:
+
+    optimizer = optimizer.apply_gradient(grad, learning_rate=lr)
+    hps = [hp.replace(learning_rate=lr) for hp in optimizer.optimizer_def.hyper_params]
+    optimizer = optimizer.apply_gradient(grad, hyper_params=hps)
+
+After:
+
+    optimizer = optimizer.apply_gradients(grads=grad, learning_rate=lr)
+    hps = [{"learning_rate": lr} for hp in optimizer.tx.inner]
+    optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
+
+Per-call values keep working with this project's transformations, under the names of Optax; the rule
+for constructors chooses those wherever a step gives one. `**overrides` can hold any of the legacy
+names, so they are left for a person.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context, keyword, with_keyword
+from migration_guide.codemod.kinds import OPTIMIZER
+from migration_guide.codemod.rules.hyper_params import as_overrides, port_name
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    if not isinstance(original.func, cst.Attribute) or original.func.attr.value != "apply_gradient":
+        return None
+    holder = original.func.value
+    if not context.is_optimizer(holder):
+        kind = context.analysis.kind(holder)
+        if (not kind or OPTIMIZER in kind) and not _is_own(context, holder):
+            context.by_hand(
+                original,
+                "is this an optimizer of flax.optim? Nothing here says so; if it is, "
+                "annotate it as optax_bridge.TrainState and use .params, .step and "
+                ".apply_gradients(grads=...)",
+            )
+        return None
+    assert isinstance(updated.func, cst.Attribute)
+    args = [
+        _argument(context, index, old, new)
+        for index, (old, new) in enumerate(zip(original.args, updated.args, strict=True))
+    ]
+    if None in args:
+        context.by_hand(
+            original,
+            "write out which hyper-parameters this step overrides: "
+            ".apply_gradients(grads=..., learning_rate=...), with the names of optax_bridge's "
+            "transformation",
+        )
+        return None
+    func = updated.func.with_changes(attr=cst.Name("apply_gradients"))
+    return updated.with_changes(func=func, args=[arg for arg in args if arg is not None])
+
+
+def _argument(context: Context, index: int, old: cst.Arg, new: cst.Arg) -> cst.Arg | None:
+    if old.star:
+        return None
+    if old.keyword is None or old.keyword.value == "grads":
+        return with_keyword(new, "grads") if index == 0 or old.keyword is not None else None
+    if old.keyword.value == "hyper_params":
+        single = as_overrides(context, old.value, new.value)
+        if single is None:
+            return new
+        return keyword(*single).with_changes(comma=new.comma) if isinstance(single, tuple) else None
+    name = port_name(context, old.keyword.value)
+    return None if name is None else with_keyword(new, name)
+
+
+def _is_own(context: Context, holder: cst.BaseExpression) -> bool:
+    """Whether this is known to be another class's method, `self` of one's own class included."""
+    own = context.analysis.own_classes or context.analysis.project.own_apply_gradient
+    return bool(own) or (isinstance(holder, cst.Name) and holder.value in ("self", "cls", "super"))

@@ -1,0 +1,97 @@
+"""`optimizer.compute_gradient(loss_fn)` becomes `jax.value_and_grad(loss_fn)(optimizer.params)`.
+
+Before:
+
+    loss, grad = optimizer.compute_gradient(loss_fn)
+    loss, aux, grad = optimizer.compute_gradient(loss_fn)
+
+After:
+
+    loss, grad = jax.value_and_grad(loss_fn)(optimizer.params)
+    (loss, aux), grad = jax.value_and_grad(loss_fn, has_aux=True)(optimizer.params)
+
+Whether there is auxiliary output shows in the names that take the result. Where it is not taken
+apart on the spot, it is left for a person.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context, attribute
+
+NAMES = ("compute_gradient", "compute_gradients")
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> cst.SimpleStatementLine | None:
+    """See the module."""
+    call, targets = unpacked(original)
+    if call is None or not _applies(context, call) or len(call.args) != 1 or call.args[0].keyword:
+        return None
+    assign = updated.body[0]
+    if targets is None or len(targets) not in (2, 3) or not isinstance(assign, cst.Assign):
+        return None
+    new_call = assign.value
+    assert isinstance(new_call, cst.Call) and isinstance(new_call.func, cst.Attribute)
+    value = value_and_grad(context, new_call.args[0].value, new_call.func.value, len(targets) == 3)
+    new = assign.with_changes(value=value)
+    if len(targets) == 3:
+        pair = cst.Tuple([cst.Element(targets[0]), cst.Element(targets[1])])
+        both = cst.Tuple([cst.Element(pair), cst.Element(targets[2])], lpar=[], rpar=[])
+        new = new.with_changes(targets=[cst.AssignTarget(both)])
+    return updated.with_changes(body=[new])
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """Where the result is not taken apart on the spot."""
+    del updated
+    if not _applies(context, original):
+        return None
+    call, targets = unpacked(context.statement(original))
+    if call is not original or targets is None or len(targets) not in (2, 3):
+        context.by_hand(
+            original,
+            "jax.value_and_grad(loss_fn)(optimizer.params), with has_aux=True if the loss "
+            "function returns more",
+        )
+    return None
+
+
+def unpacked(
+    statement: cst.CSTNode,
+) -> tuple[cst.Call | None, list[cst.BaseExpression] | None]:
+    """The call on the right of `a, b = f(...)`, and a and b; None for what is not so."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None, None
+    assign = statement.body[0]
+    if not isinstance(assign, cst.Assign) or not isinstance(assign.value, cst.Call):
+        return None, None
+    target = assign.targets[0].target
+    if len(assign.targets) != 1 or not isinstance(target, cst.Tuple):
+        return assign.value, None
+    if any(isinstance(e, cst.StarredElement) for e in target.elements):
+        return assign.value, None
+    return assign.value, [e.value for e in target.elements]
+
+
+def value_and_grad(
+    context: Context, loss_fn: cst.BaseExpression, holder: cst.BaseExpression, aux: bool
+) -> cst.Call:
+    """`jax.value_and_grad(loss_fn)(holder.params)`."""
+    has_aux = context.source("f(has_aux=True)")
+    assert isinstance(has_aux, cst.Call)
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    args = [cst.Arg(loss_fn, comma=comma), has_aux.args[0]] if aux else [cst.Arg(loss_fn)]
+    function = cst.Call(context.dotted("jax.value_and_grad"), args)
+    return cst.Call(function, [cst.Arg(attribute(holder, "params"))])
+
+
+def _applies(context: Context, call: cst.Call) -> bool:
+    func = call.func
+    return (
+        isinstance(func, cst.Attribute)
+        and func.attr.value in NAMES
+        and context.is_optimizer(func.value)
+    )

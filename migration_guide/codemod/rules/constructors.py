@@ -1,0 +1,188 @@
+"""`optim.Adam(...)` and its like become Optax, as the correspondence has it.
+
+Before:
+
+    definition = optim.Adam(1e-3, weight_decay=wd)
+    definition = optim.Momentum(beta=0.9)  # the rate is given at each step
+
+After:
+
+    definition = optax.adamw(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-08, weight_decay=wd)
+    definition = optax_bridge.momentum()
+
+What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical
+or differs in rounding alone, else (and with `--exact`, and where steps override hyper-parameters)
+this project's transformation in legacy arithmetic.
+"""
+
+import ast
+import inspect
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context, comments_in, keyword, separated, with_keyword
+from migration_guide.codemod.names import OPTIM
+from optax_bridge.correspondence import Call, Entry, UnsupportedSetting, Verdict
+from optax_bridge.recipe import Setting, Source, imports, render
+
+_WRAP = (
+    "an optimizer chosen at run time: keep it as it is with `import legacy_optim` in "
+    "place of flax.optim, and "
+    "wrap the definition: optax_bridge.from_legacy(...)"
+)
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    entry = context.analysis.names.entry(original.func)
+    if entry is None or context.legacy_class(original):
+        if entry is None and _is_lookup(context, original):
+            context.by_hand(original, _WRAP)
+        return None
+    given = _given(entry, original, updated)
+    if given is None:
+        context.by_hand(
+            original,
+            f"write out the arguments of {entry.legacy.__name__}: what is in * and ** decides "
+            f"which Optax "
+            "optimizer is its equal; or wrap it: optax_bridge.from_legacy(...)",
+        )
+        return None
+    values = {name: _value(context, arg) for name, arg in given.items()}
+    if any(hp.variadic for hp in entry.hyper_params):
+        recipe = Call(entry.port, tuple(_value(context, arg) for arg in updated.args))
+        new = updated.with_changes(func=context.dotted(recipe.target))
+    else:
+        recipe, places = _recipe(context, entry, entry.defaults() | values)
+        new = _in_place(context, updated, recipe, places, given)
+    if new is None:
+        new = context.source(render(recipe)).with_changes(lpar=updated.lpar, rpar=updated.rpar)
+    context.needed.update(module.split(".")[0] for module in imports(recipe))
+    context.keep_comments(original, new)
+    return new
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """A class that is not called: in an annotation it is a transformation, elsewhere a value."""
+    del updated
+    above = context.parent(original)
+    if context.name(original) == OPTIM:
+        getattr_of_module = isinstance(above, cst.Arg) and _is_getattr(context.parent(above))
+        if isinstance(above, cst.Arg) and not getattr_of_module:
+            context.by_hand(original, _WRAP)
+        return None
+    if context.analysis.names.entry(original) is None or context.legacy_class(original):
+        return None
+    if context.in_annotation(original):
+        return context.dotted("optax.GradientTransformation")
+    called = isinstance(above, cst.Call) and above.func is original
+    is_base = isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef)
+    if not called and not is_base:
+        context.by_hand(original, _WRAP)
+    return None
+
+
+def _recipe(
+    context: Context, entry: Entry, settings: dict[str, object]
+) -> tuple[Call, dict[str, str]]:
+    """The recipe, and under which of its keywords each legacy setting stands."""
+    if not (context.options.exact or context.rate_per_call):
+        try:
+            recipe, claim = entry.stock_recipe(settings)
+        except UnsupportedSetting:
+            pass
+        else:
+            if claim.verdict is not Verdict.DIFFERENT:
+                variant = next(variant for variant in entry.stock if variant.fits(settings))
+                slots = variant.recipe.kwargs.items()
+                return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
+    return entry.exact_recipe(settings), {hp.legacy: hp.port for hp in entry.hyper_params}
+
+
+def _given(entry: Entry, original: cst.Call, updated: cst.Call) -> dict[str, cst.Arg] | None:
+    """Legacy name -> argument; None if that cannot be told or the call is wrong."""
+    names = [hp.legacy for hp in entry.hyper_params]
+    if any(hp.variadic for hp in entry.hyper_params):
+        fine = all(arg.keyword is None and arg.star != "**" for arg in original.args)
+        return {} if fine else None
+    given: dict[str, cst.Arg] = {}
+    for index, arg in enumerate(updated.args):
+        if arg.star or (arg.keyword is None and index >= len(names)):
+            return None
+        name = arg.keyword.value if arg.keyword is not None else names[index]
+        if name not in names or name in given:
+            return None
+        given[name] = arg
+    required = [hp.legacy for hp in entry.hyper_params if hp.default is inspect.Parameter.empty]
+    return given if all(name in given for name in required) else None
+
+
+def _value(context: Context, arg: cst.Arg) -> object:
+    """A literal as its value, which decides between recipes; anything else as its source."""
+    text = arg.star + context.analysis.module.code_for_node(arg.value).strip()
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return Source(text)
+
+
+def _in_place(
+    context: Context,
+    updated: cst.Call,
+    recipe: Call,
+    places: dict[str, str],
+    given: dict[str, cst.Arg],
+) -> cst.Call | None:
+    """The call with its own arguments renamed, layout and comments kept; None if it cannot be."""
+    if recipe.args or any(isinstance(value, Call) for value in recipe.kwargs.values()):
+        return None
+    rest = dict(recipe.kwargs)
+    args = []
+    for name, arg in given.items():
+        port = places.get(name)
+        if port in rest:
+            args.append(with_keyword(arg, port))
+            del rest[port]
+    added = [keyword(name, context.source(render(value))) for name, value in rest.items()]
+    given_last = updated.args[-1] if updated.args else None
+    everything = [*args, *added]
+    if given_last is not None and everything:
+        # What follows the last argument, a line break before the bracket say, follows the last one
+        # still.
+        if added and args and isinstance(args[-1].comma, cst.Comma):
+            if comments_in(args[-1].comma):
+                return None
+            everything[len(args) - 1] = args[-1].with_changes(comma=_between(args))
+        elif added and args:
+            everything[len(args) - 1] = args[-1].with_changes(
+                whitespace_after_arg=cst.SimpleWhitespace("")
+            )
+        everything[-1] = everything[-1].with_changes(
+            comma=given_last.comma, whitespace_after_arg=given_last.whitespace_after_arg
+        )
+    return updated.with_changes(func=context.dotted(recipe.target), args=separated(everything))
+
+
+def _between(args: list[cst.Arg]) -> cst.Comma:
+    """The comma, with its line break, that this call has between its arguments."""
+    for arg in args[:-1]:
+        if isinstance(arg.comma, cst.Comma) and not comments_in(arg.comma):
+            return arg.comma
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+def _is_lookup(context: Context, node: cst.Call) -> bool:
+    """`getattr(flax.optim, name)`."""
+    return _is_getattr(node) and bool(node.args) and context.name(node.args[0].value) == OPTIM
+
+
+def _is_getattr(node: cst.CSTNode | None) -> bool:
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Name)
+        and node.func.value == "getattr"
+    )

@@ -1,0 +1,93 @@
+"""`definition.create(params)` becomes `TrainState.create(params=params, tx=definition)`.
+
+Before:
+
+    optimizer = definition.create(params)
+    optimizer = definition.create(params, focus=traversal)
+    optimizer = jax.jit(definition.create, backend="cpu")(params)
+
+After:
+
+    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=definition)
+    optimizer = optax_bridge.TrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.multi_optimizer((traversal, definition))
+    )
+    optimizer = jax.jit(
+        lambda params: optax_bridge.TrainState.create(apply_fn=None, params=params, tx=definition),
+        backend="cpu"
+    )(params)
+
+The optimizer keeps its place and its name. A focus is a group of its own; all other leaves stay as
+they are.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    func = original.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "create":
+        return None
+    if not context.is_definition(func.value) or context.legacy_class(original):
+        return None
+    assert isinstance(updated.func, cst.Attribute)
+    tx = updated.func.value
+    params, focus = None, None
+    for arg in updated.args:
+        name = arg.keyword.value if arg.keyword is not None else ("focus" if params else "target")
+        if arg.star or name not in ("target", "focus"):
+            context.by_hand(
+                original, "optax_bridge.TrainState.create(apply_fn=None, params=..., tx=...)"
+            )
+            return None
+        params, focus = (arg, focus) if name == "target" else (params, arg)
+    if params is None:
+        return None
+    if focus is not None and not (
+        isinstance(focus.value, cst.Name) and focus.value.value == "None"
+    ):
+        group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
+        tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])
+    args = [
+        keyword("apply_fn", cst.Name("None")),
+        with_keyword(params, "params"),
+        keyword("tx", tx),
+    ]
+    last = updated.args[-1]
+    if not isinstance(last.comma, cst.Comma):
+        args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
+        args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
+    made = context.dotted("optax_bridge.TrainState.create")
+    new = updated.with_changes(func=made, args=separated(args))
+    context.keep_comments(original, new)
+    return new
+
+
+def rewrite_attribute(
+    context: Context, original: cst.Attribute, updated: cst.Attribute
+) -> cst.BaseExpression | None:
+    """The bound method, handed to `jax.jit`."""
+    if original.attr.value != "create" or not context.is_definition(original.value):
+        return None
+    above = context.parent(original)
+    if isinstance(above, cst.Call) and above.func is original:
+        return None
+    around = context.parent(above) if above is not None else None
+    if not isinstance(around, cst.Call) or any(
+        arg.keyword is not None and arg.keyword.value == "focus" for arg in around.args
+    ):
+        context.by_hand(
+            original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
+        )
+        return None
+    definition = context.analysis.module.code_for_node(updated.value)
+    context.needed.add("optax_bridge")
+    return context.source(
+        "lambda params: optax_bridge.TrainState.create("
+        f"apply_fn=None, params=params, tx={definition})"
+    )

@@ -1,0 +1,54 @@
+"""Imports that nothing uses any longer go; what is still used stays, whatever else was rewritten.
+
+Before:
+
+    from flax import optim, struct
+    from flax.optim import Adam  # never used
+
+After:
+
+    from flax import struct
+
+An import of flax.optim breaks a program on today's Flax even where nothing uses it. An
+`__init__.py` may import for others, so there it is left for a person.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod import imports
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.names import OPTIM, canonical
+from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree
+
+_GONE = {*jax_names._EQUAL, *jax_ops._METHODS, *jax_tree._EQUAL, "jax.config", "jax.ops.index"}
+
+
+def rewrite_module(
+    context: Context, original: cst.Module, updated: cst.Module
+) -> cst.Module | None:
+    """See the module."""
+    before, after = imports.references(original), imports.references(updated)
+
+    def is_dead(name: str, bound: str, dotted: bool) -> bool:
+        gone = canonical(name) in _GONE or name == OPTIM or name.startswith(f"{OPTIM}.")
+        if dotted and gone:  # `import flax.optim` binds flax
+            return not any(f"{ref}.".startswith(f"{name}.") for ref in after)
+        root = bound.split(".")[0]
+        used_before = any(ref.split(".")[0] == root for ref in before)
+        used_after = any(ref.split(".")[0] == root for ref in after)
+        return not used_after and (gone or used_before)
+
+    if context.analysis.stem == "__init__":
+        for node in imports.statements(original):
+            if any(is_dead(*alias) for alias in imports.aliases(node)) and imports.mentions(
+                node, OPTIM
+            ):
+                context.by_hand(
+                    node,
+                    "does anyone import this from here? flax.optim is gone: remove it, or import "
+                    "its equal",
+                )
+        return None
+    new = updated.visit(imports.Remover(is_dead, after))
+    assert isinstance(new, cst.Module)
+    return new if new.code != updated.code else None

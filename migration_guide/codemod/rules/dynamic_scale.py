@@ -1,0 +1,30 @@
+"""`flax.optim.dynamic_scale.DynamicScale` moved to `flax.training.dynamic_scale`.
+
+Before:
+
+    from flax import optim
+    scale = optim.DynamicScale()
+
+After:
+
+    import flax.training.dynamic_scale
+    scale = flax.training.dynamic_scale.DynamicScale()
+
+The class is the same; Flax moved it when it removed the rest.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """See the module."""
+    del updated
+    name = context.legacy(original).removeprefix("dynamic_scale.")
+    if name not in ("DynamicScale", "DynamicScaleResult"):
+        return None
+    context.needed.add("flax.training.dynamic_scale")
+    return cst.parse_expression(f"flax.training.dynamic_scale.{name}")

@@ -1,0 +1,38 @@
+"""`optim.ModelParamTraversal(fn)` becomes `optax_bridge.path_mask(fn)`.
+
+Before:
+
+    kernels = optim.ModelParamTraversal(lambda path, _: "kernel" in path)
+    definition = optim.MultiOptimizer((kernels, optim.Momentum(0.1)))
+
+After:
+
+    kernels = optax_bridge.path_mask(lambda path, _: "kernel" in path)
+    definition = optax_bridge.multi_optimizer((kernels, optax.sgd(learning_rate=0.1, ...)))
+
+Both see the same '/'-joined paths. A file that also updates or iterates through a traversal keeps
+it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """See the module."""
+    del updated
+    if context.legacy(original) != "ModelParamTraversal" or context.legacy_class(original):
+        return None
+    above = context.parent(original)
+    called = isinstance(above, cst.Call) and above.func is original
+    if called and not _is_traversed(context):
+        return context.dotted("optax_bridge.path_mask")
+    return context.dotted("legacy_optim.ModelParamTraversal")
+
+
+def _is_traversed(context: Context) -> bool:
+    """Whether some traversal is used for itself, not only to select a group."""
+    return any(context.is_traversal(node.value) for node in context.analysis.facts.attributes)

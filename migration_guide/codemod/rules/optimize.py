@@ -1,0 +1,88 @@
+"""`optimizer.optimize(loss_fn)` becomes a gradient and a step.
+
+Before:
+
+    optimizer, loss = optimizer.optimize(loss_fn, learning_rate=lr)
+
+After:
+
+    loss, grads = jax.value_and_grad(loss_fn)(optimizer.params)
+    optimizer = optimizer.apply_gradients(grads=grads, learning_rate=lr)
+
+As for `compute_gradient`, the names that take the result show whether there is auxiliary output.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_grad
+from migration_guide.codemod.rules.hyper_params import port_name
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+    """See the module."""
+    call, targets = unpacked(original)
+    if call is None or not _can(context, call, targets) or targets is None:
+        return None
+    assign = updated.body[0]
+    assert isinstance(assign, cst.Assign) and isinstance(assign.value, cst.Call)
+    new_call = assign.value
+    assert isinstance(new_call.func, cst.Attribute)
+    holder = new_call.func.value
+    gradients = cst.Name(context.fresh_name("grads"))
+    loss: cst.BaseExpression = targets[1]
+    if len(targets) == 3:
+        loss = cst.Tuple([cst.Element(targets[1]), cst.Element(targets[2])])
+    both = cst.Tuple([cst.Element(loss), cst.Element(gradients)], lpar=[], rpar=[])
+    value = value_and_grad(context, new_call.args[0].value, holder, len(targets) == 3)
+    first = cst.SimpleStatementLine(
+        [cst.Assign([cst.AssignTarget(both)], value)], leading_lines=updated.leading_lines
+    )
+    rest = []
+    for arg in new_call.args[1:]:
+        name = port_name(context, arg.keyword.value) if arg.keyword is not None else None
+        assert name is not None
+        rest.append(with_keyword(arg, name))
+    step = cst.Call(
+        cst.Attribute(holder, cst.Name("apply_gradients")),
+        separated([keyword("grads", gradients), *rest]),
+    )
+    holder_name = targets[0]
+    assert isinstance(holder_name, cst.BaseAssignTargetExpression)
+    second = updated.with_changes(
+        body=[cst.Assign([cst.AssignTarget(holder_name)], step)], leading_lines=[]
+    )
+    return cst.FlattenSentinel([first, second])
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """Where the result is not taken apart on the spot."""
+    del updated
+    func = original.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
+        return None
+    if context.is_optimizer(func.value):
+        call, targets = unpacked(context.statement(original))
+        if call is not original or not _can(context, original, targets):
+            context.by_hand(
+                original,
+                "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
+                "optimizer.apply_gradients(grads=grads)",
+            )
+    return None
+
+
+def _can(context: Context, call: cst.Call, targets: list[cst.BaseExpression] | None) -> bool:
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
+        return False
+    if not context.is_optimizer(func.value) or targets is None or len(targets) not in (2, 3):
+        return False
+    if not call.args or call.args[0].keyword is not None or call.args[0].star:
+        return False
+    names = [arg.keyword.value if arg.keyword is not None else None for arg in call.args[1:]]
+    return all(name is not None and port_name(context, name) is not None for name in names)

@@ -1,0 +1,53 @@
+"""`optim.Optimizer` in annotations and checks becomes `optax_bridge.TrainState`.
+
+Before:
+
+    def train_step(optimizer: optim.Optimizer, batch): ...
+    if isinstance(x, flax.optim.Optimizer): ...
+    definition: optim.OptimizerDef
+
+After:
+
+    def train_step(optimizer: optax_bridge.TrainState, batch): ...
+    if isinstance(x, optax_bridge.TrainState): ...
+    definition: optax.GradientTransformation
+
+An Optimizer or OptimizerState that is built by hand has parts that no longer exist: that is left
+for a person.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+
+_EQUAL = {"Optimizer": "optax_bridge.TrainState", "OptimizerDef": "optax.GradientTransformation"}
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """See the module."""
+    del updated
+    name = context.legacy(original)
+    if name not in ("Optimizer", "OptimizerDef", "OptimizerState") or context.legacy_class(
+        original
+    ):
+        return None
+    above = context.parent(original)
+    if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
+        return None  # a base class: the rule for subclasses
+    if isinstance(above, cst.Call) and above.func is original:
+        context.by_hand(
+            original,
+            f"{name}(...) built by hand: optax_bridge.TrainState.create(apply_fn=None, "
+            f"params=..., tx=...), then "
+            ".replace(step=..., opt_state=...)",
+        )
+        return None
+    if name == "OptimizerState":
+        context.by_hand(
+            original,
+            "OptimizerState has no equal: its step is TrainState.step, the rest .opt_state",
+        )
+        return None
+    return context.dotted(_EQUAL[name])

@@ -1,0 +1,69 @@
+"""A definition of one's own keeps its code and is wrapped where it is made.
+
+Before:
+
+    class SignSGD(optim.OptimizerDef):
+        ...
+    optimizer = SignSGD(0.1).create(params)
+
+After:
+
+    class SignSGD(legacy_optim.OptimizerDef):
+        ...
+    optimizer = optax_bridge.TrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.wrap_definition(SignSGD(0.1))
+    )
+
+The class computes what it always computed, now as a GradientTransformation. Within it everything
+stays legacy code.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.names import OPTIM
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """Names of flax.optim in the class statement and in its body."""
+    del updated
+    name = context.legacy(original)
+    if name and context.legacy_class(original) is not None and "." not in name:
+        return context.dotted(f"legacy_optim.{name}")
+    if name and context.legacy_class(original) is not None:
+        context.needed.add("legacy_optim")
+        return cst.parse_expression(f"legacy_optim.{name}")
+    return None
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """Where an instance is made."""
+    if not isinstance(original.func, cst.Name) or context.legacy_class(original):
+        return None
+    made = [getattr(a, "node", None) for a in context.analysis.names.assignments(original.func)]
+    classes = [node for node in made if isinstance(node, cst.ClassDef)]
+    own = classes and all(context.analysis.legacy_base(node) for node in classes)
+    if not own and not context.analysis.is_own_definition(context.name(original.func)):
+        return None
+    above = context.parent(original)
+    wrapper = context.parent(above) if isinstance(above, cst.Arg) else None
+    if (
+        isinstance(wrapper, cst.Call)
+        and context.name(wrapper.func) == "optax_bridge.wrap_definition"
+    ):
+        return None
+    return cst.Call(context.dotted("optax_bridge.wrap_definition"), [cst.Arg(updated)])
+
+
+def rewrite_class(context: Context, original: cst.ClassDef, updated: cst.ClassDef) -> None:
+    """A subclass of Optimizer itself is left for a person."""
+    del updated
+    for base in original.bases:
+        if context.name(base.value) == f"{OPTIM}.Optimizer":
+            context.by_hand(
+                original, "a subclass of Optimizer: derive it from optax_bridge.TrainState"
+            )

@@ -1,0 +1,116 @@
+"""A rate that each step computes from the optimizer's own step becomes the optimizer's schedule.
+
+Before:
+
+    optimizer = optim.Momentum(beta=0.9).create(params)
+
+    def train_step(optimizer, batch):
+        lr = learning_rate_fn(optimizer.state.step)
+        return optimizer.apply_gradient(grads(optimizer, batch), learning_rate=lr), lr
+
+After:
+
+    optimizer = ...momentum(learning_rate=learning_rate_fn)...
+
+    def train_step(optimizer, batch):
+        lr = learning_rate_fn(optimizer.step)
+        return optimizer.apply_gradients(grads=grads(optimizer, batch)), lr
+
+Only where it is provably the same: one definition without a rate of its own, one step, a function
+of the module that is defined once and before the definition, and the step of the very optimizer
+that takes the gradient. Otherwise the rate stays an argument of the step, which is always the same.
+"""
+
+import libcst as cst
+from libcst.metadata import GlobalScope
+
+from migration_guide.codemod.context import Context, keyword, separated
+from migration_guide.codemod.flow import last_name
+from migration_guide.codemod.kinds import CLASS
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    is_step = (
+        isinstance(original.func, cst.Attribute) and last_name(original.func) == "apply_gradient"
+    )
+    if not is_step and context.analysis.names.entry(original.func) is None:
+        return None
+    found = _provable(context)
+    if found is None:
+        return None
+    definition, step, function = found
+    if original is step and last_name(updated.func) == "apply_gradients":
+        return updated.with_changes(
+            args=[updated.args[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+        )
+    if original is definition and not any(_is_rate(arg) for arg in updated.args):
+        return updated.with_changes(
+            args=separated([keyword("learning_rate", cst.Name(function)), *updated.args])
+        )
+    return None
+
+
+def _provable(context: Context) -> tuple[cst.Call, cst.Call, str] | None:
+    """The one definition, the one step and the name of the schedule, or None."""
+    analysis = context.analysis
+    definitions = [c for c in analysis.facts.calls if analysis.names.entry(c.func) is not None]
+    steps = analysis.applications
+    if len(definitions) != 1 or len(steps) != 1 or analysis.project.rate_per_call:
+        return None
+    (definition,), (step,) = definitions, steps
+    entry = analysis.names.entry(definition.func)
+    assert entry is not None
+    if not any(hp.legacy == "learning_rate" for hp in entry.hyper_params):
+        return None
+    if any(arg.keyword is None or _is_rate(arg) for arg in definition.args):
+        return None  # by position, the first argument is the rate
+    values = [*analysis.facts.calls, *analysis.facts.attributes]
+    if any(CLASS in analysis.kind(c) for c in values if c is not definition.func):
+        return None  # definitions that are chosen at run time
+    if any(last_name(a) in ("optimize", "replicate") for a in analysis.facts.attributes):
+        return None
+    assert isinstance(step.func, cst.Attribute)
+    if len(step.args) != 2 or step.args[0].keyword is not None or not _is_rate(step.args[1]):
+        return None
+    rate = _origin(context, step.args[1].value)
+    holder = step.func.value
+    if not isinstance(rate, cst.Call) or len(rate.args) != 1 or not isinstance(rate.func, cst.Name):
+        return None
+    if (
+        not isinstance(holder, cst.Name)
+        or context.code(rate.args[0].value) != f"{holder.value}.state.step"
+    ):
+        return None
+    defined = _is_fixed(context, rate.func, before=definition)
+    assigned_once = len(analysis.names.assignments(holder)) == 1
+    return (definition, step, rate.func.value) if defined and assigned_once else None
+
+
+def _is_rate(arg: cst.Arg) -> bool:
+    return arg.keyword is not None and arg.keyword.value == "learning_rate"
+
+
+def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What a variable was assigned, if only once, else the expression itself."""
+    if not isinstance(value, cst.Name):
+        return value
+    assignments = context.analysis.names.assignments(value)
+    if len(assignments) != 1:
+        return None
+    node = context.parent(getattr(assignments[0], "node", value))
+    statement = context.parent(node) if isinstance(node, cst.AssignTarget) else None
+    return statement.value if isinstance(statement, cst.Assign) else None
+
+
+def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:
+    """Whether a name is bound once, in the module itself, above a place."""
+    assignments = context.analysis.names.assignments(function)
+    if len(assignments) != 1 or not isinstance(assignments[0].scope, GlobalScope):
+        return False
+    node = getattr(assignments[0], "node", None)
+    if not isinstance(node, cst.FunctionDef | cst.Name):
+        return False
+    return context.line(node) < context.line(before)

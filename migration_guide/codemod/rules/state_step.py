@@ -1,0 +1,45 @@
+"""`optimizer.state.step` becomes `optimizer.step`.
+
+Before:
+
+    step = int(optimizer.state.step)
+    first_moment = optimizer.state.param_states
+
+After:
+
+    step = int(optimizer.step)
+    # optax-bridge: optimizer.state is split up now: ...
+    first_moment = optimizer.state.param_states
+
+The step counts the same in both. What an optimizer remembers of each parameter has other names and
+another layout in `opt_state`, so it is left for a person.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+
+
+def rewrite_attribute(
+    context: Context, original: cst.Attribute, updated: cst.Attribute
+) -> cst.BaseExpression | None:
+    """See the module."""
+    inner = original.value
+    if (
+        original.attr.value == "step"
+        and isinstance(inner, cst.Attribute)
+        and inner.attr.value == "state"
+        and context.is_optimizer(inner.value)
+        and isinstance(updated.value, cst.Attribute)
+    ):
+        return updated.with_changes(value=updated.value.value)
+    if original.attr.value != "state" or not context.is_optimizer(inner):
+        return None
+    above = context.parent(original)
+    if not (isinstance(above, cst.Attribute) and above.attr.value == "step"):
+        context.by_hand(
+            original,
+            "optimizer.state is split up now: the step is .step, the moments are in .opt_state "
+            "(`optax-bridge recipe` names the fields)",
+        )
+    return None

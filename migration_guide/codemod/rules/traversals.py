@@ -1,0 +1,27 @@
+"""`optim.Traversal` and `optim.t_identity` come from `legacy_optim`.
+
+Before:
+
+    focus = optim.t_identity["encoder"].tree()
+
+After:
+
+    focus = legacy_optim.t_identity["encoder"].tree()
+
+Flax still has them in `flax.traverse_util`, where they warn of their end; these stay.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+
+_NAMES = ("Traversal", "t_identity")
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """See the module."""
+    del updated
+    name = context.legacy(original)
+    return context.dotted(f"legacy_optim.{name}") if name in _NAMES else None

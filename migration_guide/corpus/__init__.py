@@ -1,0 +1,1 @@
+"""Programs of flax.optim and what they print on the genuine flax 0.5.3."""

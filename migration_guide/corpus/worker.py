@@ -1,0 +1,73 @@
+"""Runs programs one after another in one process and prints what each printed, as JSON.
+
+    python worker.py MODE PROGRAM...
+
+MODE is `plain`, as `python PROGRAM` would, or `shim`, through `legacy_optim`. Also runs on Python
+3.10 with the genuine flax 0.5.3, where it lends JAX the names that it had when flax 0.5.3 was
+young.
+"""
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import sys
+import traceback
+import warnings
+
+
+def output_of(path: str, mode: str) -> str:
+    """What a program writes to standard output; its traceback if it fails."""
+    out, modules = io.StringIO(), set(sys.modules)
+    try:
+        with contextlib.redirect_stdout(out), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if mode == "shim":
+                from legacy_optim.runner import run
+
+                errors = io.StringIO()
+                with contextlib.redirect_stderr(errors):
+                    code = run(path, quiet=True)
+                if code:
+                    return f"exit code {code}\n{errors.getvalue()}"
+            else:
+                sys.path.insert(0, os.path.dirname(path) if path.endswith(".py") else path)
+                runpy.run_path(path, run_name="__main__")
+                sys.path.pop(0)
+    except Exception:
+        return traceback.format_exc()
+    finally:
+        here = os.path.dirname(os.path.abspath(path))
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if os.path.abspath(file).startswith(here):
+                del sys.modules[name]
+    return out.getvalue()
+
+
+def lend_old_names() -> None:
+    """Gives jax 0.4.13 back what jax 0.3 had."""
+    import types
+
+    import jax
+
+    config = types.ModuleType("jax.config")
+    index = type("Index", (), {"__getitem__": lambda self, key: key})()
+    for module, name, value in (
+        (jax, "tree_multimap", jax.tree_util.tree_map),
+        (jax.tree_util, "tree_multimap", jax.tree_util.tree_map),
+        (jax.ops, "index", index),
+        (jax.ops, "index_update", lambda x, i, y: x.at[i].set(y)),
+        (jax.ops, "index_add", lambda x, i, y: x.at[i].add(y)),
+        (config, "config", jax.config),
+    ):
+        setattr(module, name, value)
+    sys.modules.setdefault("jax.config", config)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "genuine":
+        lend_old_names()
+    results = {path: output_of(path, sys.argv[1]) for path in sys.argv[2:]}
+    print(json.dumps(results))
