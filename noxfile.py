@@ -87,16 +87,19 @@ def wheel(session: nox.Session) -> None:
     if tests:
         session.error(f"{newest.name} contains tests: {', '.join(tests)}")
     session.install("--force-reinstall", "--no-deps", str(newest))
-    session.install(str(newest))
+    session.install(f"{newest}[test]")
     with session.chdir(folder):  # away from the repository: only what is installed can be imported
         session.run("optax-bridge", "--version")
+        session.run("python", "-m", "pytest", "--pyargs", "equivalence_tests", *session.posargs)
 
 
 @nox.session(python="3.10")
 def reference(session: nox.Session) -> None:
-    """Records the trajectories of the genuine flax.optim anew."""
+    """Records what the genuine flax.optim does: trajectories, checkpoints and old programs."""
     session.install("-r", str(REFERENCE / "requirements.txt"))
     session.run("python", str(REFERENCE / "record.py"), *session.posargs)
+    session.run("python", "optax_bridge/checkpoints/testdata/record.py")
+    session.run("python", "migration_guide/corpus/record.py")
 
 
 @nox.session(python=PYTHONS[0])

@@ -1,0 +1,274 @@
+"""The conversion itself: a legacy state dict to the fields of a TrainState, and back."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.experimental
+import ml_dtypes
+import numpy as np
+from flax import serialization
+
+import legacy_optim
+from optax_bridge import conversion
+from optax_bridge.checkpoints.definitions import focused, infer_definitions, ungrouped
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.msgpack_format import release
+from optax_bridge.checkpoints.recognise import Part, find_parts, is_array, leaves
+
+_FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
+_OTHER_OPTIMIZER = (
+    "The state is that of another optimizer, or of one with other settings: give the one that the "
+    "checkpoint was written with."
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A training state without its functions.
+
+    Attributes:
+      definition: the legacy definition.
+      exact: whether the state is that of the exact recipe, or of the stock one.
+      params: the parameters, nested dicts.
+      opt_state: the state of the definition's transformation, in its own NamedTuples.
+      step: steps taken.
+      others: what the checkpoint held besides the optimizer, by name.
+    """
+
+    definition: legacy_optim.OptimizerDef
+    exact: bool
+    params: Any
+    opt_state: Any
+    step: np.ndarray
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def tree(self) -> dict[str, Any]:
+        """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
+        own = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
+        return own | {(f"legacy_{k}" if k in own else k): v for k, v in self.others.items()}
+
+
+def choose_part(tree: Any, place: Any, name: str | None = None) -> Part:
+    """The optimizer to convert.
+
+    Args:
+      tree: the checkpoint.
+      place: how errors call it.
+      name: its path, `models/generator`; None if there is only one.
+
+    Raises:
+      CheckpointError: there is none, or none of that name, or several and no name is given.
+    """
+    parts = find_parts(tree, place)
+    fitting = [part for part in parts if name is None or part.name == name.strip("/")]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not parts:
+        names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
+        raise CheckpointError(
+            place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
+            "A file of parameters alone has no state to convert; `optax-bridge inspect` lists it.",
+        )  # fmt: skip
+    raise CheckpointError(
+        place, "one optimizer to convert" if name is None else f"an optimizer at {name!r}",
+        f"{', '.join(part.name or '(the whole)' for part in parts)}",
+        "Name one: --part NAME, or part= in Python.",
+    )  # fmt: skip
+
+
+def convert_tree(
+    tree: Any,
+    optimizer_def: legacy_optim.OptimizerDef | None = None,
+    *,
+    exact: bool = True,
+    part: str | None = None,
+    allow_nan: bool = False,
+    place: Any = "state",
+) -> Converted:
+    """Converts a legacy state dict, or a tree that holds one.
+
+    Args:
+      tree: nested dicts as `flax.serialization.to_state_dict` makes them.
+      optimizer_def: the definition that made the state; read from the state's fields if None.
+      exact: the state of the exact recipe, or of the stock one; see `optax_bridge.from_legacy`.
+      part: which optimizer, where there are several: its '/'-joined path.
+      allow_nan: whether NaN in the optimizer's state is let through.
+      place: how errors call the tree, usually the file.
+
+    Returns:
+      The converted state. Leaves of the exact recipe are the very arrays of `tree`.
+
+    Raises:
+      CheckpointError: the tree is not that of this optimizer.
+      UnsupportedSetting: `exact=False`, and public Optax has no equal.
+    """
+    chosen = choose_part(tree, place, part)
+    if optimizer_def is not None:
+        optimizer = restore(chosen, optimizer_def, place, allow_nan)
+    else:
+        optimizer = _inferred(chosen, place, allow_nan)
+    try:
+        _, opt_state = conversion.to_optax(optimizer, exact=exact)
+    except (ValueError, TypeError) as error:
+        if type(error).__name__ == "UnsupportedSetting":
+            raise
+        raise CheckpointError(
+            f"{place}, {leaf_name(chosen.path)}", f"a state of {_name(optimizer.optimizer_def)}",
+            str(error), _OTHER_OPTIMIZER,
+        ) from error  # fmt: skip
+    others = _without(tree, chosen.path) if chosen.path else {}
+    step = np.asarray(optimizer.state.step, np.int32)
+    for name in ("step", "global_step"):
+        if name in others and is_array(others[name]) and np.array_equal(others[name], step):
+            others.pop(name)
+    return Converted(
+        optimizer.optimizer_def, exact, optimizer.target, opt_state, step,
+        others if isinstance(others, dict) else {},
+    )  # fmt: skip
+
+
+def restore(
+    part: Part, definition: legacy_optim.OptimizerDef, place: Any, allow_nan: bool = False
+) -> legacy_optim.Optimizer:
+    """The legacy optimizer in memory; every leaf is checked against what the definition makes.
+
+    Raises:
+      CheckpointError: leaves are missing, too many, or of another shape or dtype.
+    """
+    target_path = (*part.path, "target")
+    for path, leaf in leaves(part.target):
+        where = f"{place}, {leaf_name((*target_path, *path))}"
+        if not is_array(leaf):
+            raise CheckpointError(where, "an array", shown(leaf), "Parameters must be arrays.")
+        if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
+            raise CheckpointError(
+                where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
+                "flax.optim never trained such a leaf; take it out of the optimizer's target.",
+            )  # fmt: skip
+    found = part.param_states
+    if part.is_grouped:
+        found = ungrouped(part, definition, place)
+    definition = focused(definition, part)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part.target)
+    with _enable_x64() if _is_wide(part.target) else contextlib.nullcontext():
+        template = jax.eval_shape(definition.init_state, shapes).param_states
+    state_path = (*part.path, "state", "param_states")
+    _check(serialization.to_state_dict(template), found, state_path, place, definition, allow_nan)
+    param_states = serialization.from_state_dict(template, found)
+    step = np.asarray(part.step, np.int32)
+    state = legacy_optim.OptimizerState(step, param_states)
+    return legacy_optim.Optimizer(definition, state, part.target)
+
+
+def _enable_x64() -> Any:
+    """JAX's context manager, which has moved."""
+    enable: Any = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # pyright: ignore
+    return enable(True)
+
+
+def _is_wide(target: Any) -> bool:
+    return any(leaf.dtype in (np.float64, np.complex128) for _, leaf in leaves(target))
+
+
+def _inferred(part: Part, place: Any, allow_nan: bool) -> legacy_optim.Optimizer:
+    failures: list[CheckpointError] = []
+    for definition in infer_definitions(part, place):
+        try:
+            return restore(part, definition, place, allow_nan)
+        except CheckpointError as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _check(
+    expected: Any, found: Any, path: Any, place: Any, definition: Any, allow_nan: bool
+) -> None:
+    where = f"{place}, {leaf_name(path)}"
+    if isinstance(expected, Mapping):
+        if not isinstance(found, Mapping) or set(found) != set(expected):
+            what = shown(sorted(found)) if isinstance(found, Mapping) else _kind(found)
+            raise CheckpointError(
+                where, f"{shown(sorted(expected))} ({_name(definition)})", what, _OTHER_OPTIMIZER
+            )
+        for name, value in expected.items():
+            _check(value, found[name], (*path, name), place, definition, allow_nan)
+    elif expected is None or not is_array(found):
+        if not (expected is None and found is None):
+            wanted = "nothing" if expected is None else f"{expected.dtype}{list(expected.shape)}"
+            raise CheckpointError(
+                where, f"{wanted} ({_name(definition)})", _kind(found), _OTHER_OPTIMIZER
+            )
+    elif found.shape != expected.shape or found.dtype != expected.dtype:
+        raise CheckpointError(
+            where, f"{expected.dtype}{list(expected.shape)} ({_name(definition)})", _kind(found),
+            _OTHER_OPTIMIZER,
+        )  # fmt: skip
+    elif not allow_nan and _has_nan(found):
+        raise CheckpointError(
+            where, "numbers", "NaN", "The training had broken down: take an earlier checkpoint, or "
+            "pass --allow-nan (allow_nan=True) to convert it as it is.",
+        )  # fmt: skip
+
+
+def _has_nan(found: Any) -> bool:
+    has = bool(found.size) and bool(np.isnan(np.min(np.asarray(found))))  # without a mask in memory
+    if found.nbytes > 2**24:
+        release(found)
+    return has
+
+
+def _kind(found: Any) -> str:
+    return f"{found.dtype}{list(found.shape)}" if is_array(found) else shown(found)
+
+
+def _name(definition: Any) -> str:
+    return type(definition).__name__
+
+
+def _without(tree: Any, path: tuple[str, ...]) -> Any:
+    """The tree without what stands at the path, as dicts."""
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    rest = {name: value for name, value in tree.items() if name != path[0]}
+    below = _without(tree[path[0]], path[1:]) if path[1:] else None
+    return rest | ({path[0]: below} if below else {})
+
+
+def legacy_tree(
+    params: Any, opt_state: Any, step: Any, definition: legacy_optim.OptimizerDef
+) -> dict[str, Any]:
+    """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
+
+    Args:
+      params: the parameters.
+      opt_state: the state of the exact or of the stock recipe.
+      step: steps taken.
+      definition: the definition that the state's transformation corresponds to.
+
+    Raises:
+      CheckpointError: the state is not that of the definition's transformation.
+    """
+    try:
+        optimizer = conversion.to_legacy(definition, params, opt_state, step)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            "opt_state", f"the state of {_name(definition)}'s transformation", str(error),
+            _OTHER_OPTIMIZER,
+        ) from error  # fmt: skip
+    return serialization.to_state_dict(optimizer)
+
+
+def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[Any]:
+    """Optimizer states without data that may belong to a definition: exact, then stock."""
+    templates = []
+    for exact in (True, False):
+        try:
+            tx = conversion.from_legacy(definition, exact)
+        except ValueError:
+            continue
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+        templates.append(jax.eval_shape(tx.init, shapes))
+    return templates

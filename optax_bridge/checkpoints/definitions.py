@@ -1,0 +1,151 @@
+"""From a text or from a state's fields to the legacy definition that the state belongs to."""
+
+import fnmatch
+import itertools
+from typing import Any
+
+import legacy_optim
+from legacy_optim.traverse_util import leaf_indices
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.recognise import Part, candidates, rows
+from optax_bridge.correspondence import ENTRIES, Described
+from optax_bridge.parse import ExpressionError, parse
+from optax_bridge.recipe import Call, Source, build
+
+
+def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
+    """The definition for `"Adam(learning_rate=1e-3)"`; the text is parsed, never evaluated.
+
+    A MultiOptimizer's traversals are patterns of paths here, with `*` and `?`:
+    `MultiOptimizer(("*/kernel", Adam(1e-3)), ("*/bias", Momentum(0.1)))`. A learning rate that is
+    no number, a schedule's name say, leaves the optimizer without one: it is given per call.
+
+    Raises:
+      ExpressionError: it is no call of a legacy optimizer, or has a setting that is no value.
+    """
+    return build(_call(parse(expression), expression))
+
+
+def _call(value: Any, expression: str, name: str = "") -> Any:
+    if isinstance(value, Described):
+        args: tuple[Any, ...] = ()
+        settings = dict(value.settings)
+        for hp in value.entry.hyper_params:
+            if hp.variadic:
+                args = _groups(settings.pop(hp.legacy), expression)
+        kwargs = {key: _call(item, expression, key) for key, item in settings.items()}
+        return Call(f"legacy_optim.{value.entry.legacy.__name__}", args, kwargs)
+    if isinstance(value, Source):
+        if name == "learning_rate":
+            return None
+        raise ExpressionError(
+            f"{expression!r}: {name}={value.text} is no value; write a number: nothing is evaluated"
+        )
+    return value
+
+
+def _groups(groups: Any, expression: str) -> tuple[Any, ...]:
+    made = []
+    for group in groups:
+        fits = isinstance(group, tuple) and len(group) == 2
+        if not fits or not isinstance(group[0], str) or not isinstance(group[1], Described):
+            raise ExpressionError(
+                f"{expression!r}: each group of a MultiOptimizer is a pair of a pattern of paths "
+                'and an optimizer here, e.g. ("*/kernel", Adam(1e-3)); a traversal is '
+                "code, and no code is run. Or use TrainState.from_legacy_checkpoint in Python."
+            )
+        made.append((Source(group[0], path_pattern(group[0])), _call(group[1], expression)))
+    return tuple(made)
+
+
+def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
+    """A traversal of the leaves whose '/'-joined path, `/encoder/kernel`, fits a pattern."""
+    return legacy_optim.ModelParamTraversal(lambda path, _: fnmatch.fnmatchcase(path, pattern))
+
+
+def infer_definitions(part: Part, place: Any) -> list[legacy_optim.OptimizerDef]:
+    """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
+
+    Raises:
+      CheckpointError: the fields fit several classes, or none.
+    """
+    names = candidates(part, place)
+    if len(names) != 1 or names[0] in ("MultiOptimizer", "WeightNorm"):
+        found = f"fields that fit {' or '.join(names)}" if names else "fields of none of them"
+        raise CheckpointError(
+            f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
+            found,
+            'Say which: --optimizer "Adam(learning_rate=1e-3)", or optimizer_def= in Python.',
+        )  # fmt: skip
+    entry = next(e for e in ENTRIES.values() if e.legacy.__name__ == names[0])
+    switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
+    defaults = entry.defaults()
+    tries = []
+    for count in range(len(switches) + 1):
+        for chosen in itertools.combinations(switches, count):
+            tries.append(entry.legacy(**{name: not defaults[name] for name in chosen}))
+    return tries
+
+
+def focused(definition: legacy_optim.OptimizerDef, part: Part) -> legacy_optim.OptimizerDef:
+    """The definition that made a state with unmatched leaves, from the one for the matched leaves.
+
+    A state from `create(target, focus=...)` has None at the leaves out of focus; which those are
+    is read from the state.
+    """
+    if isinstance(definition, legacy_optim.MultiOptimizer) or part.is_grouped:
+        return definition
+    held = {"/" + "/".join(path): state is not None for path, _, state in rows(part)}
+    if all(held.values()):
+        return definition
+    traversal = legacy_optim.ModelParamTraversal(lambda path, _: held.get(path, False))
+    return legacy_optim.MultiOptimizer((traversal, definition))
+
+
+def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Any) -> Any:
+    """The parameter states of the layout up to flax 0.3.2, as a tree like the target.
+
+    Args:
+      part: an optimizer with a list of states, leaves in the order of sorted paths.
+      definition: the MultiOptimizer, whose traversals say which leaves each state is about.
+      place: how errors call it.
+
+    Raises:
+      CheckpointError: the definition has another number of groups, or of leaves in one.
+    """
+    where = f"{place}, {leaf_name((*part.path, 'state'))}"
+    if not isinstance(definition, legacy_optim.MultiOptimizer):
+        definition = legacy_optim.MultiOptimizer((path_pattern("*"), definition))
+    if len(definition.traversals) != len(part.param_states):
+        raise CheckpointError(
+            where, f"{len(definition.traversals)} groups, as the MultiOptimizer has",
+            f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
+        )  # fmt: skip
+    paths = sorted(path for path, _ in _leaf_paths(part.target))
+    states: dict[tuple[str, ...], Any] = dict.fromkeys(paths)
+    groups = zip(definition.traversals, part.param_states, strict=True)
+    for number, (traversal, group) in enumerate(groups):
+        indices = leaf_indices(traversal, part.target)
+        if isinstance(group, list):
+            group = {str(index): state for index, state in enumerate(group)}
+        if not isinstance(group, dict) or set(group) != {str(i) for i in range(len(indices))}:
+            count = len(group) if isinstance(group, dict) else type(group).__name__
+            raise CheckpointError(
+                f"{where}, group {number}", f"states of {len(indices)} leaves", f"{count}",
+                "The traversal selects other leaves than it did when this was written.",
+            )  # fmt: skip
+        for position, index in enumerate(indices):
+            states[paths[index]] = group[str(position)]
+    return _like(part.target, states, ())
+
+
+def _leaf_paths(target: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    if isinstance(target, dict):
+        return [p for key, value in target.items() for p in _leaf_paths(value, (*path, key))]
+    return [(path, target)]
+
+
+def _like(target: Any, states: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(target, dict):
+        return {key: _like(value, states, (*path, key)) for key, value in target.items()}
+    return states[path]

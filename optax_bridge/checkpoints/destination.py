@@ -1,0 +1,108 @@
+"""A destination that appears whole or not at all."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from optax_bridge.checkpoints.errors import CheckpointError
+
+
+@contextlib.contextmanager
+def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
+    """Gives a path beside the destination to write to, and moves it there at the end.
+
+    Args:
+      destination: a file or folder that is to appear.
+      force: replace what is there; it stays until the moment the new one takes its place.
+
+    Yields:
+      The path to write a file or a folder to. After an error it is removed; after a kill it stays
+      behind as `.NAME.XXXXXXXX.part` and can be deleted.
+
+    Raises:
+      CheckpointError: the destination exists, and `force` is not set, or its folder does not exist.
+    """
+    _check(destination, force)
+    # A folder of its own: Orbax has temporary folders beside what it writes.
+    folder = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}.part")
+    folder.mkdir()
+    part = folder / destination.name
+    try:
+        yield part
+        _synced(part)
+        if not force or not os.path.lexists(destination):
+            _move_to_free(part, destination)
+        elif part.is_file() and not destination.is_dir():
+            os.replace(part, destination)
+        else:
+            _exchange(part, destination)
+        _sync_folder(destination.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(destination: Path, force: bool) -> None:
+    if not destination.parent.is_dir():
+        raise CheckpointError(
+            destination, "a folder to write into", f"no folder {destination.parent}",
+            "Create it first.",
+        )  # fmt: skip
+    if os.path.lexists(destination) and not force:
+        raise _exists(destination)
+
+
+def _exists(destination: Path) -> CheckpointError:
+    kind = "a folder" if destination.is_dir() else "a file"
+    return CheckpointError(
+        destination, "nothing at the destination", kind, "Name another one, or pass --force."
+    )
+
+
+def _move_to_free(part: Path, destination: Path) -> None:
+    """Moves without replacing what may have appeared there in the meantime."""
+    try:
+        if part.is_dir():
+            os.rename(part, destination)  # fails on a file and on a folder with something in it
+        else:
+            os.link(part, destination)  # fails on anything
+    except OSError as error:
+        if os.path.lexists(destination):
+            raise _exists(destination) from None
+        if part.is_dir():
+            raise
+        del error  # a file system without hard links
+        os.rename(part, destination)
+
+
+def _exchange(part: Path, destination: Path) -> None:
+    """Swaps two paths in one step where the system can, in two elsewhere."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if hasattr(libc, "renameat2"):
+            here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+            if libc.renameat2(here, os.fsencode(part), here, os.fsencode(destination), swap) == 0:
+                return
+    os.rename(destination, part.with_name("old"))
+    os.rename(part, destination)
+
+
+def _synced(part: Path) -> None:
+    for path in [part, *part.rglob("*")] if part.is_dir() else [part]:
+        if path.is_dir():
+            _sync_folder(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,34 @@
+"""The one error of this package: a file or tree that cannot be converted, and what to do."""
+
+from typing import Any
+
+from jax.tree_util import DictKey, keystr
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, converted or written.
+
+    Attributes:
+      place: the file, and within it the leaf or the byte.
+      expected: what should be there.
+      found: what is there.
+      remedy: what to do about it.
+    """
+
+    def __init__(self, place: Any, expected: str, found: str, remedy: str):
+        self.place, self.expected, self.found, self.remedy = str(place), expected, found, remedy
+        super().__init__(f"{place}: expected {expected}, found {found}. {remedy}")
+
+
+DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."
+
+
+def leaf_name(path: tuple[str, ...]) -> str:
+    """A path of names as it reads everywhere: `['target']['kernel']`."""
+    return keystr(tuple(DictKey(name) for name in path))
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value's `repr`, cut to a length that fits a line."""
+    text = repr(value[: limit + 1] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -1,0 +1,227 @@
+"""Damaged and hostile files: one kind of error, and never anything from inside a library."""
+
+import io
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from flax import serialization
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optax_bridge.checkpoints import CheckpointError, read_checkpoint
+from optax_bridge.checkpoints.convert import convert_tree
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.fuzz import mutated, survives
+from optax_bridge.checkpoints.msgpack_format import decode
+from optax_bridge.checkpoints.msgpack_write import write_msgpack
+
+FILES = Path(__file__).parent / "testdata"
+ADAM = (FILES / "adam.msgpack").read_bytes()
+
+
+def nested(depth: int) -> bytes:
+    return b"\x81\xa1a" * depth + b"\x01"
+
+
+def array(shape: Any, dtype: str, data: bytes) -> Any:
+    return msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb((shape, dtype, data)))})
+
+
+DAMAGED = {
+    "empty": b"",
+    "cut_short": ADAM[:-10],
+    "cut_in_a_header": ADAM[:3],
+    "more_than_a_document": ADAM + b"\x01",
+    "a_number": b"\x01",
+    "text": b"hello, world",
+    "promises_4_GiB_of_text": b"\xdb\xff\xff\xff\xff",
+    "promises_4_billion_entries": b"\xdf\xff\xff\xff\xff",
+    "promises_4_billion_values": b"\x81\xa1a\xdd\xff\xff\xff\xff",
+    "promises_4_GiB_of_array": b"\x81\xa1a\xc9\xff\xff\xff\xff\x01",
+    "nested_1000_deep": nested(1000),
+    "nested_a_million_deep": b"\x91" * 10**6,
+    "unknown_extension": msgpack.packb({"x": msgpack.ExtType(42, b"abc")}),
+    "array_of_objects": array((1,), "object", b"12345678"),
+    "array_of_records": array((1,), "V8", b"12345678"),
+    "shape_too_large": array((2**40, 2**40), "float32", b"1234"),
+    "shape_negative": array((-1,), "float32", b"1234"),
+    "shape_of_text": array(("4",), "int8", b"1234"),
+    "wrong_size": array((3,), "float32", b"1234"),
+    "same_name_twice": b"\x82\xa1a\x01\xa1a\x02",
+    "name_is_a_number": b"\x81\x01\x02",
+    "name_is_no_text": b"\x81\xa1\xff\x01",
+    "pickle": pickle.dumps({"target": 1}),
+    "zip_without_end": b"PK\x03\x04" + b"\0" * 100,
+    "zip_empty": b"PK\x05\x06" + b"\0" * 18,
+    "chunks_missing": msgpack.packb({"x": {"__msgpack_chunked_array__": True, "shape": {"0": 4}}}),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint_1"
+    path.write_bytes(DAMAGED[name])
+    with pytest.raises(CheckpointError, match=r"expected .* found "):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty_folder", "two_series"])
+def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path) -> None:
+    if kind == "two_series":
+        (tmp_path / "generator_1").write_bytes(ADAM)
+        (tmp_path / "critic_1").write_bytes(ADAM)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(tmp_path / "no" if kind == "missing" else tmp_path)
+
+
+def test_latest_is_by_number(tmp_path: Path) -> None:
+    for step in (9, 20, 100):
+        (tmp_path / f"checkpoint_{step}").write_bytes(ADAM)
+    assert read_checkpoint(tmp_path).path.name == "checkpoint_100"
+
+
+def broken(change: Any) -> Any:
+    tree = serialization.msgpack_restore(ADAM)
+    change(tree)
+    return tree
+
+
+def _set(*path: str, value: Any) -> Any:
+    def change(tree: Any) -> None:
+        for name in path[:-1]:
+            tree = tree[name]
+        if value is None:
+            del tree[path[-1]]
+        else:
+            tree[path[-1]] = value
+
+    return change
+
+
+KERNEL = ("state", "param_states", "dense", "kernel")
+MISFITS = {
+    "leaf_missing": (_set(*KERNEL[:3], "bias", value=None), r"\['param_states'\]\['dense'\]"),
+    "leaf_too_many": (_set(*KERNEL[:3], "other", value={}), r"\['param_states'\]\['dense'\]"),
+    "field_missing": (_set(*KERNEL, "grad_ema", value=None), r"\['kernel'\]"),
+    "field_too_many": (_set(*KERNEL, "v", value=np.ones(3)), r"\['kernel'\]"),
+    "shape": (_set(*KERNEL, "grad_ema", value=np.ones((3, 4), np.float32)), r"\['grad_ema'\]"),
+    "dtype": (_set(*KERNEL, "grad_ema", value=np.ones((4, 3))), r"\['grad_ema'\]"),
+    "text": (_set(*KERNEL, "grad_ema", value="no"), r"\['grad_ema'\]"),
+    "nan": (_set(*KERNEL, "grad_ema", value=np.full((4, 3), np.nan, np.float32)), "NaN"),
+    "int_parameter": (_set("target", "scale", value=np.ones(3, np.int32)), r"\['scale'\]"),
+    "step_negative": (_set("state", "step", value=np.int32(-1)), r"\['step'\]"),
+    "step_float": (_set("state", "step", value=np.float32(1)), r"\['step'\]"),
+    "step_text": (_set("state", "step", value="4"), r"\['step'\]"),
+    "step_empty": (_set("state", "step", value=np.ones(0, np.int32)), r"\['step'\]"),
+    "no_target": (_set("target", value=None), "an optimizer"),
+    "target_text": (_set("target", value="x"), r"\['target'\]"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_misfit_is_an_error_at_its_leaf(name: str) -> None:
+    change, where = MISFITS[name]
+    with pytest.raises(CheckpointError, match=where):
+        convert_tree(broken(change), parse_definition("Adam(1e-2)"))
+
+
+def test_float8_parameters_are_refused() -> None:
+    import ml_dtypes
+
+    tree = broken(_set("target", "scale", value=np.ones(3, ml_dtypes.float8_e4m3fn)))
+    with pytest.raises(CheckpointError, match="float8_e4m3fn"):
+        convert_tree(tree, parse_definition("Adam(1e-2)"))
+
+
+@pytest.mark.parametrize("name", ["Momentum", "Adafactor", "GradientDescent", "Adadelta"])
+def test_state_of_another_optimizer_is_an_error(name: str) -> None:
+    with pytest.raises(CheckpointError, match=name):
+        convert_tree(serialization.msgpack_restore(ADAM), parse_definition(f"{name}()"))
+
+
+def test_nan_is_let_through_when_told_to() -> None:
+    convert_tree(broken(MISFITS["nan"][0]), parse_definition("Adam(1e-2)"), allow_nan=True)
+
+
+NAMES = st.one_of(
+    st.sampled_from(["target", "state", "step", "param_states", "..", "a/b"]), st.text()
+)
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(),
+    st.sampled_from([np.ones((2, 2), np.float32), np.int32(3), np.zeros(0), 1j]),
+)  # fmt: skip
+TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(TREES)
+def test_any_tree_is_written_as_flax_does_and_read_back(tree: Any) -> None:
+    file = io.BytesIO()
+    write_msgpack(file, tree)
+    # Flax copies a tree first, which sorts its names; in place it leaves their order.
+    assert file.getvalue() == serialization.msgpack_serialize(tree, in_place=True)
+    assert survives(file.getvalue()) in ("read", "refused")
+    again = io.BytesIO()
+    write_msgpack(again, decode(file.getvalue()))
+    assert again.getvalue() == file.getvalue()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    assert survives(data) in ("read", "refused")
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.msgpack")), ids=lambda path: path.stem)
+def test_mutated_file_is_read_or_refused(path: Path) -> None:
+    rng = np.random.default_rng(len(path.name))
+    data = path.read_bytes()
+    for _ in range(60):
+        assert survives(mutated(data, rng)) in ("read", "refused")
+
+
+def npz_header(shape: str) -> bytes:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text = text.ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    import zipfile
+
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def objects() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, x=np.array([{}], dtype=object))
+    return file.getvalue()
+
+
+NPZ = {
+    "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
+    "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),
+    "no_array": zipped({"x.npy": b"hello"}),
+    "objects": objects(),
+    "name_and_folder": zipped(
+        {"a.npy": npz_header("(1,)") + b"1234", "a/b.npy": npz_header("(1,)") + b"1234"}
+    ),
+    "cut_short": zipped({"x.npy": npz_header("(1,)") + b"1234"})[:-5],
+}
+
+
+@pytest.mark.parametrize("name", NPZ)
+def test_damaged_npz_is_a_clear_error(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    path.write_bytes(NPZ[name])
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)

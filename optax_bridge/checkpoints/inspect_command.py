@@ -1,0 +1,87 @@
+"""`optax-bridge inspect`: what is in a checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.recognise import (
+    Part,
+    candidates,
+    find_parts,
+    has_unmatched,
+    is_array,
+    is_train_state,
+    leaves,
+)
+
+FOUND, FAILED = 0, 1
+
+
+def run(path: Path, console: Console | None = None) -> int:
+    """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes.
+
+    Args:
+      path: the checkpoint.
+      console: where to print; standard output if None.
+
+    Returns:
+      0, or 1 if it cannot be read.
+    """
+    console = console or Console(soft_wrap=True)
+    try:
+        read = read_checkpoint(path)
+        parts = find_parts(read.tree, read.path)
+        lines = [_described(part, read.path) for part in parts]
+    except CheckpointError as error:
+        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
+        return FAILED
+    arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
+    size = sum(leaf.nbytes for leaf in arrays)
+    console.print(
+        f"{read.path}: {read.description}, {len(arrays)} arrays, {size:,} bytes",
+        markup=False, highlight=False,
+    )  # fmt: skip
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+    if not parts and not is_train_state(read.tree):
+        console.print("no optimizer in it: parameters or other data only", highlight=False)
+    tree = Tree(escape(read.path.name))
+    _grow(tree, read.tree)
+    console.print(tree, highlight=False)
+    return FOUND
+
+
+def _described(part: Part, place: Path) -> str:
+    names = candidates(part, place)
+    looks = " or ".join(names) if names else "none of legacy_optim's optimizers"
+    if len(names) > 1:
+        looks += " (their states have the same fields: say which with --optimizer)"
+    notes = [f"optimizer {part.name or '(the whole)'}: {looks}", f"step {part.step}"]
+    if part.copies is not None:
+        notes.append(f"replicated {part.copies} times")
+    if part.is_grouped:
+        notes.append(f"{len(part.param_states)} groups, the layout up to flax 0.3.2")
+    elif has_unmatched(part, place):
+        notes.append("some parameters have no state: a MultiOptimizer or focus= left them alone")
+    if isinstance(part.target, Mapping) and set(part.target) == {"params"}:
+        notes.append("target is {'params': ...}: a model from before Linen, or Linen variables")
+    return ", ".join(notes)
+
+
+def _grow(tree: Tree, node: Any) -> None:
+    if isinstance(node, list | tuple):
+        node = {str(index): value for index, value in enumerate(node)}
+    for name, value in node.items() if isinstance(node, Mapping) else ():
+        label = escape(shown(str(name))[1:-1])
+        if isinstance(value, Mapping | list | tuple):
+            _grow(tree.add(label if value else f"{label} (empty)"), value)
+        elif is_array(value):
+            tree.add(escape(f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"))
+        else:
+            tree.add(f"{label} {escape(shown(value))}")

@@ -1,0 +1,264 @@
+"""Flax's msgpack files, read without copying and without trusting any length in them.
+
+The decoder walks a memory map of the file. Every length is held against the bytes that are left,
+so that nothing is ever allocated for a promise; arrays are views of the map. Nothing is
+constructed but dicts, lists, numbers, text and arrays.
+"""
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+
+MAX_DEPTH = 100
+# Containers, numbers and text; a checkpoint of a large model has some ten thousand.
+MAX_NODES = 5_000_000
+CHUNKED = "__msgpack_chunked_array__"
+
+_NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
+_NUMBERS = {
+    0xCA: ">f", 0xCB: ">d",
+    0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
+    0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
+}  # fmt: skip
+_LENGTHS = {0: ">B", 1: ">H", 2: ">I"}
+_PLAIN_DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+]
+
+
+def _dtypes() -> dict[str, np.dtype]:
+    found = {name: np.dtype(name) for name in _PLAIN_DTYPES}
+    for name in dir(ml_dtypes):
+        if name.startswith(("bfloat", "float", "int", "uint")):
+            dtype = np.dtype(getattr(ml_dtypes, name)) if name not in ("finfo", "iinfo") else None
+            if dtype is not None and dtype.name == name:
+                found[name] = dtype
+    return found
+
+
+# By name. Objects and records are not among them: reading one would run what the file says.
+DTYPES = _dtypes()
+
+
+def read_msgpack(path: Path) -> Any:
+    """Reads a file that `flax.serialization.msgpack_serialize` wrote.
+
+    Args:
+      path: the file. It is mapped, and must not be changed while the result is in use.
+
+    Returns:
+      Nested dicts and lists; arrays are read-only views of the mapped file. Chunked arrays are
+      joined, which copies them.
+
+    Raises:
+      CheckpointError: it is no such file, or a damaged one.
+    """
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise CheckpointError(path, "a checkpoint", "an empty file", DAMAGED)
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise CheckpointError(
+            path, "a file that can be read", error.strerror or str(error), "Check the path."
+        ) from None
+    return decode(data, path)
+
+
+def release(leaf: Any) -> None:
+    """Gives the memory of a mapped file back to the system; what is read again is loaded again.
+
+    Args:
+      leaf: anything; only arrays that `read_msgpack` returned are affected, and their file.
+    """
+    while isinstance(leaf, np.ndarray):
+        leaf = leaf.base
+    mapped = leaf.obj if isinstance(leaf, memoryview) else None
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
+    """Decodes the bytes of one msgpack document.
+
+    Args:
+      data: the bytes.
+      place: how errors call them, usually the file.
+
+    Returns:
+      See `read_msgpack`.
+
+    Raises:
+      CheckpointError: see `read_msgpack`.
+    """
+    decoder = _Decoder(memoryview(data), place)
+    tree = decoder.value((), 0)
+    if decoder.at != len(decoder.data):
+        raise decoder.error(
+            (), "the end of the file", f"{len(decoder.data) - decoder.at} further bytes"
+        )
+    return tree
+
+
+class _Decoder:
+    """A position in the bytes, and the tree built so far."""
+
+    def __init__(self, data: memoryview, place: Any, *, raw: bool = False):
+        self.data, self.place, self.raw = data, place, raw
+        self.at, self.nodes = 0, 0
+
+    def error(
+        self, path: tuple[str, ...], expected: str, found: str, remedy: str = DAMAGED
+    ) -> CheckpointError:
+        return CheckpointError(
+            f"{self.place}, {leaf_name(path) or 'top level'} (byte {self.at})",
+            expected, found, remedy,
+        )  # fmt: skip
+
+    def take(self, count: int, path: tuple[str, ...], what: str) -> memoryview:
+        left = len(self.data) - self.at
+        if count > left:
+            raise self.error(path, f"{count} bytes of {what}", f"{left} until the end of the file")
+        part = self.data[self.at : self.at + count]
+        self.at += count
+        return part
+
+    def number(self, code: str, path: tuple[str, ...]) -> Any:
+        return struct.unpack(code, self.take(struct.calcsize(code), path, "a number"))[0]
+
+    def value(self, path: tuple[str, ...], depth: int) -> Any:
+        self.nodes += 1
+        if depth > MAX_DEPTH or self.nodes > MAX_NODES:
+            what = f"nesting deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else "more entries"
+            raise self.error(
+                path[:8], f"a tree of at most {MAX_DEPTH} levels and {MAX_NODES} entries", what
+            )
+        head = self.take(1, path, "a value")[0]
+        if head < 0x80:
+            return head
+        if head >= 0xE0:
+            return head - 0x100
+        if head <= 0x8F:
+            return self.mapping(head & 0x0F, path, depth)
+        if head <= 0x9F:
+            return self.sequence(head & 0x0F, path, depth)
+        if head <= 0xBF:
+            return self.text(head & 0x1F, path)
+        if head in _NUMBERS:
+            return self.number(_NUMBERS[head], path)
+        if head in (0xC0, 0xC2, 0xC3):
+            return {0xC0: None, 0xC2: False, 0xC3: True}[head]
+        if 0xC4 <= head <= 0xC6:
+            return self.take(self.number(_LENGTHS[head - 0xC4], path), path, "data")
+        if 0xC7 <= head <= 0xC9:
+            return self.extension(self.number(_LENGTHS[head - 0xC7], path), path)
+        if 0xD4 <= head <= 0xD8:
+            return self.extension(1 << (head - 0xD4), path)
+        if 0xD9 <= head <= 0xDB:
+            return self.text(self.number(_LENGTHS[head - 0xD9], path), path)
+        if head in (0xDC, 0xDD):
+            return self.sequence(self.number(_LENGTHS[head - 0xDB], path), path, depth)
+        if head in (0xDE, 0xDF):
+            return self.mapping(self.number(_LENGTHS[head - 0xDD], path), path, depth)
+        raise self.error(path, "a msgpack value", f"the byte 0x{head:02x}, which starts none")
+
+    def text(self, length: int, path: tuple[str, ...]) -> str:
+        part = self.take(length, path, "text")
+        try:
+            return bytes(part).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.error(path, "text", "bytes that are no UTF-8") from None
+
+    def sequence(self, length: int, path: tuple[str, ...], depth: int) -> list[Any]:
+        self.check_count(length, path)
+        return [self.value((*path, str(index)), depth + 1) for index in range(length)]
+
+    def mapping(self, length: int, path: tuple[str, ...], depth: int) -> Any:
+        self.check_count(2 * length, path)
+        tree: dict[str, Any] = {}
+        for _ in range(length):
+            key = self.value(path, depth + 1)
+            if not isinstance(key, str) or key in tree:
+                what = "the same name twice" if isinstance(key, str) else type(key).__name__
+                raise self.error(path, "names, each once", f"{what}: {shown(key)}")
+            tree[key] = self.value((*path, key), depth + 1)
+        return self.joined(tree, path) if CHUNKED in tree else tree
+
+    def check_count(self, count: int, path: tuple[str, ...]) -> None:
+        """Each value takes a byte at least, so a container cannot have more than are left."""
+        if count > len(self.data) - self.at:
+            raise self.error(path, f"{count} values", f"{len(self.data) - self.at} bytes")
+
+    def extension(self, length: int, path: tuple[str, ...]) -> Any:
+        code = self.number(">b", path)
+        payload = self.take(length, path, "an array")
+        inner = _Decoder(payload, f"{self.place}, {leaf_name(path)}", raw=True)
+        if code in (_NDARRAY, _SCALAR):
+            array = inner.array(path)
+            return array[()] if code == _SCALAR and array.ndim == 0 else array
+        if code == _COMPLEX:
+            parts = inner.value(path, MAX_DEPTH - 2)
+            if isinstance(parts, list) and [type(part) for part in parts] == [float, float]:
+                return complex(*parts)
+            raise self.error(path, "a complex number", shown(parts))
+        raise self.error(
+            path, "one of Flax's extension types (array, complex, scalar)", f"type {code}",
+            "Only what flax.serialization writes is read; pickled objects never are.",
+        )  # fmt: skip
+
+    def array(self, path: tuple[str, ...]) -> np.ndarray:
+        triple = self.value(path, MAX_DEPTH - 2)
+        if not isinstance(triple, list) or len(triple) != 3 or self.at != len(self.data):
+            raise self.error(path, "an array: shape, dtype, data", shown(type(triple).__name__))
+        shape, name, buffer = triple
+        if not isinstance(buffer, memoryview):
+            raise self.error(path, "the bytes of an array", type(buffer).__name__)
+        dims = shape if isinstance(shape, list) else None
+        if dims is None or len(dims) > 32 or not all(type(d) is int and d >= 0 for d in dims):
+            raise self.error(path, "a shape", shown(shape))
+        name = bytes(name).decode("latin-1") if isinstance(name, memoryview) else name
+        if not isinstance(name, str) or name not in DTYPES:
+            raise self.error(
+                path, "a numeric dtype", shown(name), "Arrays of objects and records are not read."
+            )
+        dtype, size = DTYPES[name], 1
+        for dim in dims:
+            size *= dim
+        if size * dtype.itemsize != len(buffer) or max(dims, default=0) > 2**48:
+            raise self.error(
+                path, f"{size * dtype.itemsize} bytes for {name}{dims}", f"{len(buffer)}"
+            )
+        return np.frombuffer(buffer, dtype).reshape(dims)
+
+    def joined(self, tree: dict[str, Any], path: tuple[str, ...]) -> np.ndarray:
+        """Flax cuts arrays of more than 1 GiB into pieces; this puts them together."""
+        shape, chunks = (_numbered(tree.get(key)) for key in ("shape", "chunks"))
+        pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
+        if shape is None or not pieces_fit or len({c.dtype for c in chunks or ()}) != 1:
+            raise self.error(path, "a chunked array: its shape, its pieces", shown(list(tree)))
+        assert chunks is not None
+        if not all(type(dim) is int and dim >= 0 for dim in shape) or len(shape) > 32:
+            raise self.error(path, "the shape of a chunked array", shown(shape))
+        size, total = sum(chunk.size for chunk in chunks), 1
+        for dim in shape:
+            total *= dim
+        if size != total:
+            raise self.error(path, f"{total} elements for shape {shape}", f"{size} in the pieces")
+        whole = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+        return whole.reshape(shape)
+
+
+def _numbered(node: Any) -> list[Any] | None:
+    """The values of `{'0': a, '1': b}`, or None if that is not what it is."""
+    if isinstance(node, list):
+        return node
+    if not isinstance(node, dict) or set(node) != {str(i) for i in range(len(node))}:
+        return None
+    return [node[str(index)] for index in range(len(node))]

@@ -1,0 +1,214 @@
+"""Finds the optimizers in a tree of names and arrays, and says what they look like."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.correspondence import ENTRIES
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One legacy optimizer within a checkpoint.
+
+    Attributes:
+      path: where it stands in the tree; `()` if it is the whole.
+      target: the parameters, nested dicts.
+      param_states: nested dicts like the target with a dict of fields, or None, at each leaf; a
+        list of such states, one for each group, in MultiOptimizer's layout up to flax 0.3.2.
+      step: steps taken.
+      copies: the size of the leading device axis if it was saved replicated, else None.
+    """
+
+    path: Names
+    target: Any
+    param_states: Any
+    step: int
+    copies: int | None = None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether this is MultiOptimizer's layout up to flax 0.3.2."""
+        return isinstance(self.param_states, list)
+
+    @property
+    def name(self) -> str:
+        """The path as the command line takes it: `models/generator`."""
+        return "/".join(self.path)
+
+
+def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
+    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from leaves(value, (*path, str(name)))
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from leaves(value, (*path, str(index)))
+    else:
+        yield path, tree
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def is_train_state(tree: Any) -> bool:
+    """Whether this is the state dict of a TrainState."""
+    return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
+
+
+def find_parts(tree: Any, place: Any) -> list[Part]:
+    """Finds every legacy optimizer in a tree, in the order of the tree.
+
+    Args:
+      tree: nested dicts, as a reader returns them.
+      place: how errors call it, usually the file.
+
+    Raises:
+      CheckpointError: something has the outline of an optimizer, but not its contents.
+    """
+    return list(_parts(tree, (), place))
+
+
+def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, Mapping):
+        return
+    states = _states(tree.get("state")) if "target" in tree else None
+    if states is None:
+        for name, value in tree.items():
+            yield from _parts(value, (*path, str(name)), place)
+        return
+    found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
+    if len(set(found)) != 1:
+        raise CheckpointError(
+            f"{place}, {leaf_name((*path, 'state'))}", "one step for all groups",
+            f"{[step for step, _ in found]}", "The groups were not trained together: convert each.",
+        )  # fmt: skip
+    step, copies = found[0]
+    target = tree["target"]
+    param_states = [state["param_states"] for state in states]
+    if copies is not None:
+        target = _first(target, copies, (*path, "target"), place)
+        param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
+    is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
+    yield Part(path, target, param_states if is_list else param_states[0], step, copies)
+
+
+def _states(state: Any) -> list[Mapping[str, Any]] | None:
+    """The states of an optimizer, one for each group of the older layout; None if it has none."""
+    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
+        return [state]
+    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
+        state = [state[str(index)] for index in range(len(state))]
+    if not isinstance(state, list) or not state:
+        return None
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
+    return state if fits else None
+
+
+def _step(value: Any, path: Names, place: Any) -> tuple[int, int | None]:
+    array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
+    wrong = array.dtype.kind not in "iu" or array.ndim > 1 or array.size == 0
+    if wrong or (array != array.flat[0]).any() or not 0 <= int(array.flat[0]) < 2**31:
+        raise CheckpointError(
+            f"{place}, {leaf_name(path)}", "the number of steps, an integer from 0 to 2**31 - 1",
+            shown(value), "An optimizer's state has its step there; is this one?",
+        )  # fmt: skip
+    return int(array.flat[0]), array.size if array.ndim else None
+
+
+def _first(tree: Any, copies: int, path: Names, place: Any) -> Any:
+    """The first device's copy; all must be the same, bit for bit."""
+    if isinstance(tree, Mapping):
+        return {k: _first(v, copies, (*path, k), place) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_first(v, copies, (*path, str(i)), place) for i, v in enumerate(tree)]
+    if not is_array(tree):
+        return tree
+    found = f"shape {tree.shape}"
+    if tree.shape[:1] == (copies,):
+        array = np.asarray(tree)
+        first = array[0].tobytes()
+        if all(copy.tobytes() == first for copy in array[1:]):
+            return array[0]
+        found = "different values"
+    raise CheckpointError(
+        f"{place}, {leaf_name(path)}", f"the same array {copies} times, as the step is replicated",
+        found, "Unreplicate it in the program that wrote it, and save again.",
+    )  # fmt: skip
+
+
+def rows(part: Part, place: Any = "checkpoint") -> list[tuple[Names, Any, Any]]:
+    """Each parameter with its state: path in the target, parameter, dict of fields or None.
+
+    Raises:
+      CheckpointError: the state is no tree like the target.
+    """
+    if part.is_grouped:
+        return []
+    return list(_rows(part.target, part.param_states, (), part, place))
+
+
+def _rows(target: Any, state: Any, path: Names, part: Part, place: Any) -> Iterator[Any]:
+    where = f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
+    if isinstance(target, list | tuple):
+        target = {str(index): value for index, value in enumerate(target)}
+    if not isinstance(target, Mapping):
+        if is_array(target) and not (state is None or isinstance(state, Mapping)):
+            raise CheckpointError(
+                where, "the fields of a parameter's state", shown(type(state).__name__),
+                "Target and state do not belong together.",
+            )  # fmt: skip
+        yield path, target, state
+        return
+    if isinstance(state, list | tuple):
+        state = {str(index): value for index, value in enumerate(state)}
+    if state is None:
+        state = dict.fromkeys(target)
+    if not isinstance(state, Mapping) or set(state) != set(target):
+        names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
+        raise CheckpointError(
+            where, f"the names of the target, {shown(sorted(target))}", shown(sorted(names)),
+            "Leaves are missing or too many: target and state do not belong together.",
+        )  # fmt: skip
+    for name, value in target.items():
+        yield from _rows(value, state[name], (*path, str(name)), part, place)
+
+
+def candidates(part: Part, place: Any = "checkpoint") -> list[str]:
+    """The legacy classes whose state has the fields of this one, most special first.
+
+    Returns:
+      Class names; several where fields cannot tell (`Adam`, `LAMB`, `AdaBelief`), none where no
+      class of `legacy_optim` has such fields, `["MultiOptimizer"]` where groups differ.
+    """
+    if part.is_grouped:
+        return ["MultiOptimizer"]
+    kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
+    if len(kinds) > 1:
+        return ["MultiOptimizer"]
+    (kind,) = kinds or {frozenset()}
+    return sorted(
+        entry.legacy.__name__
+        for entry in ENTRIES.values()
+        if entry.name != "multi_optimizer" and fields_of(entry) == kind
+    )
+
+
+def fields_of(entry: Any) -> frozenset[str]:
+    """The fields of an entry's legacy parameter state."""
+    return frozenset({field.legacy for field in entry.state} | set(entry.dropped))
+
+
+def has_unmatched(part: Part, place: Any = "checkpoint") -> bool:
+    """Whether some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
+    return any(state is None for _, _, state in rows(part, place))

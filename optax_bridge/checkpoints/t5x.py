@@ -1,0 +1,224 @@
+"""T5X checkpoints: a msgpack index, and large arrays beside it as zarr."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.msgpack_format import read_msgpack
+
+INDEX = "checkpoint"
+_MAX_RATIO = 1032  # of DEFLATE
+_PLACEHOLDER = "PLACEHOLDER://"
+
+
+@dataclass(frozen=True)
+class ZarrLeaf:
+    """An array that lies beside the index, and is read when it is asked for.
+
+    Attributes:
+      folder: its own folder.
+      place: how errors call it.
+      shape: its shape.
+      stored: dtype in the file.
+      dtype: dtype of the array: bfloat16 where version 2 stored its bits as uint16.
+      metadata: chunks, compressor and the like, as zarr has them.
+    """
+
+    folder: Path
+    place: str
+    shape: tuple[int, ...]
+    stored: np.dtype
+    dtype: np.dtype
+    metadata: Mapping[str, Any]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """Reads the array."""
+        del copy
+        import tensorstore as ts
+
+        self._check_chunks()
+        spec = {
+            "driver": "zarr",
+            "kvstore": {"driver": "file", "path": f"{self.folder}{os.sep}"},
+            "metadata": dict(self.metadata),
+        }
+        try:
+            array = (
+                ts.open(spec, open=True, read=True, assume_metadata=True).result().read().result()
+            )  # pyright: ignore
+        except (ValueError, OSError, NotImplementedError, RuntimeError) as error:
+            raise CheckpointError(
+                self.place, "an array in zarr format", shown(str(error), 200), DAMAGED
+            ) from None
+        if self.dtype != self.stored:
+            array = array.view(self.dtype)
+        return array if dtype is None else array.astype(dtype)
+
+    def _check_chunks(self) -> None:
+        """Every chunk must be there, and be able to hold what it is to hold."""
+        chunks = self.metadata["chunks"]
+        separator = self.metadata.get("dimension_separator", ".")
+        counts = [-(-dim // chunk) for dim, chunk in zip(self.shape, chunks, strict=True)]
+        size = math.prod(chunks) * self.stored.itemsize
+        expected = math.prod(counts)
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        if expected > len(files):
+            raise CheckpointError(
+                self.place, f"{expected} files of chunks", f"{len(files)} in {self.folder}", DAMAGED
+            )
+        for index in np.ndindex(*counts):
+            path = self.folder / (separator.join(map(str, index)) or "0")
+            if not path.is_file() or path.is_symlink():
+                raise CheckpointError(self.place, f"a chunk {path}", "no such file", DAMAGED)
+            if size > 64 + _MAX_RATIO * path.stat().st_size:
+                raise CheckpointError(
+                    self.place,
+                    f"a chunk of {size} bytes",
+                    f"{path.stat().st_size} in {path}",
+                    DAMAGED,
+                )
+
+
+def is_t5x(tree: Any) -> bool:
+    """Whether a msgpack file is the index of a T5X checkpoint."""
+    has_optimizer = isinstance(tree, Mapping) and ("optimizer" in tree or "_optimizer" in tree)
+    return has_optimizer and type(tree.get("version")) is int
+
+
+def read_t5x(folder: Path) -> Any:
+    """Reads a T5X checkpoint.
+
+    Args:
+      folder: `checkpoint_N`, with the index `checkpoint` in it.
+
+    Returns:
+      The tree `{'version', 'optimizer': {'target', 'state'}, ...}`; arrays beside the index are
+      `ZarrLeaf`s.
+
+    Raises:
+      CheckpointError: it is damaged, of an unknown version, or points outside the folder.
+    """
+    tree = read_msgpack(folder / INDEX)
+    if not is_t5x(tree):
+        raise CheckpointError(
+            folder / INDEX, "the index of a T5X checkpoint", shown(sorted(tree)), DAMAGED
+        )
+    if not 1 <= tree["version"] <= 3:
+        raise CheckpointError(
+            folder / INDEX, "T5X's version 1, 2 or 3", f"{tree['version']}",
+            "This layout is not known here.",
+        )  # fmt: skip
+    tree = _resolved(tree, (), folder, tree["version"])
+    if "_optimizer" in tree:
+        tree["optimizer"] = tree.pop("_optimizer")
+    return tree
+
+
+def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> Any:
+    if isinstance(node, Mapping) and "driver" in node and "kvstore" in node:
+        return _leaf(node, path, folder, version)
+    if isinstance(node, Mapping):
+        return {k: _resolved(v, (*path, k), folder, version) for k, v in node.items()}
+    if isinstance(node, str) and node.startswith(_PLACEHOLDER):
+        name = node.removeprefix(_PLACEHOLDER)
+        spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": name}}
+        return _leaf(spec, path, folder, version)
+    if isinstance(node, np.ndarray) and path[-1:] == ("step",) and node.size == 1:
+        return node.reshape(())
+    return node
+
+
+def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrLeaf:
+    place = f"{folder / INDEX}, {leaf_name(path)}"
+    kvstore = spec["kvstore"] if isinstance(spec["kvstore"], Mapping) else {}
+    name = kvstore.get("path")
+    if spec["driver"] != "zarr" or not isinstance(name, str) or not name:
+        raise CheckpointError(
+            place, "a zarr array with a path", shown(spec), "No other storage is read."
+        )
+    inside = (folder / name).resolve()
+    if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in inside.parents:
+        raise CheckpointError(
+            place, "a path within the checkpoint's folder", shown(name),
+            "Nothing outside the checkpoint is ever read.",
+        )  # fmt: skip
+    metadata = spec.get("metadata")
+    if not isinstance(metadata, Mapping) or "shape" not in metadata or "chunks" not in metadata:
+        metadata = _zarray(inside, place)
+    elif "compressor" not in metadata or "dtype" not in metadata:
+        in_file = _zarray(inside, place) if (inside / ".zarray").is_file() else {}
+        metadata = {"compressor": {"id": "gzip", "level": 1}, **in_file, **metadata}
+    shape, chunks = (_dims(metadata.get(key), place) for key in ("shape", "chunks"))
+    if len(shape) != len(chunks) or not all(chunks):
+        raise CheckpointError(place, "a chunk length for each axis", shown(chunks), DAMAGED)
+    stored = _dtype(metadata.get("dtype") or spec.get("dtype"), place)
+    dtype = np.dtype(ml_dtypes.bfloat16) if version < 3 and stored == np.uint16 else stored
+    clean = {
+        "zarr_format": 2, "shape": shape, "chunks": chunks, "order": metadata.get("order", "C"),
+        "dtype": "bfloat16" if stored.name == "bfloat16" else stored.str,
+        "compressor": metadata.get("compressor"), "filters": None,
+        "fill_value": None, "dimension_separator": metadata.get("dimension_separator", "."),
+    }  # fmt: skip
+    if clean["order"] not in ("C", "F") or clean["dimension_separator"] not in (".", "/"):
+        raise CheckpointError(place, "zarr metadata", shown(metadata), DAMAGED)
+    return ZarrLeaf(inside, place, tuple(shape), stored, dtype, clean)
+
+
+def _zarray(folder: Path, place: str) -> Mapping[str, Any]:
+    import json
+
+    try:
+        text = (folder / ".zarray").read_text(encoding="utf-8")
+        found = json.loads(text) if len(text) < 100_000 else None
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, Mapping):
+        raise CheckpointError(
+            place, f"metadata in the index or in {folder}/.zarray", "none", DAMAGED
+        )
+    return found
+
+
+def _dims(value: Any, place: str) -> list[int]:
+    if isinstance(value, Mapping) and set(value) == {str(i) for i in range(len(value))}:
+        value = [value[str(index)] for index in range(len(value))]
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
+        value = value.tolist()
+    fits = isinstance(value, list) and all(type(dim) is int and 0 <= dim < 2**48 for dim in value)
+    if not fits or len(value) > 32:
+        raise CheckpointError(place, "the lengths of the axes", shown(value), DAMAGED)
+    return list(value)
+
+
+def _dtype(name: Any, place: str) -> np.dtype:
+    if name == "bfloat16":
+        return np.dtype(ml_dtypes.bfloat16)
+    try:
+        dtype = np.dtype(name) if isinstance(name, str) and len(name) < 16 else None
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "biufc":
+        raise CheckpointError(place, "a numeric dtype", shown(name), DAMAGED)
+    return dtype

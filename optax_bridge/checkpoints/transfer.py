@@ -1,0 +1,217 @@
+"""From one checkpoint to another: reads, converts, writes, reads again and compares."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import serialization
+
+import legacy_optim
+from optax_bridge.checkpoints.convert import (
+    Converted,
+    convert_tree,
+    legacy_tree,
+    state_templates,
+)
+from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.msgpack_format import read_msgpack, release
+from optax_bridge.checkpoints.msgpack_write import write_msgpack
+from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.recognise import is_array, is_train_state, leaves
+
+_LARGE = 2**24  # bytes; below that, memory is not worth a call to the system
+
+Told = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
+
+
+def convert_file(
+    source: Path,
+    destination: Path,
+    optimizer_def: legacy_optim.OptimizerDef | None = None,
+    *,
+    to_legacy: bool = False,
+    msgpack: bool = False,
+    params_only: bool = False,
+    exact: bool = True,
+    part: str | None = None,
+    allow_nan: bool = False,
+    verify: bool = True,
+    force: bool = False,
+    told: Told | None = None,
+) -> tuple[Read, Any]:
+    """Converts a checkpoint; the source is only read.
+
+    Args:
+      source: see `read_checkpoint`.
+      destination: a file for msgpack, a folder for Orbax.
+      optimizer_def: the legacy definition; read from the state's fields if None.
+      to_legacy: from a TrainState to an `Optimizer`, which is msgpack always.
+      msgpack: write Flax msgpack, not Orbax.
+      params_only: write the parameters alone.
+      exact: see `optax_bridge.from_legacy`.
+      part: which optimizer, where there are several.
+      allow_nan: let NaN in the optimizer's state through.
+      verify: read again what was written, and compare every leaf.
+      force: replace the destination.
+      told: told of progress.
+
+    Returns:
+      What was read, and the tree that was written.
+
+    Raises:
+      CheckpointError: see the readers; nothing is left at the destination then.
+    """
+    read = read_checkpoint(source)
+    if to_legacy:
+        tree = _back(read, optimizer_def)
+        tree = tree["target"] if params_only else tree
+    elif params_only and not _has_optimizer(read):
+        tree = read.tree
+    else:
+        converted = convert_tree(
+            read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
+        )
+        tree = converted.params if params_only else converted.tree()
+    with written_whole(destination, force=force) as path:
+        write(path, tree, msgpack=msgpack or to_legacy, told=told)
+        if verify:
+            compare(path, tree, destination, told)
+    return read, tree
+
+
+def _has_optimizer(read: Read) -> bool:
+    return any("param_states" in path for path, _ in leaves(read.tree))
+
+
+def write(path: Path, tree: Any, *, msgpack: bool, told: Told | None = None) -> None:
+    """Writes a tree as msgpack or as an Orbax checkpoint."""
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf))
+    tell = told or (lambda phase, done, total: None)
+    tell("write", 0, total)
+    if not msgpack:
+        write_orbax = _orbax().write_orbax
+        # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
+        write_orbax(path, jax.tree.map(on_device, tree))
+    else:
+        done = 0
+
+        def progress(count: int) -> None:
+            nonlocal done
+            done += count
+            tell("write", done, total)
+
+        with path.open("xb") as file:
+            write_msgpack(file, serialization.to_state_dict(tree), progress)
+    tell("write", total, total)
+
+
+def on_device(leaf: Any, sharding: Any = None) -> Any:
+    """A leaf as a JAX array, perhaps over a mesh; left alone if JAX would narrow it."""
+    if not is_array(leaf):
+        return leaf
+    array = np.asarray(leaf)
+    if array.size == 0 or jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+        return array
+    # A copy, as a view of the mapped file must not be donated to a step.
+    placed = jax.device_put(array, sharding, may_alias=False)
+    if array.nbytes > _LARGE:
+        jax.block_until_ready(placed)
+        release(leaf)
+    return placed
+
+
+def compare(path: Path, tree: Any, name: Path, told: Told | None = None) -> None:
+    """Reads again what was written and compares every leaf, bit for bit.
+
+    Raises:
+      CheckpointError: something differs.
+    """
+    tell = told or (lambda phase, done, total: None)
+    found = read_msgpack(path) if path.is_file() else _orbax().read_orbax(path)
+    expected = dict(leaves(serialization.to_state_dict(tree)))
+    actual = {leaf_path: leaf for leaf_path, leaf in leaves(found)}
+    total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
+    done = 0
+    for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
+        pair = expected.get(leaf_path), actual.get(leaf_path)
+        if not _same(*pair):
+            raise CheckpointError(
+                f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
+                "Writing failed, nothing was left behind: is the disk full or failing?",
+            )  # fmt: skip
+        done += (size := getattr(pair[0], "nbytes", 0))
+        tell("verify", done, total)
+        if size > _LARGE:
+            release(pair[0])
+            release(pair[1])
+        actual[leaf_path] = None  # what Orbax read is in memory as a whole until then
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if not is_array(expected):
+        return is_array(found) == is_array(expected) and bool(expected == found)
+    one, other = np.asarray(expected), np.asarray(found)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    left, right = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (one, other))
+    return bool(np.array_equal(left, right))
+
+
+def _back(read: Read, definition: legacy_optim.OptimizerDef | None) -> Any:
+    """The legacy tree for a TrainState's checkpoint."""
+    if not is_train_state(read.tree):
+        names = shown(sorted(read.tree)) if isinstance(read.tree, Mapping) else shown(read.tree)
+        raise CheckpointError(
+            read.path, "a TrainState: step, params, opt_state", names, "Is it a legacy checkpoint?"
+        )
+    if definition is None:
+        raise CheckpointError(
+            read.path, "the legacy optimizer to make", "none given",
+            'Name it: --optimizer "Adam(learning_rate=1e-3)".',
+        )  # fmt: skip
+    params, step = read.tree["params"], read.tree["step"]
+    opt_state = _fitted(read.tree["opt_state"], definition, params, read.path)
+    tree = legacy_tree(params, opt_state, step, definition)
+    others = {k: v for k, v in read.tree.items() if k not in ("step", "params", "opt_state")}
+    return {"optimizer": tree, **others} if others else tree
+
+
+def _fitted(found: Any, definition: legacy_optim.OptimizerDef, params: Any, place: Path) -> Any:
+    """The state of a file in the NamedTuples of the exact or of the stock recipe."""
+    templates = state_templates(definition, params)
+    actual = {p: (v.shape, v.dtype) for p, v in leaves(found) if is_array(v)}
+    differing: list[str] = []
+    for template in templates:
+        plain = serialization.to_state_dict(template)
+        wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
+        if wanted == actual:
+            return serialization.from_state_dict(template, _completed(plain, found))
+        differing += [
+            leaf_name(p) for p in set(wanted.items()) ^ set(actual.items()) for p in p[:1]
+        ]
+    raise CheckpointError(
+        f"{place}, ['opt_state']", f"the state of {type(definition).__name__}'s transformation",
+        f"leaves that differ: {shown(sorted(set(differing)))}",
+        "Give the optimizer whose transformation wrote it.",
+    )  # fmt: skip
+
+
+def _completed(plain: Any, found: Any) -> Any:
+    """The found leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
+    if isinstance(plain, Mapping):
+        if isinstance(found, list | tuple):
+            found = {str(index): value for index, value in enumerate(found)}
+        return {k: _completed(v, (found or {}).get(k)) for k, v in plain.items()}
+    return found
+
+
+def _orbax() -> Any:
+    from optax_bridge.checkpoints import orbax_format
+
+    return orbax_format
+
+
+__all__ = ["Converted", "compare", "convert_file", "on_device", "write"]
