@@ -1,36 +1,27 @@
 """`optax-bridge check`: runs the suite here and says what is identical, rounds or differs."""
 
 import json
-import os
-import platform as python_platform
-import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from equivalence_tests import report
-from equivalence_tests.suite import Check, Result, checks, run
-
-# Packages whose version can change bits, or the meaning of a claim.
-DECIDE_BITS = ("optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy")
+from equivalence_tests import html_report, recording, report
+from equivalence_tests.environment import environment
+from equivalence_tests.environment import versions as versions
+from equivalence_tests.files import why_not_writable, write_text
+from equivalence_tests.precision import MATMUL_PRECISION
+from equivalence_tests.running import Compilations, chosen, jobs, run_all
+from equivalence_tests.running import use_compilation_cache as use_compilation_cache
+from equivalence_tests.running import use_host_devices as use_host_devices
+from equivalence_tests.suite import SYNTHETIC
+from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2
 PLATFORMS = ("cpu", "gpu", "tpu")
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that decides bits, Python's included."""
-    return {
-        **{name: metadata.version(name) for name in DECIDE_BITS},
-        "python": python_platform.python_version(),
-    }
 
 
 def check(
@@ -40,6 +31,10 @@ def check(
     platform: str | None = None,
     steps: int = 100,
     console: Console | None = None,
+    full: bool = False,
+    record: Path | None = None,
+    against: Path | None = None,
+    report_folder: Path | None = None,
 ) -> int:
     """Runs the suite and prints its table.
 
@@ -51,27 +46,30 @@ def check(
         run".
       steps: number of steps of each run, at least 1.
       console: where to print; standard output if None.
+      full: whether to run the matrix as well.
+      record: where to write the trajectories.
+      against: a recording to compare with.
+      report_folder: where to write the report as `index.html`.
 
     Returns:
       The exit code: 0 if every claim held, 1 if one did not, 2 for misuse.
     """
+    _silence_deprecations()
     console = console or report.wide_console()
     problems = Console(stderr=True, soft_wrap=True)
-    if steps < 1:
-        problems.print(f"--steps is {steps}; it must be at least 1")
-        return MISUSE
-    for option, file in (("--json", json_file), ("--svg", svg_file)):
-        if file is not None and not file.resolve().parent.is_dir():
-            folder = file.resolve().parent
-            problems.print(f"{option} {file}: the folder {folder} does not exist")
-            return MISUSE
     try:
-        chosen = checks(only)
+        _check_arguments(
+            steps, platform, {"--json": json_file, "--svg": svg_file, "--record": record}
+        )
+        if report_folder is not None and (why := why_not_writable(report_folder)):
+            raise ValueError(f"--report {why}")
+        recorded = None if against is None else recording.load(against)
+        try:
+            some, cases = chosen(only, full)
+        except ValueError as error:
+            raise ValueError(f"--only: {error}") from None
     except ValueError as error:
-        problems.print(f"--only: {error}")
-        return MISUSE
-    if platform not in (None, *PLATFORMS):
-        problems.print(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
+        problems.print(str(error), markup=False)
         return MISUSE
     try:
         device = jax.devices(platform)[0]
@@ -81,84 +79,72 @@ def check(
         console.print("0 comparisons: not run")
         _write_json(json_file, {"platform": platform, "ran": False, "results": []})
         return HELD
-    # What the warning tells a program is no news to the suite, which makes legacy optimizers by the
-    # dozen.
-    warnings.filterwarnings("ignore", message="flax.optim was removed", category=DeprecationWarning)
-    results = run_all(chosen, steps, device)
-    environment = {
-        "versions": versions(),
-        "device": device.device_kind,
-        "platform": device.platform,
-    }
+    compilations = Compilations()
+    keep = record is not None or recorded is not None
+    results = run_all(jobs(some, cases, steps, keep=keep), device)
+    here = environment(device)
     table = report.table(results, f"{device.platform}, {steps} steps each")
     console.print(table)
     report.print_broken(console, results)
+    if any(result.check.problem != SYNTHETIC for result in results):
+        console.print(f"real training with matmul precision {MATMUL_PRECISION}", highlight=False)
+    if full:
+        console.print(f"{compilations}; {here['devices']} devices", highlight=False)
+    if record is not None:
+        recording.save(record, results, here, steps)
+    outcomes = [] if recorded is None else recording.against(results, recorded)
+    if recorded is not None:
+        report.print_against(console, outcomes, recorded)
     console.print(report.closing_line(results))
     if svg_file is not None:
-        _write(svg_file, report.drawn(table, report.closing_line(results)))
+        write_text(svg_file, report.drawn(table, report.closing_line(results)))
+    if report_folder is not None:
+        title = f"flax.optim against Optax on {device.platform}"
+        html_report.write(report_folder, title, list(map(html_report.item, results)), here)
     _write_json(
-        json_file, {**environment, "ran": True, "steps": steps, "results": report.rows(results)}
+        json_file,
+        {
+            **here,
+            "ran": True,
+            "steps": steps,
+            "compilations": compilations.compiled,
+            "results": report.rows(results),
+            "against": report.against_rows(outcomes),
+        },
     )
-    return HELD if all(result.held for result in results) else BROKEN
+    same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
+    return HELD if same and all(result.held for result in results) else BROKEN
 
 
-def run_all(chosen: Sequence[Check], steps: int, device: Any) -> list[Result]:
-    """Runs checks, two at a time, with a progress bar on a terminal."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    results: list[Result] = []
-    with (
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        bar = progress.add_task("checking", total=len(chosen))
+def _check_arguments(steps: int, platform: str | None, files: dict[str, Path | None]) -> None:
+    if steps < 1:
+        raise ValueError(f"--steps is {steps}; it must be at least 1")
+    for option, file in files.items():
+        if file is not None and not file.resolve().parent.is_dir():
+            folder = file.resolve().parent
+            raise ValueError(f"{option} {file}: the folder {folder} does not exist")
+    if platform not in (None, *PLATFORMS):
+        raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
 
-        def one(check: Check) -> list[Result]:
-            with jax.default_device(device):  # the setting is a thread's own
-                return run(check, steps)
 
-        for check, outcome in zip(chosen, pool.map(one, chosen), strict=True):
-            progress.update(bar, advance=1, description=f"checking {check.entry}")
-            results.extend(outcome)
-    return results
+def _silence_deprecations() -> None:
+    """What they tell a program is no news to the suite, which makes old optimizers by the dozen."""
+    for message in ("flax.optim was removed", "Optimizer.replicate"):
+        warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
 
 
 def _write_json(file: Path | None, content: dict[str, Any]) -> None:
     if file is not None:
-        _write(file, json.dumps(content, indent=1) + "\n")
+        write_text(file, json.dumps(content, indent=1) + "\n")
 
 
-def _write(file: Path, text: str) -> None:
-    temporary = file.with_name(f".{file.name}.part")
-    temporary.write_text(text)
-    temporary.replace(file)
-
-
-def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs; JAX_COMPILATION_CACHE_DIR says where else."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update(
-            "jax_compilation_cache_dir", str(_cache_folder() / "optax-bridge" / "jax")
-        )
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def _cache_folder() -> Path:
-    if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"])
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-
-
-def print_list(only: Sequence[str] = ()) -> int:
+def print_list(only: Sequence[str] = (), full: bool = False) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
+    _silence_deprecations()
     try:
-        for item in checks(only):
-            print(item)
+        for part in chosen(only, full):
+            for item in part:
+                print(item)
     except ValueError as error:
         Console(stderr=True).print(f"--only: {error}")
         return MISUSE

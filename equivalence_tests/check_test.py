@@ -44,6 +44,11 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         (["--steps", "0"], "at least 1"),
         (["--json", "nowhere/result.json"], "does not exist"),
         (["--platform", "quantum"], "quantum"),
+        (["--report", "/proc/report"], "--report /proc/report: expected a folder"),
+        (["--record", "nowhere/run.zip"], "does not exist"),
+        (["--against", "nowhere.zip"], "expected a file written by"),
+        (["--full", "--only", "float33"], "float33"),
+        (["--pair", "mine", "other:side"], "mine: expected module:name"),
     ],
 )
 def test_misuse_exits_two_and_says_why(arguments: list[str], message: str, tmp_path: Path):
@@ -67,6 +72,27 @@ def test_list_names_the_checks_and_runs_none():
     assert run.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
 
 
+def test_the_full_list_has_the_matrix_and_takes_any_axis():
+    run = command("check", "--list", "--full", "--only", "bfloat16")
+    assert run.returncode == 0, run.stderr
+    ids = run.stdout.splitlines()
+    assert len(ids) > 100
+    assert all("bfloat16" in name for name in ids)
+
+
+def test_the_matrix_runs_on_as_many_devices_as_asked_and_is_reported(tmp_path: Path):
+    chosen = ("--full", "--only", "sgd", "--only", "data-parallel", "--devices", "2")
+    run = command("check", *chosen, "--report", "report", "--json", "result.json", cwd=tmp_path)
+    assert run.returncode == 0, run.stdout
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert content["devices"] == 2
+    assert content["compilations"] >= 0  # 0 where the cache had them all
+    assert len(content["results"]) == 3
+    assert "programs compiled" in run.stdout
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("<details id=") == 3
+
+
 def test_version_names_what_decides_bits():
     run = command("--version")
     assert run.returncode == 0
@@ -84,6 +110,7 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(monkeypa
     assert "NO" in printed
     assert "claimed: identical" in printed
     assert "did NOT hold" in printed
+    assert "nature: another algorithm, decided in float64" in printed
 
 
 def _claiming(claim):

@@ -6,7 +6,8 @@ beside large ones, or a scalar that crosses zero, is so not blown up; a tensor o
 held to its own scale.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -51,6 +52,11 @@ class Comparison:
       worst_leaf: path of the leaf with the largest distance.
       first: the first difference, None if identical.
       leaves: number of leaves compared.
+      relative: the largest distance over the tensor's scale, so that runs in different dtypes can
+        be set beside one another.
+      histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
+        `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
+        and `"not finite"`.
     """
 
     identical: bool
@@ -59,6 +65,8 @@ class Comparison:
     worst_leaf: str
     first: Difference | None
     leaves: int
+    relative: float = 0.0
+    histogram: Mapping[str, int] = field(default_factory=dict)
 
     def verdict(self, claim: Claim) -> Verdict:
         """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound.
@@ -94,13 +102,17 @@ def compare(left: Any, right: Any) -> Comparison:
     paths, left_leaves, right_leaves = _aligned(left, right)
     ulp_by_step = np.zeros(0)
     firsts: list[Difference] = []
-    worst = (-1.0, "")
+    worst, relative = (-1.0, ""), 0.0
+    histogram: dict[str, int] = {}
     for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
         distance = _distance(a, b)
+        same = _same_bits(a, b)
+        _count(distance, same, histogram)
+        relative = max(relative, float(distance.max(initial=0.0)) * _eps(a.dtype))
         by_step = distance.max(axis=1, initial=0.0)
         ulp_by_step = np.maximum(by_step, ulp_by_step) if ulp_by_step.size else by_step
         worst = max(worst, (float(by_step.max(initial=0.0)), path))
-        unequal = ~_same_bits(a, b).reshape(len(a), -1)
+        unequal = ~same.reshape(len(a), -1)
         if unequal.any():
             firsts.append(_first(path, a, b, unequal))
     first = min(firsts, key=lambda difference: difference.step, default=None)
@@ -111,6 +123,8 @@ def compare(left: Any, right: Any) -> Comparison:
         worst_leaf=worst[1],
         first=first,
         leaves=len(paths),
+        relative=relative,
+        histogram={name: histogram[name] for name in sorted(histogram, key=_bucket_order)},
     )
 
 
@@ -162,6 +176,30 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     gap = np.abs(np.where(finite, x, 0.0) - np.where(finite, y, 0.0)) / spacing
     return np.where(same, 0.0, np.where(finite, gap, np.inf))
+
+
+def _eps(dtype: Any) -> float:
+    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 1.0
+
+
+def _count(distance: np.ndarray, same: np.ndarray, histogram: dict[str, int]) -> None:
+    same = same.reshape(distance.shape)
+    amounts = {"same bits": int(same.sum())}
+    rest = distance[~same]
+    amounts["not finite"] = int(np.isinf(rest).sum())
+    rest = rest[np.isfinite(rest)]
+    amounts["0"] = int((rest == 0).sum())
+    rest = rest[rest > 0]
+    powers, counts = np.unique(np.ceil(np.log2(np.maximum(rest, 1.0))), return_counts=True)
+    amounts |= {f"<= {2.0**power:.0f}": int(n) for power, n in zip(powers, counts, strict=True)}
+    for name, amount in amounts.items():
+        if amount:
+            histogram[name] = histogram.get(name, 0) + amount
+
+
+def _bucket_order(name: str) -> float:
+    fixed = {"same bits": -2.0, "0": -1.0, "not finite": np.inf}
+    return fixed[name] if name in fixed else float(name.removeprefix("<= "))
 
 
 def _first(path: str, a: np.ndarray, b: np.ndarray, unequal: np.ndarray) -> Difference:

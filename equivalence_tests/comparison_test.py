@@ -1,5 +1,7 @@
 """The comparison: what counts as equal, how distances are measured, what is found first."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ ONE = np.float32(1)
 ULP = np.float32(2**-23)  # spacing of float32 at 1
 
 
-def trajectory(*steps: object, dtype: object = np.float32) -> dict[str, np.ndarray]:
+def trajectory(*steps: object, dtype: Any = np.float32) -> dict[str, np.ndarray]:
     return {"params": np.asarray(steps, dtype)}
 
 

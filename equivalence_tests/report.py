@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from equivalence_tests.nature import explained
+from equivalence_tests.recording import NOT_RUN, Against, Recording
 from equivalence_tests.suite import SYNTHETIC, Result
 from optax_bridge.correspondence import Verdict
 
@@ -45,7 +47,7 @@ def table(results: Sequence[Result], title: str) -> Table:
             shown.add_row(
                 key[0] if key[0] != previous[0] else "",
                 key[1] if new else "",
-                str(len(some)) if any(r.comparison is not None for r in some) else "",
+                str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
                 outcome,
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
@@ -68,10 +70,11 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
         some = [result for result in group if result.verdict is verdict]
         if some:
             rows.append((f"[{_STYLE[verdict]}]{verdict.value}[/]{_detail(verdict, some)}", some))
+    for note in dict.fromkeys(result.note for result in group if result.failed):
+        alike = [result for result in group if result.failed and result.note == note]
+        rows.append((f"[bold red]error[/] {escape(note)}", alike))
     for result in group:
-        if result.failed:
-            rows.append((f"[bold red]error[/] {escape(result.note)}", [result]))
-        elif result.comparison is None:
+        if result.comparison is None and not result.failed:
             rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
     return rows
 
@@ -125,6 +128,48 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             console.print(f"   claimed: {claim.verdict.value}{bound}")
             where = f"{_ulp(found.ulp)} at {found.worst_leaf}; first {found.first}"
             console.print(f"   found: {escape(where)}", highlight=False)
+            console.print(f"   nature: {explained(found, result.wide)}", highlight=False)
+
+
+def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
+    """Says how the runs here compare with the recorded ones."""
+    where = recorded.environment["platform"], recorded.environment["device"]
+    missing = sum(outcome.note == NOT_RUN for outcome in outcomes)
+    if missing:
+        console.print(f"[dim]{missing} recorded runs: {NOT_RUN}[/]")
+    for outcome in outcomes:
+        found = outcome.comparison
+        if outcome.note == NOT_RUN:
+            continue
+        if found is None:
+            console.print(f"[dim]{escape(outcome.id)}: {escape(outcome.note)}[/]")
+        elif outcome.verdict is Verdict.DIFFERENT:
+            console.print(
+                f"[bold red]{escape(outcome.id)}[/] {_ulp(found.ulp)}; first {found.first}"
+            )
+    counts = [
+        f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
+    ]
+    console.print(
+        f"against the recording from {where[0]} ({where[1]}): {', '.join(counts)}", highlight=False
+    )
+
+
+def against_rows(outcomes: Sequence[Against]) -> list[dict[str, Any]]:
+    """The comparison with a recording as plain data."""
+    return [
+        {
+            "id": outcome.id,
+            "verdict": None if outcome.verdict is None else outcome.verdict.value,
+            "ulp": None if outcome.comparison is None else _number(outcome.comparison.ulp),
+            "note": outcome.note,
+        }
+        for outcome in outcomes
+    ]
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else "inf"
 
 
 def closing_line(results: Sequence[Result]) -> str:
@@ -146,7 +191,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def _row(result: Result) -> dict[str, Any]:
     found, claim = result.comparison, result.claim
     row: dict[str, Any] = {
-        "id": f"{result.check}-{result.recipe}",
+        "id": result.id,
         "optimizer": result.check.entry,
         "recipe": result.recipe,
         "problem": result.check.problem,
@@ -162,7 +207,8 @@ def _row(result: Result) -> dict[str, Any]:
         **result.extra,
     }
     if found is not None:
-        row["ulp"] = found.ulp if math.isfinite(found.ulp) else "inf"
+        row["ulp"] = _number(found.ulp)
+        row["ulp_by_step"] = [_number(float(ulp)) for ulp in found.ulp_by_step]
         row["worst_leaf"] = found.worst_leaf
         row["first_difference"] = None if found.first is None else str(found.first)
         row["leaves"] = found.leaves

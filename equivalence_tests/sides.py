@@ -42,7 +42,7 @@ def legacy(definition: legacy_optim.OptimizerDef) -> Side:
     def step(optimizer: Any, grads: Any, learning_rate: Any) -> Any:
         return optimizer.apply_gradient(grads, **_rate(learning_rate))
 
-    return Side("legacy", definition.create, step, lambda o: o.target, _legacy_view)
+    return Side("legacy", definition.create, step, lambda o: o.target, legacy_view)
 
 
 def train_state(
@@ -57,7 +57,7 @@ def train_state(
         return state.apply_gradients(grads=grads, **_rate(learning_rate))
 
     return Side(
-        name, init, step, lambda s: s.params, lambda s: _legacy_view(s.to_legacy(definition))
+        name, init, step, lambda s: s.params, lambda s: legacy_view(s.to_legacy(definition))
     )
 
 
@@ -85,7 +85,7 @@ def plain(definition: legacy_optim.OptimizerDef) -> Side:
 
     def view(state: Any) -> Any:
         count, params, opt_state = state
-        return _legacy_view(conversion.to_legacy(definition, params, opt_state, count))
+        return legacy_view(conversion.to_legacy(definition, params, opt_state, count))
 
     return Side("plain", init, step, lambda state: state[1], view)
 
@@ -130,5 +130,6 @@ def _rate(learning_rate: Any) -> dict[str, Any]:
     return {} if learning_rate is None else {"learning_rate": learning_rate}
 
 
-def _legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, Any]:
+def legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, Any]:
+    """What a legacy optimizer holds."""
     return {"params": optimizer.target, "state": optimizer.state}

@@ -4,17 +4,21 @@ A check is one claim of the correspondence on one case: this recipe, under these
 the legacy optimizer as its entry says. Checks come from the table; no optimizer is named here.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax
+import numpy as np
 from flax.core import FrozenDict
 
 import legacy_optim
 from equivalence_tests import problems, sides, training
 from equivalence_tests.comparison import Comparison, compare
+from equivalence_tests.precision import float64, pinned
 from optax_bridge.correspondence import (
     ENTRIES,
     Case,
@@ -25,6 +29,9 @@ from optax_bridge.correspondence import (
     recipe_of,
 )
 from optax_bridge.recipe import Call, filled, render
+
+if TYPE_CHECKING:
+    from equivalence_tests.matrix.cases import MatrixCase
 
 SYNTHETIC = "odd shapes"
 RATES = ("constant", "per call")
@@ -64,9 +71,13 @@ class Result:
       note: why nothing was run, or the error that stopped it.
       failed: whether it stopped with an error.
       source: the recipe as Optax code, where it has a source form.
+      extra: further figures for the JSON row.
+      trajectory: what the recipe's side held after every step, where it is to be recorded.
+      wide: the comparison in float64, where the claim did not hold: it tells whether that is
+        rounding.
     """
 
-    check: Check
+    check: "Check | MatrixCase"
     recipe: str
     settings: str
     claim: Claim | None = None
@@ -76,6 +87,15 @@ class Result:
     failed: bool = False
     source: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    trajectory: Any = None
+    wide: Comparison | None = None
+
+    @property
+    def id(self) -> str:
+        """One for each result, the same on every machine."""
+        if isinstance(self.check, Check):
+            return f"{self.check}-{self.recipe}"
+        return str(self.check)  # a case of the matrix says its recipe itself
 
     @property
     def verdict(self) -> Verdict | None:
@@ -137,12 +157,13 @@ TRAINED = (
 )
 
 
-def run(check: Check, steps: int = 100) -> list[Result]:
+def run(check: Check, steps: int = 100, *, keep: bool = False) -> list[Result]:
     """Runs one check: the legacy side once, then the exact and the stock recipe against it.
 
     Args:
       check: one of `checks()`.
       steps: number of steps.
+      keep: whether results hold the recipe's trajectory, for recording.
 
     Returns:
       One result for each recipe. An error on a side is in its result and does not stop the others.
@@ -150,7 +171,11 @@ def run(check: Check, steps: int = 100) -> list[Result]:
     entry = ENTRIES[check.entry]
     case = entry.cases[check.case]
     job = _synthetic if check.problem == SYNTHETIC else _trained
-    return job(check, entry, case, steps)
+    results = job(check, entry, case, steps)
+    if not keep:
+        for result in results:
+            result.trajectory = None
+    return results
 
 
 def _synthetic(check: Check, entry: Entry, case: Case, steps: int) -> list[Result]:
@@ -167,48 +192,68 @@ def _synthetic(check: Check, entry: Entry, case: Case, steps: int) -> list[Resul
     def reference() -> Any:
         return sides.trajectory(sides.legacy(definition), params, grads, rates)
 
-    def exact(recipe: Call) -> Comparison:
+    def exact(recipe: Call) -> tuple[Comparison, Any]:
         del recipe  # it is what from_legacy builds
         other = sides.trajectory(sides.exact(definition), params, grads, rates)
-        return compare(reference(), other)
+        return compare(reference(), other), other
 
-    def stock(recipe: Call) -> Comparison:
+    def stock(recipe: Call) -> tuple[Comparison, Any]:
         other = sides.trajectory(sides.stock(definition, recipe), params, grads)
-        return compare(_float32_leaves(reference()), _float32_leaves(other))
+        return compare(_float32_leaves(reference()), _float32_leaves(other)), other
 
-    shown = _settings(entry, case)
+    def in_float64(result: Result) -> Comparison:
+        other = sides.exact(definition)
+        if result.recipe == "stock":
+            other = sides.stock(definition, recipe_of(definition, exact=False)[0])
+        with float64():
+            given = [
+                jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), _float32_leaves(tree))
+                for tree in (params, grads)
+            ]
+            both = (sides.legacy(definition), other)
+            return compare(*(sides.trajectory(side, given[0], given[1], rates) for side in both))
+
+    shown = settings_text(entry, case)
     results = [_measured(Result(check, "exact", shown), definition, exact)]
     if not per_call:  # Optax's aliases take no rate per call
         results.append(_measured(Result(check, "stock", shown), definition, stock))
+    for result in results:
+        if not result.held and result.comparison is not None:
+            with contextlib.suppress(Exception):  # then the growth has to tell what it is
+                result.wide = in_float64(result)
     return results
 
 
 def _trained(check: Check, entry: Entry, case: Case, steps: int) -> list[Result]:
     definition = entry.definition(case, case.learning_rate)
-    result = Result(check, "exact", _settings(entry, case))
+    result = Result(check, "exact", settings_text(entry, case))
 
-    def exact(recipe: Call) -> Comparison:
+    def exact(recipe: Call) -> tuple[Comparison, Any]:
         del recipe  # it is what from_legacy builds
         job, data = training.task(check.problem), training.batches(steps)
-        old = training.old_loop(job, definition, data)
-        new = training.bridged_loop(job, definition, data)
-        result.extra = {"loss": [float(old["loss"][0]), float(old["loss"][-1])]}
-        return compare(old, new)
+        with pinned() as what:
+            old = training.old_loop(job, definition, data)
+            new = training.bridged_loop(job, definition, data)
+        loss = [float(old["loss"][0]), float(old["loss"][-1])]
+        result.extra = {"loss": loss, "pinned": what}
+        return compare(old, new), new
 
     return [_measured(result, definition, exact)]
 
 
-def _measured(result: Result, definition: Any, measure: Callable[[Call], Comparison]) -> Result:
+def _measured(
+    result: Result, definition: Any, measure: Callable[[Call], tuple[Comparison, Any]]
+) -> Result:
     """Fills in a result; an error on a side is reported in it and stops nothing else."""
     try:
         recipe, result.claim = recipe_of(definition, exact=result.recipe == "exact")
     except UnsupportedSetting as error:
         result.note = str(error)
         return result
-    result.source = _source(recipe)
+    result.source = recipe_source(recipe)
     started = time.perf_counter()
     try:
-        result.comparison = measure(recipe)
+        result.comparison, result.trajectory = measure(recipe)
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
@@ -224,8 +269,8 @@ def _float32_leaves(view: Any) -> Any:
     return {name: _float32_leaves(value) for name, value in view.items() if name != "bfloat16"}
 
 
-def _settings(entry: Entry, case: Case) -> str:
-    """A case as the legacy constructor call, as text."""
+def settings_text(entry: Entry, case: Case) -> str:
+    """A case as the legacy constructor call."""
     recipe = filled(dict(case.settings), {"learning_rate": case.learning_rate})
     args: tuple[Any, ...] = ()
     for hp in entry.hyper_params:
@@ -236,7 +281,8 @@ def _settings(entry: Entry, case: Case) -> str:
     return render(Call(entry.legacy.__name__, args, recipe))
 
 
-def _source(recipe: Call) -> str:
+def recipe_source(recipe: Call) -> str:
+    """A recipe as Optax code; empty where it has no source form."""
     try:
         return render(recipe)
     except ValueError:  # a traversal is a Python function, which has no source form

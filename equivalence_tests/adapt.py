@@ -1,0 +1,169 @@
+"""What a user may hand in as a side, turned into something that takes steps."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training import train_state
+
+import legacy_optim
+from optax_bridge import conversion
+from optax_bridge.correspondence import UnsupportedSetting, recipe_of
+from optax_bridge.recipe import render
+from optax_bridge.transformation import step as take_step
+
+# A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
+# `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
+SideLike = Any
+
+EXPECTED = (
+    "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, or "
+    "a pair of functions: init(params) -> state, step(grads, state, params) -> (params, state)"
+)
+
+
+class EquivalenceError(ValueError):
+    """Something that keeps two sides from being compared; says which side, step and leaf."""
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """One side as functions.
+
+    Attributes:
+      kind: what was handed in, for messages: `Adam`, `GradientTransformation`, ...
+      start: parameters -> state, any object.
+      step: (state, gradients) -> state.
+      show: state -> (parameters, optimizer state), the latter None if it has none.
+      source: how the side is written, for the report.
+      definition: the legacy definition, if the side is one.
+      compiled: whether `step` and `show` are JAX functions, to be compiled.
+    """
+
+    kind: str
+    start: Callable[[Any], Any]
+    step: Callable[[Any, Any], Any]
+    show: Callable[[Any], tuple[Any, Any]]
+    source: str
+    definition: legacy_optim.OptimizerDef | None = None
+    compiled: bool = True
+
+
+def adapted(side: SideLike) -> Stepper:
+    """The side as functions.
+
+    Raises:
+      EquivalenceError: it is none of the things that a side can be.
+    """
+    if isinstance(side, legacy_optim.OptimizerDef):
+        return _legacy(side, side.create)
+    if isinstance(side, legacy_optim.Optimizer):
+        return _legacy(side.optimizer_def, lambda params: side.replace(target=params))
+    if isinstance(side, train_state.TrainState):
+        return _train_state(side)
+    if isinstance(side, optax.GradientTransformation):
+        return _transformation(side)
+    if isinstance(side, tuple) and len(side) == 2 and all(map(callable, side)):
+        return _functions(*side)
+    raise EquivalenceError(f"{EXPECTED}; found {type(side).__name__}")
+
+
+def _legacy(definition: legacy_optim.OptimizerDef, start: Callable[[Any], Any]) -> Stepper:
+    return Stepper(
+        kind=type(definition).__name__,
+        start=start,
+        step=lambda optimizer, grads: optimizer.apply_gradient(grads),
+        show=lambda optimizer: (optimizer.target, optimizer.state),
+        source=_recipe(definition),
+        definition=definition,
+    )
+
+
+def _train_state(state: train_state.TrainState) -> Stepper:
+    return Stepper(
+        kind=type(state).__name__,
+        start=lambda params: state.replace(params=params),
+        step=lambda held, grads: held.apply_gradients(grads=grads),
+        show=lambda held: (held.params, (held.step, held.opt_state)),
+        source=f"{type(state).__name__} with {_of_transformation(state.tx)}",
+    )
+
+
+def _transformation(tx: optax.GradientTransformation) -> Stepper:
+    def step(held: Any, grads: Any) -> Any:
+        count, params, opt_state = held
+        return count + 1, *take_step(tx, grads, opt_state, params)
+
+    return Stepper(
+        kind="GradientTransformation",
+        start=lambda params: (jnp.zeros([], jnp.int32), params, tx.init(params)),
+        step=step,
+        show=lambda held: (held[1], (held[0], held[2])),
+        source=_of_transformation(tx),
+    )
+
+
+def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Stepper:
+    def take(held: Any, grads: Any) -> Any:
+        result = step(grads, held[1], held[0])
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError(f"step returned a {type(result).__name__}, not (params, state)")
+        return result
+
+    return Stepper(
+        kind=getattr(step, "__qualname__", type(step).__name__),
+        start=lambda params: (params, init(params)),
+        step=take,
+        show=lambda held: (held[0], held[1]),
+        source="\n".join(map(_source_of, (init, step))),
+        compiled=False,
+    )
+
+
+def on_host(tree: Any) -> Any:
+    """A tree with every array on the host; tensors of other libraries included."""
+
+    def leaf(value: Any) -> np.ndarray:
+        if hasattr(value, "detach"):  # a torch tensor that wants gradients refuses to be an array
+            value = value.detach().cpu()
+        return np.asarray(value)
+
+    return jax.tree.map(leaf, tree)
+
+
+def legacy_state(
+    definition: legacy_optim.OptimizerDef, params: Any, shown: tuple[Any, Any]
+) -> Any | None:
+    """The optimizer state of a Optax side in the layout of a definition; None if it has no such."""
+    step, opt_state = shown
+    try:
+        return conversion.to_legacy(definition, params, opt_state, step).state
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None
+
+
+def _recipe(definition: legacy_optim.OptimizerDef) -> str:
+    fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
+    shown = ", ".join(f"{name}={getattr(definition.hyper_params, name)!r}" for name in fields)
+    written = f"{type(definition).__name__}({shown})"
+    try:
+        return f"{written}\n# exact recipe: {render(recipe_of(definition)[0])}"
+    except (ValueError, UnsupportedSetting):
+        return written
+
+
+def _of_transformation(tx: optax.GradientTransformation) -> str:
+    name = getattr(tx.init, "__qualname__", type(tx.init).__name__)
+    return f"{tx.init.__module__}.{name.split('.<locals>')[0]}"
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return repr(function)

@@ -1,0 +1,178 @@
+"""The axes, each a table; `axes_test.py` lints them. An entry's settings are its own cases."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import linen, nnx
+from flax.core import FrozenDict
+
+# Every run is two halves, so that one compilation serves the run that is interrupted in between as
+# well as the one that is not.
+HALF = 8
+STEPS = 2 * HALF
+
+
+class Pair(NamedTuple):
+    """A NamedTuple of parameters."""
+
+    kernel: Any
+    bias: Any
+
+
+def _normal(*shape: int, scale: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng([len(shape), *shape])
+    return (scale * rng.standard_normal(shape)).astype(np.float32)
+
+
+def _kernel_and_bias() -> dict[str, np.ndarray]:
+    return {"kernel": _normal(8, 3), "bias": np.zeros(3, np.float32)}
+
+
+def _plain() -> dict[str, np.ndarray]:
+    return {**_kernel_and_bias(), "zeros": np.zeros((2, 3), np.float32)}
+
+
+def _boxed() -> Any:
+    return {
+        "kernel": linen.Partitioned(_normal(4, 3), names=("in", "out")),  # type: ignore[arg-type]
+        "bias": linen.Partitioned(np.zeros(3, np.float32), names=("out",)),  # type: ignore[arg-type]
+    }
+
+
+def _nnx_state() -> Any:
+    return nnx.State({name: nnx.Param(leaf) for name, leaf in _kernel_and_bias().items()})
+
+
+# Name -> parameters in float32, made anew at each call. "plain" is what the other axes use: a
+# kernel, and a bias and a kernel that start at zero, where LAMB is told from Optax's.
+TREES: Mapping[str, Callable[[], Any]] = {
+    "plain": _plain,
+    "frozen": lambda: FrozenDict({"dense": FrozenDict(_kernel_and_bias())}),
+    "list": lambda: [_normal(4, 3), [np.zeros(3, np.float32), _normal(2)]],
+    "namedtuple": lambda: Pair(**_kernel_and_bias()),
+    "nnx": _nnx_state,
+    "boxed": _boxed,
+    "scalars": lambda: {"a": _normal(), "b": np.zeros((), np.float32), "c": _normal(1)},
+    "zero-size": lambda: {"none": _normal(0), "row": _normal(0, 3), "kernel": _normal(4, 3)},
+    "ranks": lambda: {
+        "rank0": _normal(),
+        "rank1": _normal(3),
+        "rank2": _normal(4, 3, scale=10.0),
+        "rank3": _normal(2, 3, 2, scale=0.1),
+        "rank4": _normal(2, 1, 3, 2),
+        "rank5": _normal(2, 1, 2, 1, 3, scale=1e-3),
+    },
+    "mixed-dtypes": lambda: {
+        "float32": _normal(4, 3),
+        "bfloat16": _normal(4, 3).astype(jax.numpy.bfloat16),
+        "float16": _normal(3).astype(np.float16),
+    },
+    "thousand": lambda: {
+        f"layer{i:03}": {"kernel": (1 + i % 7) * _normal(3, 2), "bias": np.zeros(2, np.float32)}
+        for i in range(500)
+    },
+}
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def _at(values: np.ndarray, step: int, value: float) -> None:
+    if values[step].size:
+        values.reshape(len(values), -1)[step, 0] = value
+
+
+def _alternating(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
+    values[:] = np.abs(values[:1]) * (-1.0) ** np.arange(len(values)).reshape(
+        -1, *[1] * (values.ndim - 1)
+    )
+
+
+def _mixture(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
+    cycle = (1e-6, 0.0, 1.0, 1e-3, 1e-20, 1e6, -1.0, 1e-41)
+    for step in range(len(values)):
+        values[step] *= cycle[step % len(cycle)]
+
+
+def _sparse(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
+    values *= rng.random(values.shape) < 0.2
+
+
+def _times(factor: float) -> Callable[..., None]:
+    def change(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
+        values *= factor
+
+    return change
+
+
+def _poisoned(value: float) -> Callable[..., None]:
+    def change(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
+        if leaf == 0:  # one leaf at one step
+            _at(values, HALF + 2, value)
+
+    return change
+
+
+def _normal_stream(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
+    del values, rng, leaf
+
+
+# Name -> what is done to unit normal values of shape (steps, ...), in place; the leaf's number
+# comes along.
+STREAMS: Mapping[str, Callable[[np.ndarray, np.random.Generator, int], None]] = {
+    "normal": _normal_stream,
+    "sparse": _sparse,
+    "zeros": _times(0.0),
+    "denormal": _times(1e-40),
+    "large": _times(1e6),
+    "nan": _poisoned(np.nan),
+    "inf": _poisoned(np.inf),
+    "alternating": _alternating,
+    "mixture": _mixture,
+}
+
+# Where the learning rate comes from.
+RATES = ("constant", "schedule", "per-call", "per-group")
+
+# How the steps are taken.
+DRIVES = ("eager", "jit", "donate", "scan", "vmap", "sharded", "data-parallel")
+
+# Free-running sides go their own way; in lockstep the right one starts every step from the left
+# one's state; a resumed side went through bytes half-way.
+MODES = ("free", "lockstep", "resumed")
+
+RECIPES = ("exact", "stock")
+
+
+def parameters(tree: str, dtype: str = "float32") -> Any:
+    """The parameters of a tree, in a dtype; the tree of mixed dtypes stays as it is."""
+    made = TREES[tree]()
+    if tree == "mixed-dtypes" or dtype == "float32":
+        return made
+    kind = np.dtype(dtype) if dtype != "bfloat16" else jax.numpy.bfloat16
+    return jax.tree.map(lambda leaf: np.asarray(leaf).astype(kind), made)
+
+
+def steps_of(tree: str) -> int:
+    """Steps of a run; a thousand leaves without a compiler get few."""
+    return 2 if tree == "thousand" else STEPS
+
+
+def gradients(params: Any, stream: str, steps: int = STEPS) -> Any:
+    """The gradients of a stream for parameters, of shape (steps, ...) at each leaf."""
+    leaves, treedef = jax.tree.flatten(params)
+    made = []
+    for number, leaf in enumerate(leaves):
+        rng = np.random.default_rng([sorted(STREAMS).index(stream), number])
+        values = rng.standard_normal((steps, *np.shape(leaf)))
+        STREAMS[stream](values, rng, number)
+        with np.errstate(over="ignore"):  # 1e6 is infinite in float16, and so it should be
+            made.append(values.astype(np.asarray(leaf).dtype))
+    return treedef.unflatten(made)
+
+
+def rates(peak: float, steps: int = STEPS) -> np.ndarray:
+    """A learning rate for each step: warm-up, then down; float32."""
+    step = np.arange(steps)
+    return (peak * np.minimum((step + 1) / 4, 1.2 - step / steps)).astype(np.float32)

@@ -1,0 +1,134 @@
+"""`optax-bridge check --pair module:left module:right`: a pair of the user's own."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from equivalence_tests import html_report, problems
+from equivalence_tests.adapt import EXPECTED, EquivalenceError, adapted
+from equivalence_tests.environment import environment
+from equivalence_tests.equivalence import check_equivalence
+from equivalence_tests.files import why_not_writable, write_text
+from equivalence_tests.pair_report import Report
+from optax_bridge.correspondence import Verdict
+
+
+def check_pair(
+    left: str,
+    right: str,
+    params: str | None = None,
+    gradients: str = "hostile",
+    steps: int = 100,
+    json_file: Path | None = None,
+    report_folder: Path | None = None,
+    platform: str | None = None,
+) -> int:
+    """Compares two optimizers by their names and prints the report.
+
+    Args:
+      left: `module:name` of a side, or of a function without arguments that makes it.
+      right: the other side.
+      params: `module:name` of the parameters; leaves of every rank unless given.
+      gradients: name of a stream, or `module:name` of what `check_equivalence` takes.
+      steps: number of steps.
+      json_file: where to write the report as JSON.
+      report_folder: where to write it as `index.html`.
+      platform: where to run; JAX's default unless given.
+
+    Returns:
+      The exit code: 0 if the two are identical or differ by rounding, 1 if they differ, 2 for
+      misuse.
+    """
+    problem = Console(stderr=True, soft_wrap=True)
+    try:
+        if report_folder is not None and (why := why_not_writable(report_folder)):
+            raise EquivalenceError(f"--report {why}")
+        sides = [_side(name) for name in (left, right)]
+        chosen = problems.odd_tree(dtypes=("float32",)) if params is None else _made(params)
+        stream = _loaded(gradients) if ":" in gradients else gradients
+        try:
+            device = jax.devices(platform)[0]
+        except RuntimeError:
+            print(f"{platform}: not run, there is no such device here")
+            return 0
+        with jax.default_device(device):
+            report = check_equivalence(
+                sides[0], sides[1], chosen, gradients=stream, steps=steps, names=(left, right)
+            )
+    except EquivalenceError as error:
+        problem.print(str(error), markup=False, highlight=False)
+        return 2
+    print(report)
+    if json_file is not None:
+        write_text(json_file, report.to_json() + "\n")
+    if report_folder is not None:
+        write_reports(report_folder, {f"{left} / {right}": report})
+    return 1 if report.verdict is Verdict.DIFFERENT else 0
+
+
+def write_reports(folder: Path, reports: dict[str, Report]) -> Path:
+    """Writes the reports of pairs as one page and returns its path."""
+    items = [item(name, report) for name, report in reports.items()]
+    return html_report.write(folder, "Equivalence", items, environment(jax.devices()[0]))
+
+
+def item(name: str, report: Report) -> html_report.Item:
+    """A report as a case on the page."""
+    found = report.comparison
+    return html_report.Item(
+        id=name,
+        row=report.names[0],
+        column=report.names[1],
+        outcome=report.verdict.value,
+        held=report.verdict is not Verdict.DIFFERENT,
+        ulp=found.ulp,
+        ulp_by_step=list(map(float, found.ulp_by_step)),
+        facts={"report": str(report), "first difference": str(found.first or "none")},
+        sources=dict(zip(_distinct(report.names), report.sources, strict=True)),
+    )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    return [f"{side}: {name}" for side, name in zip(("left", "right"), names, strict=True)]
+
+
+def _loaded(name: str) -> Any:
+    """The object that `module:name` stands for; modules of the current folder are found."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise EquivalenceError(f"{name}: expected module:name, e.g. mypackage.optimizers:adam")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise EquivalenceError(f"{name}: {error}") from None
+
+
+def _made(name: str) -> Any:
+    value = _loaded(name)
+    if not callable(value):
+        return value
+    try:
+        return value()
+    except Exception as error:
+        raise EquivalenceError(f"{name}(): raised {type(error).__name__}: {error}") from error
+
+
+def _side(name: str) -> Any:
+    value = _loaded(name)
+    try:
+        adapted(value)
+        return value
+    except EquivalenceError:
+        if not callable(value):
+            raise EquivalenceError(
+                f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
+            ) from None
+    return _made(name)

@@ -1,0 +1,108 @@
+"""A pytest plugin: the fixture `assert_equivalent`, and options on where to run and report.
+
+Installed with the package, so it is loaded wherever pytest runs: it imports nothing of JAX until a
+test asks for the fixture.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from equivalence_tests.pair_report import Report
+
+_REPORTS = pytest.StashKey[dict[str, Any]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("equivalence", "equivalence of optimizers")
+    group.addoption(
+        "--equivalence-platform",
+        choices=("cpu", "gpu", "tpu"),
+        help="where assert_equivalent runs; tests are skipped where there is no such device",
+    )
+    group.addoption(
+        "--equivalence-report",
+        metavar="DIR",
+        type=Path,
+        help="write index.html and report.json with every comparison into this folder",
+    )
+    group.addoption(
+        "--equivalence-full",
+        action="store_true",
+        help="run every case of the matrix that comes with equivalence_tests, not a slice",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Finds out before the first test whether the report can be written."""
+    config.stash[_REPORTS] = {}
+    folder = config.getoption("--equivalence-report")
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").touch()
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--equivalence-report {folder}: expected a folder that can be written to, found "
+            f"{error.strerror}"
+        ) from None
+
+
+@pytest.fixture
+def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]":
+    """Runs two optimizers beside one another and fails if they differ.
+
+        def test_my_adam(assert_equivalent):
+            assert_equivalent(optax.adam(1e-3), my_adam(1e-3), params)
+
+    It takes what `equivalence_tests.check_equivalence` takes, and `at_most=Verdict.IDENTICAL` where
+    rounding is too much. It returns the report.
+    """
+    import jax
+
+    from equivalence_tests import Verdict, check_equivalence
+
+    platform = request.config.getoption("--equivalence-platform")
+    try:
+        device = jax.devices(platform)[0]
+    except RuntimeError:
+        pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
+    reports = request.config.stash[_REPORTS]
+
+    def check(
+        left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
+    ) -> "Report":
+        __tracebackhide__ = True
+        with jax.default_device(device):
+            report = check_equivalence(left, right, params, **options)
+        name, number = request.node.nodeid, 2
+        while name in reports:  # a test may compare several pairs
+            name, number = f"{request.node.nodeid} ({number})", number + 1
+        reports[name] = report
+        order = list(Verdict)
+        if order.index(report.verdict) > order.index(at_most):
+            pytest.fail(f"expected {at_most.value} at most\n{report}", pytrace=False)
+        return report
+
+    return check
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes the report."""
+    folder, reports = (
+        session.config.getoption("--equivalence-report"),
+        session.config.stash[_REPORTS],
+    )
+    if folder is None:
+        return
+    from equivalence_tests.pair import write_reports
+
+    rows = [{"test": name, **report.as_dict()} for name, report in reports.items()]
+    (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
+    write_reports(folder, reports)

@@ -1,0 +1,79 @@
+"""The plugin as a user's project sees it: pytest in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import numpy as np
+import optax
+import legacy_optim
+from equivalence_tests import Verdict
+
+PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
+
+def test_same(assert_equivalent):
+    report = assert_equivalent(optax.adam(0.1), legacy_optim.Adam(0.1), PARAMS, steps=5)
+    assert report.steps == 5
+
+def test_strict(assert_equivalent):
+    assert_equivalent(
+        optax.adam(0.1), legacy_optim.Adam(0.1), PARAMS, steps=20, at_most=Verdict.IDENTICAL
+    )
+
+def test_other(assert_equivalent):
+    assert_equivalent(optax.adam(0.1), optax.sgd(0.1), PARAMS, steps=5)
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "optimizers_test.py").write_text(TESTS)
+    root = str(Path(__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "equivalence_tests.pytest_plugin", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
+    done = run(tmp_path, "--equivalence-report", "report", "--junitxml", "junit.xml")
+    assert done.returncode == 1, done.stdout
+    assert "1 passed" in done.stdout
+    assert "2 failed" in done.stdout
+    assert "expected identical at most" in done.stdout
+    assert "nature: another algorithm" in done.stdout
+    rows = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert [row["verdict"] for row in rows] == ["rounding only", "rounding only", "different"]
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "optimizers_test.py::test_other" in page
+    assert 'tests="3"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_a_platform_that_is_not_there_is_skipped(tmp_path: Path):
+    done = run(tmp_path, "--equivalence-platform", "tpu", "-rs")
+    assert done.returncode == 0, done.stdout
+    assert "3 skipped" in done.stdout
+    assert "there is no such device here" in done.stdout
+
+
+def test_an_unwritable_report_folder_is_misuse_before_any_test_runs(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    done = run(tmp_path, "--equivalence-report", "file/report")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--equivalence-report file/report: expected a folder" in done.stderr
+
+
+def test_the_plugin_does_not_import_jax(tmp_path: Path):
+    (tmp_path / "plain_test.py").write_text(
+        "import sys\ndef test(): assert 'jax' not in sys.modules\n"
+    )
+    done = run(tmp_path, "plain_test.py")
+    assert done.returncode == 0, done.stdout

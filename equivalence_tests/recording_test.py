@@ -1,0 +1,66 @@
+"""Recording on one platform, comparing on another: files, exit codes and what is said."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from equivalence_tests import suite
+from equivalence_tests.check import check
+from equivalence_tests.recording import NOT_RUN, against, load, save
+from optax_bridge.correspondence import Verdict
+
+ENVIRONMENT = {"platform": "cpu", "device": "cpu"}
+
+
+def result(change: float = 0.0, name: str = "sgd") -> suite.Result:
+    values = {"w": np.ones((3, 2), np.float32), "h": jnp.full((3, 1), 1 + change, jnp.bfloat16)}
+    return suite.Result(suite.Check(name, 0), "exact", "", trajectory={"params": values})
+
+
+def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
+    file = tmp_path / "run.zip"
+    save(file, [result()], ENVIRONMENT, 3)
+    read = load(file)
+    (leaves,) = read.runs.values()
+    assert read.steps == 3
+    assert leaves["params['h']"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(leaves["params['w']"], np.ones((3, 2)))
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [(0.0, Verdict.IDENTICAL), (1 / 64, Verdict.ROUNDING), (1000.0, Verdict.DIFFERENT)],
+)
+def test_verdict_against_a_recording(change: float, verdict: Verdict, tmp_path: Path):
+    save(tmp_path / "run", [result()], ENVIRONMENT, 3)
+    (outcome,) = against([result(change)], load(tmp_path / "run"))
+    assert outcome.verdict is verdict
+
+
+def test_runs_that_only_one_has_are_named(tmp_path: Path):
+    save(tmp_path / "run", [result()], ENVIRONMENT, 3)
+    notes = {o.id: o.note for o in against([result(name="adam")], load(tmp_path / "run"))}
+    assert sorted(notes.values()) == ["not in the recording", NOT_RUN]
+
+
+def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file, output = tmp_path / "run.zip", tmp_path / "out.json"
+    assert check(["sgd"], steps=10, record=file) == 0
+    assert check(["sgd"], steps=10, against=file, json_file=output) == 0
+    assert "against the recording from cpu" in capsys.readouterr().out
+    rows = json.loads(output.read_text())["against"]
+    assert {row["verdict"] for row in rows} == {"identical"}
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_file_that_is_no_recording_is_misuse(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "run.zip"
+    file.write_bytes(content)
+    assert check(["sgd"], steps=2, against=file) == 2
+    assert "expected a file written by" in capsys.readouterr().err
