@@ -69,18 +69,18 @@ def _of_update(update: Callable[..., Any], seen: set[int]) -> Iterator[set[str] 
         if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and index >= _PROTOCOL)
     }
     rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    inner = [name for cell in _enclosed(update) for name in _parts(cell, seen)]
+    inner = [name for cell in enclosed(update) for name in _parts(cell, seen)]
     yield from inner
     if rest and not inner and _reads(update, rest):
         yield None
 
 
-def _enclosed(function: Callable[..., Any]) -> list[Any]:
+def enclosed(function: Callable[..., Any]) -> list[Any]:
     """What a function closes over, wrappers' targets included."""
     if isinstance(function, functools.partial):
         return [function.func, *function.args, *function.keywords.values()]
     if inspect.ismethod(function):
-        return [*vars(function.__self__).values(), *_enclosed(function.__func__)]
+        return [*vars(function.__self__).values(), *enclosed(function.__func__)]
     found = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     return [*found, getattr(function, "__wrapped__", None)]
 

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
+from optax_bridge.axis_metadata import unboxed
+from optax_bridge.boxed import exact_with_axis_metadata
 from optax_bridge.correspondence import UnsupportedSetting, Verdict, entry_of, recipe_of
 from optax_bridge.entry import StateField
-from optax_bridge.masks import selected
+from optax_bridge.multi_optimizer import groups_of
 from optax_bridge.recipe import build
 from optax_bridge.transformation import ExactTransformation
 
@@ -65,7 +67,9 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
 
     fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
     names: dict[str, Any] = dict.fromkeys(fields)
-    return ExactTransformation(definition.init_state, update, exact, names)
+    return exact_with_axis_metadata(
+        ExactTransformation(definition.init_state, update, exact, names)
+    )
 
 
 def to_optax(
@@ -85,14 +89,16 @@ def to_optax(
     """
     definition = optimizer.optimizer_def
     tx = from_legacy(definition, exact)
-    template = tx.init(optimizer.target)
+    template = jax.eval_shape(tx.init, optimizer.target)  # only its structure: nothing is allocated
     legacy_state = optimizer.state
     if entry_of(definition) is None:
         return tx, legacy_state
-    state = _filled(
-        definition, template, optimizer.target, legacy_state.param_states, legacy_state.step
-    )
-    _check_shapes(definition, template, state)
+    plain, params = unboxed(template), unboxed(optimizer.target)
+    rows = jax.tree.structure(optimizer.target).flatten_up_to(legacy_state.param_states)
+    param_states = jax.tree.unflatten(jax.tree.structure(params), rows)
+    state = _filled(definition, plain, params, param_states, legacy_state.step)
+    _check_shapes(definition, plain, state)
+    state = jax.tree.unflatten(jax.tree.structure(template), jax.tree.leaves(state))
     if not exact:  # Optax may keep another dtype: Adafactor's statistics are in the parameter's
         state = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), state, template)
     return tx, state
@@ -121,7 +127,9 @@ def to_legacy(
         if not isinstance(opt_state, legacy_optim.OptimizerState):
             raise _not_its_state(definition, "OptimizerState", opt_state)
         return legacy_optim.Optimizer(definition, opt_state, params)
-    param_states = _extracted(definition, opt_state, params)
+    plain = _extracted(definition, unboxed(opt_state), unboxed(params))
+    rows = jax.tree.structure(unboxed(params)).flatten_up_to(plain)
+    param_states = jax.tree.unflatten(jax.tree.structure(params), rows)
     return legacy_optim.Optimizer(
         definition, legacy_optim.OptimizerState(step, param_states), params
     )
@@ -135,12 +143,11 @@ def _filled(
     rows = treedef.flatten_up_to(param_states)
     if isinstance(definition, legacy_optim.MultiOptimizer):
         inner = []
-        groups = zip(definition.traversals, definition.sub_optimizers, template.inner, strict=True)
-        for traversal, part, part_template in groups:
-            mask = selected(traversal, params)
-            group_params = _kept(jax.tree.leaves(params), treedef, mask)
-            group_states = _kept(rows, treedef, mask)
-            inner.append(_filled(part, part_template, group_params, group_states, step))
+        groups = groups_of(definition.traversals, params)
+        parts = zip(groups, definition.sub_optimizers, template.inner, strict=True)
+        for group, part, part_template in parts:
+            group_params = group.tree(jax.tree.leaves(params))
+            inner.append(_filled(part, part_template, group_params, group.tree(rows), step))
         template = template._replace(inner=tuple(inner))
         return _replaced(template, {}, step)
     if isinstance(definition, legacy_optim.WeightNorm):
@@ -173,13 +180,13 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: Any, params: Any) -
         if not hasattr(state, "inner"):
             raise _not_its_state(definition, "MultiOptimizerState", state)
         rows: list[Any] = [None] * len(leaves)
-        groups = zip(definition.traversals, definition.sub_optimizers, state.inner, strict=True)
-        for traversal, part, part_state in groups:
-            mask = selected(traversal, params)
-            group = _extracted(part, part_state, _kept(leaves, treedef, mask))
-            for index, row in enumerate(treedef.flatten_up_to(group)):
-                if mask[index]:
-                    rows[index] = row
+        groups = groups_of(definition.traversals, params)
+        for group, part, part_state in zip(
+            groups, definition.sub_optimizers, state.inner, strict=True
+        ):
+            found = _extracted(part, part_state, group.tree(leaves))
+            for index, row in zip(group.indices, group.treedef.flatten_up_to(found), strict=True):
+                rows[index] = row
         return treedef.unflatten(rows)
     if isinstance(definition, legacy_optim.WeightNorm):
         if not hasattr(state, "direction"):
@@ -245,11 +252,6 @@ def _replaced(state: Any, values: dict[str, Any], step: Any) -> Any:
 
 def _signed(field: StateField, tree: Any) -> Any:
     return tree if field.stock_sign == 1 else jax.tree.map(jnp.negative, tree)
-
-
-def _kept(leaves: list[Any], treedef: Any, mask: list[bool]) -> Any:
-    pairs = zip(leaves, mask, strict=True)
-    return treedef.unflatten([leaf if chosen else optax.MaskedNode() for leaf, chosen in pairs])
 
 
 def _entry(definition: legacy_optim.OptimizerDef) -> Any:

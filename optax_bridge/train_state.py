@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import jax
@@ -9,10 +10,13 @@ import jax.numpy as jnp
 import optax
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
+from jax.core import Tracer
 
 import legacy_optim
 from optax_bridge import conversion
 from optax_bridge.arguments import accepted_arguments
+from optax_bridge.axis_metadata import has_boxes, unboxed
+from optax_bridge.boxed import boxes_handled
 from optax_bridge.transformation import step as take_step
 
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
@@ -55,12 +59,25 @@ class TrainState(train_state.TrainState):
         replaced = {name: value for name, value in kwargs.items() if name in fields}
         self._check(replaced, extra)
         _check_structure(grads, self.params)
-        params, opt_state = take_step(
-            self.tx, _optimized(grads), self.opt_state, _optimized(self.params), **extra
-        )
+        boxed = _optimized(self.params)
+        tx = boxes_handled(self.tx) if has_boxes((boxed, grads)) else self.tx
+        params, opt_state = take_step(tx, _optimized(grads), self.opt_state, boxed, **extra)
         if _has_overwritten(grads):
             params = {"params": params, OVERWRITE_WITH_GRADIENT: grads[OVERWRITE_WITH_GRADIENT]}
         return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **replaced)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the next step, whichever way it was set.
+
+        A number or an array; a tuple with one for each group of a `multi_optimizer`.
+
+        Raises:
+          ValueError: it is given per call, or there is none.
+        """
+        from optax_bridge import learning_rate
+
+        return learning_rate.learning_rate(self.tx, self.opt_state, self.step)
 
     def update(self, *, grads: Any, **kwargs: Any) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
@@ -87,10 +104,54 @@ class TrainState(train_state.TrainState):
           The state, with `tx.init(params)` as optimizer state.
         """
         if "opt_state" not in kwargs:
-            kwargs["opt_state"] = tx.init(_optimized(params))
+            boxed = _optimized(params)
+            kwargs["opt_state"] = (boxes_handled(tx) if has_boxes(boxed) else tx).init(boxed)
         kwargs.setdefault("step", jnp.zeros([], jnp.int32))
+        kwargs["opt_state"] = _copied_where_shared(kwargs["opt_state"], params)
         fields: dict[str, Any] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
         return cls(**fields)
+
+    @classmethod
+    def create_sharded(
+        cls,
+        *,
+        mesh: jax.sharding.Mesh,
+        rules: Any = None,
+        init: Callable[[], Any],
+        apply_fn: Callable[..., Any] | None,
+        tx: optax.GradientTransformation,
+        **kwargs: Any,
+    ) -> Self:
+        """Makes a state at step 0 directly on a mesh: no array is ever whole on one device.
+
+            state = TrainState.create_sharded(
+                mesh=mesh,
+                rules=[("embed", "data"), ("mlp", "model")],
+                init=lambda: model.init(key, inputs),
+                apply_fn=model.apply,
+                tx=tx,
+            )
+
+        Args:
+          mesh: the mesh, with automatic or explicit axes.
+          rules: pairs of a logical name and axes of the mesh, or a function
+            `rule(path, array) -> PartitionSpec` for parameters without boxes; none: the names in
+            the boxes are axes of the mesh.
+          init: returns the parameters, or the collections of `model.init`, of which "params" are
+            the parameters and each other one a field of the state. It is traced.
+          apply_fn: usually `model.apply`.
+          tx: the transformation.
+          **kwargs: the subclass's own fields.
+
+        Returns:
+          The state. Statistics are sharded like the axes of the parameter that they keep.
+
+        Raises:
+          ValueError: a name has no place on the mesh, or an axis cannot be divided over it.
+        """
+        from optax_bridge import sharding
+
+        return sharding.create_sharded(cls, mesh, rules, init, apply_fn=apply_fn, tx=tx, **kwargs)
 
     @classmethod
     def from_legacy(
@@ -141,6 +202,70 @@ class TrainState(train_state.TrainState):
         """
         return conversion.to_legacy(definition, self.params, self.opt_state, self.step)
 
+    @classmethod
+    def from_legacy_checkpoint(
+        cls,
+        path: Path | str,
+        *,
+        optimizer_def: legacy_optim.OptimizerDef | None = None,
+        apply_fn: Callable[..., Any] | None = None,
+        exact: bool = True,
+        part: str | None = None,
+        sharding: Any = None,
+        allow_nan: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Takes over what `flax.optim` saved: parameters, moments and step.
+
+        Args:
+          path: a file or folder of any known format; see `optax-bridge inspect`.
+          optimizer_def: the definition that the checkpoint was written with; read from the state's
+            fields if None.
+          apply_fn: usually `model.apply`.
+          exact: see `optax_bridge.from_legacy`.
+          part: which optimizer, where the checkpoint has several: its '/'-joined path.
+          sharding: a `jax.sharding.Sharding` for every leaf, or a function
+            `sharding(path, leaf)` to one; leaves are placed one after another.
+          allow_nan: let NaN in the optimizer's state through.
+          **kwargs: the subclass's own fields; those that the checkpoint has come from there.
+
+        Returns:
+          A state whose next step is the one that the saved optimizer would have taken.
+
+        Raises:
+          CheckpointError: it cannot be read, or is not of this optimizer.
+        """
+        from optax_bridge.checkpoints import api
+
+        return api.from_legacy_checkpoint(
+            cls,
+            path,
+            optimizer_def,
+            apply_fn,
+            exact=exact,
+            part=part,
+            sharding=sharding,
+            allow_nan=allow_nan,
+            fields=kwargs,
+        )
+
+    def to_legacy_checkpoint(
+        self, path: Path | str, *, optimizer_def: legacy_optim.OptimizerDef, force: bool = False
+    ) -> None:
+        """Saves what `flax.optim` would have saved, as Flax msgpack.
+
+        Args:
+          path: the file to write; it appears whole or not at all.
+          optimizer_def: the definition that this state's transformation corresponds to.
+          force: replace an existing file.
+
+        Raises:
+          CheckpointError: the file exists, or the state is not of this optimizer.
+        """
+        from optax_bridge.checkpoints import api
+
+        api.to_legacy_checkpoint(self, path, optimizer_def, force)
+
     def _check(self, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
         taken = [name for name in replaced if name in _SET_BY_THE_STEP]
         if taken:
@@ -171,7 +296,23 @@ def _optimized(tree: Any) -> Any:
     return tree["params"] if _has_overwritten(tree) else tree
 
 
+def _copied_where_shared(opt_state: Any, params: Any) -> Any:
+    """The state without arrays that it shares with the parameters: both may be donated."""
+    seen = {id(leaf) for leaf in jax.tree.leaves(params)}
+
+    def own(leaf: Any) -> Any:
+        if id(leaf) in seen and isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
+            return jnp.copy(leaf)
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, opt_state)
+
+
 def _check_structure(grads: Any, params: Any) -> None:
+    if jax.tree.structure(grads) == jax.tree.structure(params):
+        return
+    grads, params = unboxed(grads), unboxed(params)  # either may have boxes that the other has not
     if jax.tree.structure(grads) == jax.tree.structure(params):
         return
     paths = [

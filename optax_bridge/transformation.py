@@ -10,16 +10,47 @@ optimizer bit for bit.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
+from optax_bridge.axis_metadata import (
+    Reduced,
+    boxed_like,
+    is_box,
+    key_names,
+    keystr,
+    leaves_with_path,
+    names_of,
+    value_of,
+    whole_or_nothing,
+    with_axes,
+)
+
 # A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
 # (int32 scalar), or None, which means that every call gives it.
 ScalarOrSchedule = float | jax.Array | optax.Schedule
+
+
+class Leaf(NamedTuple):
+    """What a plan is made from: one parameter.
+
+    Attributes:
+      path: as it reads in messages, `['dense']['kernel']`.
+      names: the steps of the path.
+      shape: of the array.
+      axes: the axes' names, where a box gives them.
+      roles: the axes' roles, where a box gives them.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    axes: tuple[Any, ...] | None
+    roles: tuple[Any, ...] | None
 
 
 class ExactTransformation(optax.GradientTransformationExtraArgs):
@@ -123,20 +154,25 @@ def decays(hp: SimpleNamespace) -> bool:
 
 def leafwise(
     state_type: Callable[..., Any],
-    init_leaf: Callable[[jax.Array], Sequence[Any]],
+    init_leaf: Callable[..., Sequence[Any]],
     step_leaf: Callable[..., tuple[jax.Array, Sequence[Any]]],
     hyper_params: Mapping[str, Any],
     *,
     reads_params: Callable[[SimpleNamespace], bool] = never,
-    apply: Callable[[SimpleNamespace, jax.Array, jax.Array], jax.Array] = minus,
+    apply: Callable[..., jax.Array] = minus,
     is_subtraction: Callable[[SimpleNamespace], bool] = always,
+    plan: Callable[[list[Leaf]], Sequence[Any]] | None = None,
 ) -> ExactTransformation:
     """Makes a transformation from what happens to one parameter.
+
+    Parameters and gradients may be in boxes (`optax_bridge.axis_metadata`), each for itself; the
+    state comes in boxes like the parameters'.
 
     Args:
       state_type: NamedTuple type with a `count` (int32 scalar, steps taken) and then one field for
         each value that `init_leaf` returns; each field holds a tree like the parameters, or None.
-      init_leaf: `init_leaf(param) -> fields`; a field that is None stays None.
+      init_leaf: `init_leaf(param) -> fields`; a field that is None stays None, one that keeps some
+        of the parameter's axes is a `Reduced`.
       step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp`
         has the hyper-parameters of this step as attributes.
       hyper_params: name -> value; a callable value is a schedule and is called with the count.
@@ -144,29 +180,40 @@ def leafwise(
       apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path.
       is_subtraction: whether `apply` is `param - decrement` under these hyper-parameters, so that
         `-decrement` as an update gives the same bits.
+      plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter.
 
     Returns:
       The transformation. `update` raises ValueError where it needs `params` and gets none.
     """
 
+    def planned(params: Any) -> list[tuple[Any, ...]]:
+        if plan is None:
+            return [()] * len(jax.tree.leaves(params))
+        return [(item,) for item in plan(_described(params))]
+
     def init(params: Any) -> Any:
-        leaves, treedef = jax.tree.flatten(params)
-        fields = [init_leaf(leaf) for leaf in leaves]
-        columns = zip(*fields, strict=True) if leaves else _columns_of_empty(state_type)
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
+        rows = []
+        for (path, leaf), own in zip(leaves_with_path(params), planned(params), strict=True):
+            fields = init_leaf(*own, value_of(leaf))
+            rows.append([_field(leaf, field, path) for field in fields])
+        columns = zip(*rows, strict=True) if leaves else _columns_of_empty(state_type)
         return state_type(jnp.zeros([], jnp.int32), *(_unflatten(treedef, c) for c in columns))
 
     def run(
         hp: SimpleNamespace, grads: Any, state: Any, params: Any, finish: Callable[..., jax.Array]
     ) -> tuple[Any, Any]:
         count, *trees = state
-        treedef = jax.tree.structure(params)
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         columns = [_flatten_up_to(treedef, tree) for tree in trees]
-        rows = zip(treedef.flatten_up_to(grads), jax.tree.leaves(params), *columns, strict=True)
+        rows = zip(planned(params), treedef.flatten_up_to(grads), leaves, *columns, strict=True)
         outputs, new_rows = [], []
-        for grad, param, *fields in rows:
-            decrement, new_fields = step_leaf(hp, count, grad, param, *fields)
-            outputs.append(finish(hp, param, decrement))
-            new_rows.append(new_fields)
+        for own, grad, leaf, *boxes in rows:
+            param, fields = value_of(leaf), [value_of(box) for box in boxes]
+            decrement, new_fields = step_leaf(*own, hp, count, value_of(grad), param, *fields)
+            outputs.append(boxed_like(leaf, finish(hp, param, decrement)))
+            pairs = zip(boxes, new_fields, strict=True)
+            new_rows.append([boxed_like(box, value) for box, value in pairs])
         new_columns = zip(*new_rows, strict=True) if new_rows else columns
         new_trees = [_unflatten(treedef, column) for column in new_columns]
         return treedef.unflatten(outputs), state_type(count + 1, *new_trees)
@@ -245,6 +292,33 @@ def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array
 def _negated(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
     del hp, param
     return -decrement
+
+
+def _described(params: Any) -> list[Leaf]:
+    described = []
+    for path, leaf in leaves_with_path(params):
+        where = "params" + keystr(path)
+        roles = getattr(leaf, "roles", None)
+        described.append(
+            Leaf(
+                where,
+                key_names(path),
+                jnp.shape(value_of(leaf)),
+                names_of(leaf, where),
+                None if roles is None else tuple(roles),
+            )
+        )
+    return described
+
+
+def _field(leaf: Any, field: Any, path: Any) -> Any:
+    """A field of the state in the box that it gets."""
+    if field is None:
+        return None
+    if not is_box(leaf):
+        return field.value if isinstance(field, Reduced) else field
+    kept = field if isinstance(field, Reduced) else whole_or_nothing(field, leaf)
+    return with_axes(leaf, kept, "params" + keystr(path))
 
 
 def _columns_of_empty(state_type: Any) -> list[tuple[()]]:

@@ -1,12 +1,13 @@
-"""Adafactor (Shazeer and Stern 2018), as `flax.optim.Adafactor` computes it."""
+"""Adafactor (Shazeer and Stern 2018), as `flax.optim.Adafactor` computes it, and by axis."""
 
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from optax_bridge.axis_metadata import Reduced
+from optax_bridge.factorization import AxisRules, Factors, PathRules, planner
 from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
 
 
@@ -41,8 +42,22 @@ def adafactor(
     epsilon1: ScalarOrSchedule = 1e-30,
     epsilon2: ScalarOrSchedule = 1e-3,
     dtype_momentum: Any = jnp.float32,
+    *,
+    axis_rules: AxisRules | None = None,
+    path_rules: PathRules | None = None,
 ) -> ExactTransformation:
-    """Adafactor with every setting of the legacy one.
+    """Adafactor with every setting of the legacy one, and configured by axis if wanted.
+
+    By default the two longest axes of a parameter are factored, whatever they mean: of a kernel
+    that is scanned over 300 layers that would be the layers. Rules say what an axis is, in terms of
+    `optax_bridge.Role`:
+
+        rules = {"layers": "batch", "embed": "row", "mlp": "column"}
+        optax_bridge.adafactor(1e-3, axis_rules=rules)
+        optax_bridge.adafactor(1e-3, path_rules={"mlp/.*kernel": ("batch", "row", "column")})
+
+    and a box that carries roles (`optax_bridge.with_roles`) needs no rule. A parameter with no
+    rule, no names and no roles is factored by size.
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.
@@ -59,28 +74,23 @@ def adafactor(
       epsilon1: added to the squared gradient.
       epsilon2: smallest parameter scale. `optax.adafactor` has it fixed at 1e-3.
       dtype_momentum: dtype of the accumulated step.
+      axis_rules: role of each axis by its name, for parameters in boxes with names.
+      path_rules: a role for each axis, by a regular expression that is searched for in the
+        '/'-joined path.
 
     Returns:
-      The transformation; bit for bit `flax.optim.Adafactor` by the exact path.
+      The transformation; without rules bit for bit `flax.optim.Adafactor` by the exact path. `init`
+      raises ValueError, naming the parameter, its shape and its axes, for a rule that fits no axis,
+      rules that collide, and a row without a column.
     """
     dtype_momentum = jax.dtypes.canonicalize_dtype(dtype_momentum)
 
-    def factored_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
-        if not factored or len(shape) < 2:
-            return None
-        # Stable, as NumPy sorted such short arrays in the days of flax.optim: of equally long axes
-        # the last one counts as the largest. With AVX-512 the default sort of today may swap them.
-        *_, second, largest = (int(axis) for axis in np.argsort(shape, kind="stable"))
-        return None if shape[second] < min_dim_size_to_factor else (second, largest)
-
-    def init(param: Any) -> tuple[jax.Array, ...]:
+    def init(factors: Factors, param: Any) -> tuple[Any, ...]:
         shape = jnp.shape(param)
-        unused = jnp.zeros((1,))
-        v_row = v_col = v = m = unused
-        if axes := factored_axes(shape):
-            second, largest = axes
-            v_row = jnp.zeros(_without(shape, largest), jnp.float32)
-            v_col = jnp.zeros(_without(shape, second), jnp.float32)
+        v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
+        if factors.columns:
+            v_row = _zeros(shape, factors.without(factors.columns, len(shape)))
+            v_col = _zeros(shape, factors.without(factors.rows, len(shape)))
         else:
             v = jnp.zeros(shape, jnp.float32)
         if momentum is not None:
@@ -88,6 +98,7 @@ def adafactor(
         return v_row, v_col, v, m
 
     def step(
+        factors: Factors,
         hp: SimpleNamespace,
         count: jax.Array,
         grad: Any,
@@ -101,24 +112,24 @@ def adafactor(
         decay = 1.0 - (jnp.array(count - hp.step_offset, jnp.float32) + 1.0) ** (-hp.decay_rate)
         scale = hp.learning_rate
         if multiply_by_parameter_scale:
-            scale = scale * jnp.maximum(jnp.sqrt(jnp.mean(param * param)), hp.epsilon2)
+            scale = scale * jnp.maximum(_rms(param, factors), hp.epsilon2)
         mixing = 1.0 - decay
         grad_sq = grad * grad + hp.epsilon1
-        if axes := factored_axes(param.shape):
-            second, largest = axes
-            v_row = decay * v_row + mixing * jnp.mean(grad_sq, axis=largest)
-            v_col = decay * v_col + mixing * jnp.mean(grad_sq, axis=second)
-            second_in_row = second - 1 if second > largest else second
-            row_mean = jnp.mean(v_row, axis=second_in_row, keepdims=True)
-            row_factor = jnp.expand_dims((v_row / row_mean) ** -0.5, axis=largest)
-            col_factor = jnp.expand_dims(v_col**-0.5, axis=second)
+        if factors.columns:
+            rows, columns = factors.rows, factors.columns
+            v_row = decay * v_row + mixing * jnp.mean(grad_sq, axis=columns)
+            v_col = decay * v_col + mixing * jnp.mean(grad_sq, axis=rows)
+            kept = factors.without(columns, param.ndim)
+            rows_in_v_row = tuple(kept.index(axis) for axis in rows)
+            row_mean = jnp.mean(v_row, axis=rows_in_v_row, keepdims=True)
+            row_factor = jnp.expand_dims((v_row / row_mean) ** -0.5, axis=columns)
+            col_factor = jnp.expand_dims(v_col**-0.5, axis=rows)
             update = grad * row_factor * col_factor
         else:
             v = decay * v + mixing * grad_sq
             update = grad * v**-0.5
         if hp.clipping_threshold is not None:
-            rms = jnp.sqrt(jnp.mean(update * update))
-            update = update / jnp.maximum(1.0, rms / hp.clipping_threshold)
+            update = update / jnp.maximum(1.0, _rms(update, factors) / hp.clipping_threshold)
         decrement = scale * update
         if hp.momentum is not None:
             decrement = hp.momentum * m + (1.0 - hp.momentum) * decrement
@@ -127,7 +138,7 @@ def adafactor(
 
     def apply(hp: SimpleNamespace, param: Any, decrement: Any) -> Any:
         kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
-        return (kept - decrement).astype(param.dtype)
+        return (kept - decrement).astype(jnp.result_type(param))
 
     return leafwise(
         AdafactorState,
@@ -146,8 +157,17 @@ def adafactor(
         reads_params=lambda hp: multiply_by_parameter_scale,
         apply=apply,
         is_subtraction=lambda hp: hp.weight_decay_rate is None,
+        plan=planner(factored, min_dim_size_to_factor, axis_rules, path_rules),
     )
 
 
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return shape[:axis] + shape[axis + 1 :]
+def _zeros(shape: tuple[int, ...], axes: tuple[int, ...]) -> Reduced:
+    return Reduced(jnp.zeros([shape[axis] for axis in axes], jnp.float32), axes)
+
+
+def _rms(array: jax.Array, factors: Factors) -> jax.Array:
+    """Root mean square over all axes but those of role batch, which stay with length 1."""
+    if not factors.batch:
+        return jnp.sqrt(jnp.mean(array * array))
+    over = factors.without(factors.batch, array.ndim)
+    return jnp.sqrt(jnp.mean(array * array, axis=over, keepdims=True))

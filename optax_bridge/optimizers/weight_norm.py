@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge.boxed import exact_with_axis_metadata
 from optax_bridge.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
@@ -104,7 +105,7 @@ def weight_norm(
         new_params, new_state = exact(grads, state, params, **extra)
         return jax.tree.map(jnp.subtract, new_params, params), new_state
 
-    return ExactTransformation(init, update, exact, own, inner=[inner])
+    return exact_with_axis_metadata(ExactTransformation(init, update, exact, own, inner=[inner]))
 
 
 def _is_split(param: jax.Array) -> bool:

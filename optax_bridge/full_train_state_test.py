@@ -1,0 +1,206 @@
+"""The ready training state: collections, keys, averages, accumulation, loss scaling, rates."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization
+from flax.training import dynamic_scale as flax_dynamic_scale
+
+import legacy_optim
+import optax_bridge
+from optax_bridge import FullTrainState
+
+PARAMS = {"w": jnp.arange(1.0, 4.0), "b": jnp.zeros(2)}
+GRADS = {"w": jnp.asarray([0.1, -0.2, 0.3]), "b": jnp.asarray([1.0, -1.0])}
+
+
+def create(**kwargs: Any) -> Any:
+    return FullTrainState.create(
+        apply_fn=None, params=PARAMS, **{"tx": optax_bridge.adam(0.1), **kwargs}
+    )
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+class Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.BatchNorm(use_running_average=False)(nn.Dense(4)(x))
+        return nn.Dropout(0.5, deterministic=False)(x)
+
+
+def test_everything_at_once_compiles_once_under_donation():
+    model, x = Noisy(), jnp.ones((8, 3))
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    variables = model.init(keys, x)
+    state = FullTrainState.create(
+        apply_fn=model.apply,
+        params=variables["params"],
+        tx=optax_bridge.adafactor(0.1, momentum=0.9),
+        batch_stats=variables["batch_stats"],
+        rngs={"dropout": jax.random.key(2)},
+        ema_decay=0.9,
+        accumulate_every=2,
+        dynamic_scale=legacy_optim.DynamicScale(),
+    )
+    compilations = 0
+
+    def step(state: Any, x: Any) -> Any:
+        nonlocal compilations
+        compilations += 1
+
+        def loss(params: Any) -> Any:
+            variables = {"params": params, "batch_stats": state.batch_stats}
+            out, updated = state.apply_fn(
+                variables, x, mutable=["batch_stats"], rngs=state.step_rngs()
+            )
+            return jnp.mean(out**2), updated["batch_stats"]
+
+        scale, finite, (_, stats), grads = state.dynamic_scale.value_and_grad(loss, has_aux=True)(
+            state.params
+        )
+        return state.apply_gradients(
+            grads=grads, finite=finite, dynamic_scale=scale, batch_stats=stats
+        )
+
+    assert jax.eval_shape(step, state, x).params["Dense_0"]["kernel"].shape == (3, 4)
+    step = jax.jit(step, donate_argnums=0)
+    for _ in range(6):
+        state = step(state, x)
+    assert compilations == 1
+    assert int(state.step) == 3
+    fresh = serialization.to_bytes(state.replace(rngs=None))
+    restored = serialization.from_bytes(state.replace(rngs=None), fresh)
+    assert_equal(restored, state.replace(rngs=None))
+
+
+def test_the_average_follows_the_parameters():
+    state, expected = create(ema_decay=0.75), PARAMS
+    for _ in range(3):
+        state = state.apply_gradients(grads=GRADS)
+        expected = jax.tree.map(lambda e, p: 0.75 * e + 0.25 * p, expected, state.params)
+    assert_equal(state.ema_params, expected)
+
+
+def test_accumulated_gradients_make_one_step_with_their_mean():
+    state, whole = create(accumulate_every=4), create()
+    for factor in (1.0, 3.0, 0.0, 4.0):
+        grads = jax.tree.map(lambda g, f=factor: f * g, GRADS)
+        assert_equal(state.params, PARAMS)
+        state = jax.jit(lambda s, g: s.apply_gradients(grads=g))(state, grads)
+    whole = whole.apply_gradients(grads=jax.tree.map(lambda g: 2 * g, GRADS))
+    assert (int(state.step), int(state.micro_step)) == (1, 0)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.params, whole.params
+    )
+
+
+@pytest.mark.parametrize(
+    "make", [legacy_optim.DynamicScale, flax_dynamic_scale.DynamicScale], ids=["legacy", "flax"]
+)
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_skipped_step_leaves_everything_but_the_scale(make: Any, every: int):
+    state = create(dynamic_scale=make(scale=2.0**10), ema_decay=0.9, accumulate_every=every)
+    bad = state.dynamic_scale.value_and_grad(lambda p: jnp.sum(p["w"]) * jnp.inf + jnp.sum(p["b"]))
+    scale, finite, _, grads = bad(state.params)
+    new = state.apply_gradients(grads=grads, finite=finite, dynamic_scale=scale)
+    assert not finite
+    assert float(new.dynamic_scale.scale) == 2.0**9
+    assert_equal(new.replace(dynamic_scale=None), state.replace(dynamic_scale=None))
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+def test_keys_differ_from_step_to_step_and_are_not_spent():
+    state = create(rngs={"dropout": jax.random.key(0)}, accumulate_every=2)
+    keys = []
+    for _ in range(3):
+        assert_equal(*(jax.random.key_data(state.step_rngs()["dropout"]) for _ in range(2)))
+        keys.append(tuple(np.asarray(jax.random.key_data(state.step_rngs()["dropout"])).tolist()))
+        state = state.apply_gradients(grads=GRADS)
+    assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"accumulate_every": 0}, "accumulate_every"), ({"ema_decay": 1.5}, "ema_decay")],
+    ids=["accumulate_every", "ema_decay"],
+)
+def test_settings_out_of_range(given: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        create(**given)
+
+
+def schedule(count: Any) -> Any:
+    return 0.5 / (count + 1)
+
+
+PIECES = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(schedule), optax.scale(-1))
+KERNEL_RATE = optax_bridge.multi_optimizer(
+    ({"w": True, "b": False}, optax_bridge.sgd(0.5)),
+    ({"w": False, "b": True}, optax.adam(schedule)),
+)
+
+
+@pytest.mark.parametrize(
+    ("tx", "rate"),
+    [
+        (optax_bridge.adam(0.25), 0.25),
+        (optax_bridge.adam(schedule), 0.25),
+        (optax.adam(0.25), 0.25),
+        (optax.sgd(schedule), 0.25),
+        (optax.inject_hyperparams(optax.adam)(learning_rate=0.25), 0.25),
+        (optax.inject_hyperparams(optax.sgd)(learning_rate=schedule), 0.5),
+        (optax.chain(optax.clip(1.0), optax_bridge.sgd(schedule)), 0.25),
+        (PIECES, 0.25),
+        (optax_bridge.weight_norm(optax_bridge.sgd(0.25)), 0.25),
+        (KERNEL_RATE, (0.5, 0.25)),
+    ],
+    ids=["ours", "ours scheduled", "stock", "stock scheduled", "injected", "injected schedule",
+         "chain of ours", "pieces", "weight norm", "groups"],
+)  # fmt: skip
+def test_the_learning_rate_is_readable(tx: Any, rate: Any):
+    """After one step, so that a schedule stands at 1/2 of its start."""
+    state = create(tx=tx).apply_gradients(grads=GRADS)
+    np.testing.assert_allclose(np.asarray(state.learning_rate), rate, rtol=1e-6)
+
+
+def test_a_rate_given_per_call_is_not_kept():
+    with pytest.raises(ValueError, match="given per call"):
+        _ = create(tx=optax_bridge.sgd()).learning_rate
+
+
+def test_reduce_on_plateau_scales_the_rate_and_sam_takes_its_gradient():
+    tx = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1, factor=0.5))
+    state = create(tx=tx)
+    for _ in range(4):
+        state = state.apply_gradients(grads=GRADS, value=jnp.ones(()))
+    np.testing.assert_allclose(state.learning_rate, 0.1 * optax.tree.get(state.opt_state, "scale"))
+    assert state.learning_rate < 0.1
+
+    def loss(params: Any) -> Any:
+        return sum(jnp.sum((p - 3.0) ** 2) for p in jax.tree.leaves(params))
+
+    sam = optax.contrib.sam(
+        optax.sgd(0.1), optax.chain(optax.contrib.normalize(), optax.sgd(0.05)), opaque_mode=True
+    )
+    state = create(tx=sam)
+    for _ in range(30):
+        state = state.apply_gradients(
+            grads=jax.grad(loss)(state.params), grad_fn=lambda params, _: jax.grad(loss)(params)
+        )
+    assert loss(state.params) < 0.1
+
+
+def test_checkpointed_loss_gives_the_same_step():
+    def step(state: Any, wrap: Any) -> Any:
+        grads = jax.grad(wrap(lambda p: jnp.sum(jnp.tanh(p["w"])) + jnp.sum(p["b"])))(state.params)
+        return state.apply_gradients(grads=grads)
+
+    assert_equal(step(create(), jax.checkpoint).params, step(create(), lambda f: f).params)

@@ -1,0 +1,266 @@
+"""Training on eight devices: one device's trajectory, and checkpoints from mesh to mesh."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import optax_bridge
+
+SIZE, HEADS = 16, 2
+
+
+@pytest.fixture(autouse=True)
+def _exact_products() -> None:
+    jax.config.update("jax_default_matmul_precision", "highest")  # put back by conftest
+
+
+def block(params: Any, x: Any) -> Any:
+    """A pre-norm transformer block over (batch, length, SIZE)."""
+
+    def norm(x: Any) -> Any:
+        return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
+
+    q, k, v = (jnp.einsum("ble,ehd->blhd", norm(x), params["attend"][n]) for n in "qkv")
+    weights = jax.nn.softmax(jnp.einsum("blhd,bmhd->bhlm", q, k) / SIZE**0.5)
+    x = x + jnp.einsum("bhlm,bmhd,hde->ble", weights, v, params["attend"]["out"])
+    return x + jax.nn.gelu(norm(x) @ params["mlp"]["up"]) @ params["mlp"]["down"]
+
+
+def init() -> Any:
+    keys = iter(jax.random.split(jax.random.key(0), 6))
+
+    def normal(*shape: int) -> Any:
+        return jax.random.normal(next(keys), shape) / SIZE**0.5
+
+    attend = {name: normal(SIZE, HEADS, SIZE) for name in "qkv"}
+    attend["out"] = normal(HEADS, SIZE, SIZE)
+    return {"attend": attend, "mlp": {"up": normal(SIZE, 32), "down": normal(32, SIZE)}}
+
+
+DATA = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4, SIZE)), jnp.float32)
+
+
+def train_step(state: Any, x: Any) -> Any:
+    grads = jax.grad(lambda p: jnp.mean((block(p, x) - 1.0) ** 2))(state.params)
+    return state.apply_gradients(grads=grads)
+
+
+def replicated(path: str, value: Any) -> Any:
+    del path, value
+    return PartitionSpec()
+
+
+def fsdp(path: str, value: Any) -> Any:
+    """The first axis that can be divided."""
+    del path
+    first = next(i for i, size in enumerate(value.shape) if size % 8 == 0)
+    return PartitionSpec(*[None] * first, "devices")
+
+
+def tensor(path: str, value: Any) -> Any:
+    del value
+    return {
+        "/mlp/up": PartitionSpec(None, "devices"),
+        "/mlp/down": PartitionSpec("devices"),
+    }.get(path, PartitionSpec())
+
+
+# rule for the parameters, how the batch lies, and whether a sum is split over devices
+RUNS = {
+    "fsdp": (fsdp, PartitionSpec("devices")),
+    "tensor": (tensor, PartitionSpec()),
+    "data": (replicated, PartitionSpec("devices")),
+    "replicated": (replicated, PartitionSpec()),
+}
+OPTIMIZERS = {
+    "adam": lambda: optax_bridge.adam(0.01, weight_decay=0.01),
+    "adafactor": lambda: optax_bridge.adafactor(0.01, min_dim_size_to_factor=8),
+    "stock adafactor": lambda: optax.adafactor(0.01, min_dim_size_to_factor=8),
+}
+
+
+def mesh(kind: Any = AxisType.Auto, devices: Any = None) -> Any:
+    count = 8 if devices is None else len(devices)
+    return jax.make_mesh((count,), ("devices",), axis_types=(kind,), devices=devices)
+
+
+def create(tx: Any, where: Any, rule: Any) -> Any:
+    return optax_bridge.TrainState.create_sharded(
+        mesh=where, rules=rule, init=init, apply_fn=None, tx=tx
+    )
+
+
+def assert_close(left: Any, right: Any, ulps: int) -> None:
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        scale = np.spacing(np.abs(b).max()) if b.dtype == np.float32 else 0
+        np.testing.assert_allclose(a, b, rtol=0, atol=ulps * scale)
+
+
+def alone_on_one_device(tx: Any) -> Any:
+    """Made by the same compiled initializer: eager arithmetic would start from other last bits."""
+    return create(tx, mesh(devices=jax.devices()[:1]), replicated)
+
+
+@pytest.mark.parametrize(
+    ("run", "optimizer"),
+    [*((run, name) for run in RUNS for name in ("adam", "adafactor")), ("fsdp", "stock adafactor")],
+)
+def test_eight_devices_give_the_trajectory_of_one(run: str, optimizer: str):
+    rule, batch = RUNS[run]
+    tx = OPTIMIZERS[optimizer]()
+    where = mesh()
+    alone = alone_on_one_device(tx)
+    state = create(tx, where, rule)
+    shardings = optax_bridge.state_shardings(state, where, rule)
+    step = jax.jit(train_step, out_shardings=shardings, donate_argnums=0)
+    x = jax.device_put(DATA, NamedSharding(where, batch))
+    one = jax.jit(train_step)
+    start = alone.params
+    for _ in range(3):
+        state, alone = step(state, x), one(alone, DATA)
+    assert step._cache_size() == 1  # type: ignore[attr-defined]
+    assert jax.tree.map(lambda x: x.sharding, state.params) == shardings.params
+    # A split sum, and a program compiled for eight devices at all, changes the last bits of the
+    # gradients; Adam divides by a gradient's own size, which carries its relative error over to
+    # elements that are small beside the tensor's scale.
+    assert_close(state.params, alone.params, 64)
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), alone.params, start)
+    assert min(jax.tree.leaves(moved)) > 1e-3
+
+
+@pytest.mark.parametrize("rule", [fsdp, tensor, replicated])
+def test_given_the_same_gradients_no_sum_is_split_and_a_step_rounds_by_one_ulp_at_most(rule: Any):
+    tx = OPTIMIZERS["adam"]()
+    grads = jax.tree.map(jnp.cos, init())
+
+    @jax.jit
+    def step(state: Any) -> Any:
+        return state.apply_gradients(grads=grads)
+
+    alone = alone_on_one_device(tx)
+    state = jax.device_put(alone, optax_bridge.state_shardings(alone, mesh(), rule))
+    for _ in range(3):
+        state, alone = step(state), step(alone)
+    # The compiler fuses products and sums otherwise for another number of devices.
+    assert_close(state, alone, 3)
+
+
+def test_reduced_statistics_lie_like_the_axes_they_keep():
+    state = create(OPTIMIZERS["adafactor"](), mesh(), tensor)
+    assert state.opt_state.v_row["mlp"]["down"].shape == (SIZE,)  # the longer axis is reduced
+    assert state.opt_state.v_col["mlp"]["down"].sharding.spec == PartitionSpec("devices")
+    assert state.opt_state.v_row["mlp"]["down"].sharding.is_fully_replicated
+    assert len(state.params["mlp"]["up"].addressable_shards[0].data[0]) == 4
+
+
+def test_an_explicit_mesh():
+    where = mesh(AxisType.Explicit)
+    tx = OPTIMIZERS["adafactor"]()
+    with jax.set_mesh(where):
+        state = create(tx, where, replicated)
+        x = jax.device_put(DATA, NamedSharding(where, PartitionSpec("devices")))
+        new = jax.jit(train_step)(state, x)
+    alone = alone_on_one_device(tx)
+    assert_close(new.params, jax.jit(train_step)(alone, DATA).params, 64)
+
+
+@pytest.mark.parametrize("saved_by", ["msgpack", "orbax"])
+def test_saved_on_one_mesh_goes_on_identically_on_another(saved_by: str, tmp_path: Path):
+    tx = OPTIMIZERS["adafactor"]()
+    first, second = mesh(), mesh(devices=jax.devices()[:4])
+    state = jax.jit(train_step)(create(tx, first, fsdp), DATA)
+    template = create(tx, second, tensor)
+    shardings = optax_bridge.state_shardings(template, second, tensor)
+    if saved_by == "msgpack":
+        restored = serialization.from_bytes(template, serialization.to_bytes(state))
+        restored = jax.device_put(restored, shardings)
+    else:
+        ocp = pytest.importorskip("orbax.checkpoint")
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / "state", state)
+            checkpointer.wait_until_finished()
+            abstract = jax.tree.map(
+                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), template, shardings
+            )
+            restored = checkpointer.restore(tmp_path / "state", abstract)
+    assert_close(restored, state, 0)
+    assert jax.tree.map(lambda x: x.sharding, restored) == shardings
+    # From here on the same bits wherever it lies: a step on its own, on one device.
+    on_one = [jax.device_put(s, jax.devices()[0]) for s in (state, restored)]
+    left, right = (jax.jit(train_step)(s, DATA) for s in on_one)
+    assert_close(left, right, 0)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (lambda path, x: PartitionSpec("rows"), r"'rows' is no axis of the mesh"),
+        (lambda path, x: PartitionSpec(None, "devices"), r"attend.*\(16, 2, 16\).*be divided"),
+    ],
+    ids=["no such axis", "not divisible"],
+)  # fmt: skip
+def test_errors_name_the_leaf(rules: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        create(optax_bridge.adam(0.1), mesh(), rules)
+
+
+PROCESS = """
+import sys
+import jax
+jax.config.update("jax_default_matmul_precision", "highest")
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+from optax_bridge import sharding_test as t
+where = t.mesh()
+rule, batch = t.RUNS["fsdp"]
+state = t.create(t.OPTIMIZERS["adafactor"](), where, rule)
+x = jax.make_array_from_callback(
+    t.DATA.shape, NamedSharding(where, batch), lambda index: np.asarray(t.DATA)[index]
+)
+for _ in range(3):
+    state = jax.jit(t.train_step)(state, x)
+params = multihost_utils.process_allgather(state.params, tiled=True)
+if jax.process_index() == 0:
+    np.savez(sys.argv[3], *jax.tree.leaves(params))
+"""
+
+
+def test_two_processes(tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    script = tmp_path / "process.py"
+    script.write_text(PROCESS)
+    root = str(Path(__file__).parents[1])
+    flags = "--xla_force_host_platform_device_count=4"
+    env = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"}
+    env.pop("JAX_COMPILATION_CACHE_DIR", None)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), address, str(index), str(tmp_path / "out.npz")],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    tx = OPTIMIZERS["adafactor"]()
+    alone = alone_on_one_device(tx)
+    for _ in range(3):
+        alone = jax.jit(train_step)(alone, DATA)
+    with np.load(tmp_path / "out.npz") as found:
+        assert_close([found[name] for name in found.files], jax.tree.leaves(alone.params), 64)
