@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None, params: Any = None) -> int:
     chosen = [ENTRIES[name] for name in given.only or ENTRIES]
     timings: list[Timing] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    cached = jax.config.read("jax_enable_compilation_cache")
+    cached = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_enable_compilation_cache", False)  # compilation is timed
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -48,7 +48,9 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
     allowed = bound(recording)
     assert not [str(leaf) for leaf in found if leaf.relative > allowed]
     same_machine = recording.recorded_with["machine"] == platform.machine()
-    if recording.case.bits and same_machine and jax.default_backend() == "cpu":
+    # Earlier XLA fuses products and sums elsewhere: there the bound holds, the bits do not.
+    same_fusion = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 9)
+    if recording.case.bits and same_machine and same_fusion and jax.default_backend() == "cpu":
         assert not [str(leaf) for leaf in found if leaf.bits]
 
 

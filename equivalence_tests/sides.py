@@ -112,7 +112,10 @@ def trajectory(
     inputs = (grads, None if rates is None else jnp.asarray(rates))
 
     def body(state: Any, given: Any) -> tuple[Any, Any]:
-        state = side.step(state, *given)
+        # The step is compiled for itself: what stands around it differs from side to side, and XLA
+        # (0.12 does) would fuse products and sums across and round each side in its own way.
+        state, given = jax.lax.optimization_barrier((state, given))
+        state = jax.lax.optimization_barrier(side.step(state, *given))
         return state, side.view(state)
 
     if drive == "scan":

@@ -1,6 +1,6 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ import optax
 import legacy_optim
 from optax_bridge.axis_metadata import unboxed
 from optax_bridge.boxed import exact_with_axis_metadata
-from optax_bridge.correspondence import UnsupportedSetting, Verdict, entry_of, recipe_of
-from optax_bridge.entry import StateField
 from optax_bridge.multi_optimizer import groups_of
-from optax_bridge.recipe import build
 from optax_bridge.transformation import ExactTransformation
+
+if TYPE_CHECKING:
+    from optax_bridge.entry import Entry, StateField
 
 
 def from_legacy(
@@ -34,6 +34,10 @@ def from_legacy(
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
     _check_definition(definition)
+    from optax_bridge.correspondence import recipe_of
+    from optax_bridge.entry import UnsupportedSetting, Verdict
+    from optax_bridge.recipe import build
+
     recipe, claim = recipe_of(definition, exact)
     if claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(
@@ -91,7 +95,7 @@ def to_optax(
     tx = from_legacy(definition, exact)
     template = jax.eval_shape(tx.init, optimizer.target)  # only its structure: nothing is allocated
     legacy_state = optimizer.state
-    if entry_of(definition) is None:
+    if _entry_or_none(definition) is None:
         return tx, legacy_state
     plain, params = unboxed(template), unboxed(optimizer.target)
     rows = jax.tree.structure(optimizer.target).flatten_up_to(legacy_state.param_states)
@@ -123,7 +127,7 @@ def to_legacy(
     """
     _check_definition(definition)
     step = jnp.asarray(step, jnp.int32)
-    if entry_of(definition) is None:
+    if _entry_or_none(definition) is None:
         if not isinstance(opt_state, legacy_optim.OptimizerState):
             raise _not_its_state(definition, "OptimizerState", opt_state)
         return legacy_optim.Optimizer(definition, opt_state, params)
@@ -250,12 +254,18 @@ def _replaced(state: Any, values: dict[str, Any], step: Any) -> Any:
     return state._replace(**changes)
 
 
-def _signed(field: StateField, tree: Any) -> Any:
+def _signed(field: "StateField", tree: Any) -> Any:
     return tree if field.stock_sign == 1 else jax.tree.map(jnp.negative, tree)
 
 
-def _entry(definition: legacy_optim.OptimizerDef) -> Any:
-    entry = entry_of(definition)
+def _entry_or_none(definition: legacy_optim.OptimizerDef) -> "Entry | None":
+    from optax_bridge.correspondence import entry_of  # a dozen modules, not needed by every program
+
+    return entry_of(definition)
+
+
+def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
+    entry = _entry_or_none(definition)
     if entry is None:
         raise ValueError(
             f"{type(definition).__name__} is not one of legacy_optim's optimizers, so its state "

