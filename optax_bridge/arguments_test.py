@@ -17,7 +17,8 @@ def scale_by_weight() -> optax.GradientTransformationExtraArgs:
         del params, extra
         return updates * weight, state
 
-    return optax.GradientTransformationExtraArgs(lambda params: (), update)
+    function: Any = update  # the protocol's type knows no arguments by name
+    return optax.GradientTransformationExtraArgs(lambda params: (), function)
 
 
 def scale_by_anything() -> optax.GradientTransformationExtraArgs:

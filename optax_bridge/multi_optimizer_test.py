@@ -40,7 +40,7 @@ is_kernel = optax_bridge.path_mask(lambda path, _: path.endswith("kernel"))
 @pytest.mark.parametrize("params", CONTAINERS.values(), ids=CONTAINERS)
 def test_unmatched_leaves_never_move_and_have_no_state(params: Any):
     tx = optax_bridge.multi_optimizer((is_kernel, optax_bridge.momentum(0.5)))
-    state = tx.init(params)
+    state: Any = tx.init(params)
     assert [leaf.shape for leaf in jax.tree.leaves(state.inner)] == [(), (2, 2)]
     updates, _ = tx.update(params, state, params)
     for new in (step(tx, params, state, params)[0], optax.apply_updates(params, updates)):

@@ -43,6 +43,7 @@ def test_a_mask_leaves_the_other_leaves_to_the_next_transformation(make: Any):
     )
     new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
     alone = make(0.1)
+    expected: Any
     kernel = {"kernel": PARAMS["kernel"]}
     updates, _ = alone.update({"kernel": GRADS["kernel"]}, alone.init(kernel), kernel)
     expected = optax.apply_updates(kernel, updates)
