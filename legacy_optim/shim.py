@@ -49,6 +49,10 @@ _TRAVERSALS = (
     "t_identity",
 )
 
+# Settings of Flax that were otherwise then: `init` returned a FrozenDict, whose `pop("params")`
+# returns two values, and `save_checkpoint` wrote one msgpack file, into a relative folder too.
+_FLAX_SETTINGS = {"flax_return_frozendict": True, "flax_use_orbax_checkpointing": False}
+
 # Files whose frames are never "where the program used a name".
 _OWN = ("legacy_optim", "importlib", "<frozen importlib")
 
@@ -77,7 +81,8 @@ def install() -> None:
 
     `flax.optim` and its submodules are `legacy_optim`; the traversals of `flax.traverse_util` stop
     warning; JAX names that are gone (`jax.tree_map`, `jax.ops.index_update`, ...) answer again.
-    A name that JAX or Flax still has is left alone. A second call does nothing.
+    A name that JAX or Flax still has is left alone. Linen modules return FrozenDicts and
+    `flax.training.checkpoints` writes msgpack, as then. A second call does nothing.
     """
     if _undo:
         return
@@ -106,6 +111,10 @@ def install() -> None:
     for name, source in removed_names.MODULES.items():
         if not _is_there(name):
             _set_module(name, _Answering(name, _source(source)))
+    for name, value in _FLAX_SETTINGS.items():
+        if hasattr(flax.config, name):
+            _undo.append(functools.partial(flax.config.update, name, getattr(flax.config, name)))
+            flax.config.update(name, value)
 
 
 def uninstall() -> None:

@@ -127,6 +127,7 @@ INSIDE = """\
 import sys
 import flax, jax
 import legacy_optim
+settings = repr(flax.config)
 assert "flax.optim" not in sys.modules and not hasattr(jax, "tree_multimap")
 classes = type(flax.traverse_util), type(jax)
 legacy_optim.install()
@@ -147,6 +148,7 @@ legacy_optim.uninstall()
 assert "flax.optim" not in sys.modules and "jax.config" not in sys.modules
 assert not hasattr(flax, "optim") and not hasattr(jax, "tree_multimap")
 assert (type(flax.traverse_util), type(jax)) == classes
+assert repr(flax.config) == settings
 from legacy_optim import shim
 print([use.name for use, _ in shim.uses()])
 """
@@ -161,6 +163,28 @@ def test_install_and_uninstall_inside_a_program(folder: Path):
     assert done.returncode == 0, done.stderr
     assert "flax.optim.Momentum" in done.stdout
     assert "jax.tree_multimap" in done.stdout
+
+
+OLD_HABITS = """\
+import flax, jax, jax.numpy as jnp
+from flax import linen as nn, optim
+from flax.training import checkpoints
+state, params = nn.Dense(1).init(jax.random.PRNGKey(0), jnp.ones([1, 2])).pop("params")
+optimizer = fresh = optim.Momentum(0.1).create(params)
+optimizer = optimizer.apply_gradient(optimizer.target)
+checkpoints.save_checkpoint("here", optimizer, 1)
+restored = checkpoints.restore_checkpoint("here", fresh)
+same = jax.tree_util.tree_map(lambda a, b: bool((a == b).all()), restored, optimizer)
+print(type(params).__name__, dict(state), jax.tree_util.tree_all(same))
+with open("here/checkpoint_1", "rb") as file:
+    print(sorted(flax.serialization.msgpack_restore(file.read())))
+"""
+
+
+def test_flax_behaves_as_then(folder: Path):
+    (folder / "habits.py").write_text(OLD_HABITS, encoding="utf-8")
+    done = _run(folder, "--quiet", "habits.py")
+    assert done.stdout.splitlines() == ["FrozenDict {} True", "['state', 'target']"], done.stderr
 
 
 OLD_NAMES = {
