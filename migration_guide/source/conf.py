@@ -23,6 +23,7 @@ myst_heading_anchors = 3
 
 nb_execution_mode = "force"
 nb_execution_timeout = 300
+nb_execution_in_temp = True  # pages write files
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
