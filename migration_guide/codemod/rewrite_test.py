@@ -29,6 +29,22 @@ REWRITES = {
     "apply": ("opt = opt.apply_gradient(g)", "opt = opt.apply_gradients(grads=g)"),
     "apply-keyword": ("opt.apply_gradient(grads=g)", "opt.apply_gradients(grads=g)"),
     "step": ("s = int(opt.state.step)", "s = int(opt.step)"),
+    "frozen-dict-pop": (
+        "rest, q = v.pop('params')",
+        "rest, q = flax.core.pop(v, 'params')",
+    ),
+    "dict-pop": (
+        "q = v.pop('params')\na, b = v.pop('x')",
+        "q = v.pop('params')\na, b = v.pop('x')",
+    ),
+    "relative-folder": (
+        "from flax.training import checkpoints\ncheckpoints.save_checkpoint('run', opt, 3)",
+        "checkpoints.save_checkpoint(os.path.abspath('run'), opt, 3)",
+    ),
+    "absolute-folder": (
+        "from flax.training import checkpoints\ncheckpoints.restore_checkpoint('/run', opt)",
+        "checkpoints.restore_checkpoint('/run', opt)",
+    ),
     "step-of-replicated": (
         "s = opt.state.step[0]",
         "s = opt.step[0]",
@@ -396,7 +412,10 @@ def test_rename_refuses(more: str):
 def test_saving_is_noted():
     code = f"{IMPORTS}from flax.training import checkpoints\no = optim.Adam(1.0).create(p)\n"
     result = rewrite(code + "checkpoints.save_checkpoint(folder, o, 1)\n", Options())
-    assert ["optax-bridge convert" in m.text for m in result.messages] == [True]
+    assert [m.line for m in result.messages] == [5, 5]
+    said = " ".join(m.text for m in result.messages)
+    assert "optax-bridge convert" in said
+    assert "os.path.abspath" in said  # what `folder` is nobody can see
 
 
 def test_dropped_replace_is_noted():
