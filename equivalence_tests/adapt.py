@@ -63,14 +63,23 @@ def adapted(side: SideLike) -> Stepper:
     if isinstance(side, legacy_optim.OptimizerDef):
         return _legacy(side, side.create)
     if isinstance(side, legacy_optim.Optimizer):
-        return _legacy(side.optimizer_def, lambda params: side.replace(target=params))
+        return _legacy(
+            side.optimizer_def,
+            lambda params: side.replace(target=params, state=_carried(side.state, params)),
+        )
     if isinstance(side, train_state.TrainState):
         return _train_state(side)
     if isinstance(side, optax.GradientTransformation):
         return _transformation(side)
-    if isinstance(side, tuple) and len(side) == 2 and all(map(callable, side)):
+    if callable(getattr(side, "init", None)) and callable(getattr(side, "update", None)):
+        # Another version's, whose class is not the present one's, or MultiSteps.
+        return _transformation(optax.GradientTransformationExtraArgs(side.init, side.update))
+    if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
-    raise EquivalenceError(f"{EXPECTED}; found {type(side).__name__}")
+    found = type(side).__name__
+    if callable(side):
+        found += f" {getattr(side, '__name__', side)!r}: call it to make a side"
+    raise EquivalenceError(f"{EXPECTED}; found {found}")
 
 
 def _legacy(definition: legacy_optim.OptimizerDef, start: Callable[[Any], Any]) -> Stepper:
@@ -87,11 +96,28 @@ def _legacy(definition: legacy_optim.OptimizerDef, start: Callable[[Any], Any]) 
 def _train_state(state: train_state.TrainState) -> Stepper:
     return Stepper(
         kind=type(state).__name__,
-        start=lambda params: state.replace(params=params),
+        start=lambda params: state.replace(
+            params=params, opt_state=_carried(state.opt_state, params)
+        ),
         step=lambda held, grads: held.apply_gradients(grads=grads),
         show=lambda held: (held.params, (held.step, held.opt_state)),
         source=f"{type(state).__name__} with {_of_transformation(state.tx)}",
     )
+
+
+def _carried(state: Any, params: Any) -> Any:
+    """A state that was made elsewhere, for parameters that may be wider by now.
+
+    In float64 the moments have to be so too, or their rounding passes for another algorithm.
+    """
+    if not any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params)):
+        return state
+
+    def widened(leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
+
+    return jax.tree.map(widened, state)
 
 
 def _transformation(tx: optax.GradientTransformation) -> Stepper:
@@ -126,12 +152,24 @@ def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Stepper:
 
 
 def on_host(tree: Any) -> Any:
-    """A tree with every array on the host; tensors of other libraries included."""
+    """A tree with a copy of every array on the host; tensors of other libraries included.
+
+    A copy, because a side may work in place, as torch's optimizers do: what was seen at one step
+    must not change at the next. What is no array (a name, another library's object) stands as an
+    object.
+    """
 
     def leaf(value: Any) -> np.ndarray:
-        if hasattr(value, "detach"):  # a torch tensor that wants gradients refuses to be an array
-            value = value.detach().cpu()
-        return np.asarray(value)
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return np.array(jax.random.key_data(value))
+        # A torch tensor that wants gradients refuses to be an array.
+        if (detach := getattr(value, "detach", None)) is not None:
+            value = detach().cpu()
+        if hasattr(value, "__array__") or isinstance(value, bool | int | float | complex):
+            return np.array(value)
+        opaque = np.empty((), object)
+        opaque[()] = value
+        return opaque
 
     return jax.tree.map(leaf, tree)
 

@@ -9,25 +9,23 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from equivalence_tests import html_report, recording, report
-from equivalence_tests.environment import environment
+from equivalence_tests import html_report, junit, recording, report, sharded
+from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.environment import versions as versions
-from equivalence_tests.files import why_not_writable, write_text
-from equivalence_tests.precision import MATMUL_PRECISION
+from equivalence_tests.files import checked, write_text
 from equivalence_tests.running import Compilations, chosen, jobs, run_all
 from equivalence_tests.running import use_compilation_cache as use_compilation_cache
 from equivalence_tests.running import use_host_devices as use_host_devices
-from equivalence_tests.suite import SYNTHETIC
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2
-PLATFORMS = ("cpu", "gpu", "tpu")
 
 
 def check(
     only: Sequence[str] = (),
     json_file: Path | None = None,
     svg_file: Path | None = None,
+    junit_file: Path | None = None,
     platform: str | None = None,
     steps: int = 100,
     console: Console | None = None,
@@ -42,6 +40,7 @@ def check(
       only: names of optimizers or problems; empty for all.
       json_file: where to write the results as JSON as well.
       svg_file: where to draw the table as well.
+      junit_file: where to write the results as JUnit's XML as well.
       platform: `cpu`, `gpu` or `tpu`; the default platform if None. One that is not there is "not
         run".
       steps: number of steps of each run, at least 1.
@@ -56,14 +55,16 @@ def check(
     """
     _silence_deprecations()
     console = console or report.wide_console()
-    problems = Console(stderr=True, soft_wrap=True)
+    problems = Console(stderr=True, soft_wrap=True, emoji=False)
     try:
-        _check_arguments(
-            steps, platform, {"--json": json_file, "--svg": svg_file, "--record": record}
-        )
-        if report_folder is not None and (why := why_not_writable(report_folder)):
-            raise ValueError(f"--report {why}")
+        if steps < 1:
+            raise ValueError(f"--steps is {steps}; it must be at least 1")
+        check_platform(platform)
+        written = {"--json": json_file, "--svg": svg_file, "--junit": junit_file}
+        checked({**written, "--record": record}, report_folder)
         recorded = None if against is None else recording.load(against)
+        if recorded is not None and recorded.steps != steps:
+            raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
         try:
             some, cases = chosen(only, full)
         except ValueError as error:
@@ -78,16 +79,28 @@ def check(
         console.print(f"{platform}: not run, there is no such device here (there is {here})")
         console.print("0 comparisons: not run")
         _write_json(json_file, {"platform": platform, "ran": False, "results": []})
+        if junit_file is not None:
+            junit.write(junit_file, [])
         return HELD
     compilations = Compilations()
     keep = record is not None or recorded is not None
-    results = run_all(jobs(some, cases, steps, keep=keep), device)
+    on_devices = sharded.chosen(only, full) if device.platform == "cpu" else []
+    work = jobs(some, cases, steps, keep=keep) + sharded.jobs(on_devices)
+    results = run_all(work, device)
     here = environment(device)
-    table = report.table(results, f"{device.platform}, {steps} steps each")
+    table = report.table(
+        [result for result in results if not sharded.is_sharded(result)],
+        f"{device.platform}, {steps} steps each",
+    )
     console.print(table)
+    if on_devices:
+        console.print(sharded.table(results))
     report.print_broken(console, results)
-    if any(result.check.problem != SYNTHETIC for result in results):
-        console.print(f"real training with matmul precision {MATMUL_PRECISION}", highlight=False)
+    if natures := report.natures_line(results):
+        console.print(natures, highlight=False)
+    pinned = next((result.extra["pinned"] for result in results if "pinned" in result.extra), "")
+    if pinned:
+        console.print(f"real training with {pinned}", highlight=False)
     if full:
         console.print(f"{compilations}; {here['devices']} devices", highlight=False)
     if record is not None:
@@ -100,7 +113,12 @@ def check(
         write_text(svg_file, report.drawn(table, report.closing_line(results)))
     if report_folder is not None:
         title = f"flax.optim against Optax on {device.platform}"
-        html_report.write(report_folder, title, list(map(html_report.item, results)), here)
+        ran = {"steps": steps, "compilations": str(compilations)}
+        if pinned:
+            ran["in real training"] = pinned
+        html_report.write(report_folder, title, list(map(html_report.item, results)), here | ran)
+    if junit_file is not None:
+        junit.write(junit_file, list(map(junit.case, results)))
     _write_json(
         json_file,
         {
@@ -114,17 +132,6 @@ def check(
     )
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return HELD if same and all(result.held for result in results) else BROKEN
-
-
-def _check_arguments(steps: int, platform: str | None, files: dict[str, Path | None]) -> None:
-    if steps < 1:
-        raise ValueError(f"--steps is {steps}; it must be at least 1")
-    for option, file in files.items():
-        if file is not None and not file.resolve().parent.is_dir():
-            folder = file.resolve().parent
-            raise ValueError(f"{option} {file}: the folder {folder} does not exist")
-    if platform not in (None, *PLATFORMS):
-        raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
 
 
 def _silence_deprecations() -> None:
@@ -146,6 +153,6 @@ def print_list(only: Sequence[str] = (), full: bool = False) -> int:
             for item in part:
                 print(item)
     except ValueError as error:
-        Console(stderr=True).print(f"--only: {error}")
+        Console(stderr=True, emoji=False).print(f"--only: {error}", markup=False)
         return MISUSE
     return HELD

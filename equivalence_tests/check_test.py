@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,7 +27,8 @@ def command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 
 def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     file = tmp_path / "result.json"
-    run = command("check", "--only", "sgd", "--steps", "20", "--json", str(file))
+    written = ("--json", str(file), "--junit", str(tmp_path / "junit.xml"))
+    run = command("check", "--only", "sgd", "--steps", "20", *written)
     assert run.returncode == 0, run.stderr
     assert "sgd" in run.stdout
     assert run.stdout.strip().splitlines()[-1].endswith("every claim held")
@@ -34,7 +36,11 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     assert content["ran"]
     assert {row["verdict"] for row in content["results"]} == {"identical"}
     assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
-    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "result.json"]
+    (tests,) = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert tests.attrib["tests"] == str(len(content["results"])) == str(len(tests))
+    assert (tests.attrib["failures"], tests.attrib["errors"]) == ("0", "0")
+    assert {case.attrib["name"] for case in tests} == {row["id"] for row in content["results"]}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,13 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         (["--only", "adamm"], "adamm"),
         (["--steps", "0"], "at least 1"),
         (["--json", "nowhere/result.json"], "does not exist"),
+        (["--json", "."], "expected a file to write, found a folder"),
+        (["--junit", "nowhere/result.xml"], "--junit nowhere/result.xml: the folder"),
         (["--platform", "quantum"], "quantum"),
+        (["--pair", "mine:a", "mine:b"], "mine:a: No module named 'mine'"),
+        (["--pair", "mine:a", "mine:b", "--platform", "quantum"], "--platform quantum: expected"),
+        (["--pair", "mine:a", "mine:b", "--full"], "--full is not for --pair"),
+        (["--params", "mine:params"], "--params is for --pair"),
         (["--report", "/proc/report"], "--report /proc/report: expected a folder"),
         (["--record", "nowhere/run.zip"], "does not exist"),
         (["--against", "nowhere.zip"], "expected a file written by"),
@@ -82,15 +94,16 @@ def test_the_full_list_has_the_matrix_and_takes_any_axis():
 
 def test_the_matrix_runs_on_as_many_devices_as_asked_and_is_reported(tmp_path: Path):
     chosen = ("--full", "--only", "sgd", "--only", "data-parallel", "--devices", "2")
-    run = command("check", *chosen, "--report", "report", "--json", "result.json", cwd=tmp_path)
+    run = command("check", *chosen, "--report", "report", "--json", "report/a.json", cwd=tmp_path)
     assert run.returncode == 0, run.stdout
-    content = json.loads((tmp_path / "result.json").read_text())
+    content = json.loads((tmp_path / "report" / "a.json").read_text())
     assert content["devices"] == 2
     assert content["compilations"] >= 0  # 0 where the cache had them all
     assert len(content["results"]) == 3
     assert "programs compiled" in run.stdout
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.count("<details id=") == 3
+    assert "programs compiled" in page
 
 
 def test_version_names_what_decides_bits():
@@ -100,17 +113,23 @@ def test_version_names_what_decides_bits():
     assert names == ["optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy", "python"]
 
 
-def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(monkeypatch, capsys):
+def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
+    monkeypatch, capsys, tmp_path: Path
+):
     """A false claim: that Optax's Adagrad is the legacy one."""
     from equivalence_tests import check
 
     monkeypatch.setattr(suite, "recipe_of", _claiming(identical()))
-    assert check.check(["adagrad"], steps=20) == 1
+    assert check.check(["adagrad"], steps=20, junit_file=tmp_path / "junit.xml") == 1
     printed = capsys.readouterr().out
     assert "NO" in printed
     assert "claimed: identical" in printed
     assert "did NOT hold" in printed
     assert "nature: another algorithm, decided in float64" in printed
+    (tests,) = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    failures = [failure.attrib["message"] for failure in tests.iter("failure")]
+    assert len(failures) == int(tests.attrib["failures"]) > 0
+    assert all(text.startswith("claimed: identical; found: ") for text in failures)
 
 
 def _claiming(claim):

@@ -1,11 +1,12 @@
 """Comparing two trajectories: identical to the bit, rounding only, or different, and from where.
 
 Distances are in units in the last place *at the tensor's scale*: the spacing of floating-point
-numbers at the largest magnitude that the tensor has had up to that step. An element near zero
-beside large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny numbers is
-held to its own scale.
+numbers at the largest magnitude that the tensor has had on either side up to that step. An element
+near zero beside large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny
+numbers is held to its own scale.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ class Comparison:
         be set beside one another.
       histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
-        and `"not finite"`.
+        and `"not finite"` (or integers that differ).
     """
 
     identical: bool
@@ -69,21 +70,31 @@ class Comparison:
     histogram: Mapping[str, int] = field(default_factory=dict)
 
     def verdict(self, claim: Claim) -> Verdict:
-        """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound.
+        """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound."""
+        return self.within(NOTICEABLE if claim.ulp is None else claim.ulp)
 
-        Bounds are for 100 steps and grow in proportion for longer runs.
+    def within(self, bound: float) -> Verdict:
+        """The verdict under a bound in ULP.
+
+        It is for 100 steps and grows in proportion for longer runs. Nothing beyond `VISIBLE` is
+        rounding only.
         """
         if self.identical:
             return Verdict.IDENTICAL
-        bound = NOTICEABLE if claim.ulp is None else claim.ulp
-        per_hundred = max(len(self.ulp_by_step) / 100, 1.0)
-        return Verdict.ROUNDING if self.ulp <= bound * per_hundred else Verdict.DIFFERENT
+        allowed = bound * max(len(self.ulp_by_step) / 100, 1.0)
+        small = self.ulp <= allowed and self.relative <= VISIBLE
+        return Verdict.ROUNDING if small else Verdict.DIFFERENT
 
 
 # A distance of more ULP than this after 100 steps is called another algorithm where nothing was
 # claimed. Rounding of a handful of operations a step adds up to well below: the entries say what
 # was seen, 17 at most.
 NOTICEABLE = 256.0
+
+# A part of the tensor's scale; in half precision a bound in ULP alone would allow anything: 256 ULP
+# of bfloat16 are twice the scale. A sixteenth is 8 ULP there, which is what 100 roundings of half
+# an ULP amount to if they do not all go one way (sqrt(100) / 2 = 5), and 64 ULP in float16.
+VISIBLE = 2.0**-4
 
 
 def compare(left: Any, right: Any) -> Comparison:
@@ -128,6 +139,13 @@ def compare(left: Any, right: Any) -> Comparison:
     )
 
 
+def ulp_text(ulp: float) -> str:
+    """A distance for people."""
+    if math.isfinite(ulp):
+        return f"{ulp:.3g} ULP"
+    return "an infinite distance (NaN, infinity or unequal integers)"
+
+
 def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
@@ -168,13 +186,14 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(a == b, 0.0, np.inf).reshape(len(a), -1)
     info = jnp.finfo(a.dtype)
     x, y = (side.astype(np.float64).reshape(len(side), -1) for side in (a, b))
-    magnitude = np.abs(np.where(np.isfinite(x), x, 0.0)).max(axis=1, initial=0.0, keepdims=True)
-    so_far = np.maximum.accumulate(magnitude, axis=0)
+    finite = np.isfinite(x) & np.isfinite(y)
+    x_or_zero, y_or_zero = (np.where(np.isfinite(side), side, 0.0) for side in (x, y))
+    larger = np.maximum(np.abs(x_or_zero), np.abs(y_or_zero))
+    so_far = np.maximum.accumulate(larger.max(axis=1, initial=0.0, keepdims=True), axis=0)
     scale = np.maximum(so_far, float(info.smallest_normal))
     spacing = 2.0 ** np.floor(np.log2(scale)) * float(info.eps)
-    finite = np.isfinite(x) & np.isfinite(y)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
-    gap = np.abs(np.where(finite, x, 0.0) - np.where(finite, y, 0.0)) / spacing
+    gap = np.abs(x_or_zero / spacing - y_or_zero / spacing)
     return np.where(same, 0.0, np.where(finite, gap, np.inf))
 
 

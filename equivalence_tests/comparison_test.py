@@ -41,6 +41,21 @@ def test_the_scale_is_the_largest_so_far():
     assert compare(right, left).ulp_by_step.tolist() == [0, 1 / 8]
 
 
+def test_the_sides_can_change_places():
+    left, right = trajectory([0.0, 1.0], [0.0, 1.0]), trajectory([0.5, 1.0], [1e6, 1.0])
+    one, other = compare(left, right), compare(right, left)
+    assert one.ulp_by_step.tolist() == other.ulp_by_step.tolist()
+    assert one.relative == other.relative <= 2
+
+
+def test_what_can_be_seen_is_not_rounding_only():
+    half = ml_dtypes.bfloat16
+    left = trajectory([1.0], dtype=half)
+    near, far = (compare(left, trajectory([1 + n / 128], dtype=half)) for n in (8, 9))
+    assert (near.ulp, near.within(NOTICEABLE)) == (8, Verdict.ROUNDING)
+    assert (far.ulp, far.within(NOTICEABLE)) == (9, Verdict.DIFFERENT)
+
+
 def test_minus_zero_is_no_distance_but_not_identical():
     found = compare(trajectory([0.0]), trajectory([-0.0]))
     assert not found.identical

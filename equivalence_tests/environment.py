@@ -13,6 +13,15 @@ DECIDE_BITS = ("optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy")
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
 
 
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+
+def check_platform(platform: str | None) -> None:
+    """Raises a ValueError unless it is the name of a platform, or None for the default one."""
+    if platform not in (None, *PLATFORMS):
+        raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
+
+
 def versions() -> dict[str, str]:
     """The versions of everything that decides bits, Python's included."""
     return {

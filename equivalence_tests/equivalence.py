@@ -1,5 +1,6 @@
 """`check_equivalence`: are two optimizers the same? For anyone's pair, at the desk and in CI."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from equivalence_tests import problems
+from equivalence_tests import gradients as given_gradients
 from equivalence_tests.adapt import (
     EquivalenceError,
     SideLike,
@@ -17,13 +18,10 @@ from equivalence_tests.adapt import (
     on_host,
 )
 from equivalence_tests.comparison import NOTICEABLE, Comparison, compare
+from equivalence_tests.gradients import Gradients, Stream
 from equivalence_tests.pair_report import Report
 from equivalence_tests.precision import float64, pinned
-from equivalence_tests.trees import first_mismatch, signature
-
-# Gradients of shape (steps, ...) at each leaf; or the name of a stream; or a function of the step
-# (from 0) and the parameters, which each side then calls with its own parameters: a closed loop.
-Gradients = Any
+from equivalence_tests.trees import first_mismatch, is_numeric, signature
 
 
 def check_equivalence(
@@ -39,7 +37,8 @@ def check_equivalence(
 ) -> Report:
     """Runs two optimizers beside one another and says whether they are the same.
 
-    Each side may be a legacy definition or optimizer, an `optax.GradientTransformation`, a
+    Each side may be a legacy definition or optimizer, an `optax.GradientTransformation` (or
+    another object with its `init` and `update`, as a second version of Optax makes), a
     `TrainState` (its optimizer state is kept, its parameters are replaced), or a pair of functions
     `init(params) -> state` and `step(grads, state, params) -> (params, state)`, which run as they
     are, so PyTorch's fit as well. Parameters are compared after every step; so is the state where
@@ -48,16 +47,50 @@ def check_equivalence(
         report = check_equivalence(optax.adam(1e-3), legacy_optim.Adam(1e-3), params)
         assert report.verdict is not Verdict.DIFFERENT, report
 
+    A side from PyTorch, whose optimizers hold tensors and change them in place; functions receive
+    NumPy arrays, in the dtype of the run:
+
+        def init(params):
+            tensors = {name: torch.tensor(value) for name, value in params.items()}
+            return tensors, torch.optim.Adam(list(tensors.values()), lr=1e-3)
+
+        def step(grads, state, params):
+            tensors, optimizer = state
+            for name, tensor in tensors.items():
+                tensor.grad = torch.tensor(grads[name])
+            optimizer.step()
+            return tensors, state
+
+        check_equivalence((init, step), optax.adam(1e-3), params, names=("torch", "optax"))
+
+    A side from another version of Optax, installed with `pip install --target older optax==0.2.5
+    --no-deps`: import it with the present one put aside.
+
+        def of_older():
+            present = {name: sys.modules.pop(name) for name in [*sys.modules]
+                       if name.split(".")[0] == "optax"}
+            sys.path.insert(0, "older")
+            try:
+                return importlib.import_module("optax")
+            finally:
+                sys.path.remove("older")
+                sys.modules.update(present)
+
+        check_equivalence(of_older().adam(1e-3), optax.adam(1e-3), params)
+
     Args:
       left: one side.
       right: the other.
-      params: initial parameters, any pytree of floating-point arrays.
-      gradients: a tree like `params` with a leading axis of steps; or `"normal"`, `"hostile"` or
-        `"poisoned"` (see `problems.gradients`); or `function(step, params) -> gradients`, with
-        which each side follows its own gradients.
+      params: initial parameters, any pytree of floating-point arrays; float64 ones are run so,
+        whether or not JAX is set to it.
+      gradients: a tree like `params` with a leading axis of steps; or a list or an iterator of such
+        trees without that axis, one for each step; or `"normal"`, `"hostile"` or `"poisoned"` (see
+        `problems.gradients`); or `function(step, params) -> gradients`, with which each side
+        follows its own gradients.
       steps: number of steps; by default as many as `gradients` has, else 100.
       bound: the distance that still counts as rounding, in ULP at the tensor's scale, for 100
-        steps.
+        steps. Whatever it is, more than 1/16 of the scale is not called rounding only: in bfloat16
+        that is 8 ULP.
       decide: whether both sides run in float64 as well where they are not identical. Rounding
         shrinks with the precision, another algorithm does not.
       names: what messages and the report call the sides.
@@ -68,15 +101,17 @@ def check_equivalence(
     Raises:
       EquivalenceError: something does not fit; the message names side, step and leaf.
     """
+    if not bound >= 0:  # NaN is not either
+        raise EquivalenceError(f"bound is {bound}; expected a distance in ULP, 0 or more")
     params = _checked_params(params)
-    steps = _steps(gradients, steps)
-    stream = _stream(gradients, params, steps)
+    stream, steps = given_gradients.resolved(gradients, params, steps)
     sides = (_named(left, names[0]), _named(right, names[1]))
-    with pinned() as what:
+    double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
+    with pinned() as what, float64() if double else contextlib.nullcontext():
         comparison, state = _compared(sides, names, params, stream, steps)
         wide, why = None, ""
         if decide and not comparison.identical:
-            wide, why = _in_float64(sides, names, params, gradients, steps)
+            wide, why = _in_float64(sides, names, params, stream, steps, callable(gradients))
     return Report(
         names=names,
         sources=(sides[0].source, sides[1].source),
@@ -100,7 +135,10 @@ def _named(side: SideLike, name: str) -> Stepper:
 
 
 def _checked_params(params: Any) -> Any:
-    host = on_host(params)
+    # A Python float has JAX's default dtype, as it would have in training.
+    host = on_host(
+        jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)
+    )
     found = signature(host, "params")
     if not found:
         raise EquivalenceError("params: found no leaf; expected a tree of floating-point arrays")
@@ -113,49 +151,12 @@ def _checked_params(params: Any) -> Any:
     return host
 
 
-def _steps(gradients: Gradients, steps: int | None) -> int:
-    if steps is not None and steps < 1:
-        raise EquivalenceError(f"steps is {steps}; expected at least 1")
-    if callable(gradients) or isinstance(gradients, str):
-        return 100 if steps is None else steps
-    lengths = {
-        jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else 0
-        for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)
-    }
-    shortest = min(lengths.values(), default=0)
-    path = next((path for path, length in lengths.items() if length == shortest), "")
-    if shortest < (steps or 1):
-        raise EquivalenceError(
-            f"gradients{path}: has {shortest} steps along its first axis, expected {steps or 1} or "
-            "more"
-        )
-    return shortest if steps is None else steps
-
-
-def _stream(gradients: Gradients, params: Any, steps: int) -> Callable[[int, Any], Any]:
-    """The gradients as a function of step and parameters."""
-    if callable(gradients):
-        return gradients
-    if isinstance(gradients, str):
-        if gradients not in problems.STREAMS:
-            raise EquivalenceError(
-                f"gradients={gradients!r}: expected one of {', '.join(problems.STREAMS)}, a tree, "
-                "or a function of step and parameters"
-            )
-        gradients = problems.gradients(params, steps, gradients)
-    tree = on_host(gradients)
-    wanted = {
-        path.replace("params", "gradients", 1): kind
-        for path, kind in signature(params, "params").items()
-    }
-    one = jax.tree.map(lambda leaf: leaf[0], tree)
-    if wrong := first_mismatch(wanted, signature(one, "gradients")):
-        raise EquivalenceError(f"{wrong}; gradients must be like params, one for each step")
-    return lambda step, _: jax.tree.map(lambda leaf: leaf[step], tree)
-
-
 def _compared(
-    sides: tuple[Stepper, Stepper], names: tuple[str, str], params: Any, stream: Any, steps: int
+    sides: tuple[Stepper, Stepper],
+    names: tuple[str, str],
+    params: Any,
+    stream: Stream,
+    steps: int,
 ) -> tuple[Comparison, bool]:
     """The comparison, and whether it covers the state."""
     definition = sides[0].definition or sides[1].definition
@@ -167,7 +168,7 @@ def _compared(
     comparable = (
         bool(signatures[0])
         and signatures[0] == signatures[1]
-        and all(dtype != "object" for _, dtype in signatures[0].values())
+        and all(is_numeric(dtype) for _, dtype in signatures[0].values())
     )
     if not comparable:
         runs = [{"params": run["params"]} for run in runs]
@@ -178,7 +179,7 @@ def _compared(
 
 
 def _trajectory(
-    side: Stepper, name: str, params: Any, stream: Any, steps: int, definition: Any
+    side: Stepper, name: str, params: Any, stream: Stream, steps: int, definition: Any
 ) -> dict[str, Any]:
     """Parameters and state after each step, stacked."""
 
@@ -192,14 +193,18 @@ def _trajectory(
         held = side.step(held, grads)
         return held, show(held)
 
+    def start() -> Any:
+        if side.compiled:
+            return side.start(jax.tree.map(jax.numpy.asarray, params))
+        return side.start(on_host(params))  # a copy: it may work in place
+
     take = jax.jit(body) if side.compiled else body
-    inputs = jax.tree.map(jax.numpy.asarray, params) if side.compiled else params
-    held = _guarded(lambda: side.start(inputs), f"{name} side ({side.kind}), before step 1")
+    held = _guarded(start, f"{name} side ({side.kind}), before step 1")
     expected, before, seen = signature(params, "params"), None, []
     current = params
     for step in range(steps):
         where = f"{name} side ({side.kind}), step {step + 1}"
-        grads = _guarded(functools.partial(stream, step, current), f"{where}, its gradients")
+        grads = _guarded(lambda: on_host(stream(step, current)), f"{where}, its gradients")  # noqa: B023
         if wrong := first_mismatch(expected, signature(grads, "params")):
             raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
         held, view = _guarded(functools.partial(take, held, grads), where)
@@ -211,8 +216,9 @@ def _trajectory(
             raise EquivalenceError(f"{where}: it changed its state's structure: {wrong}")
         before, current = state, view["params"]
         seen.append(view)
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
-    return {"params": stacked["params"], "state": stacked["state"]}
+    # The same leaves at the same paths by now, if not in the same containers: dict and FrozenDict.
+    leaves = zip(*map(jax.tree.leaves, seen), strict=True)
+    return jax.tree.unflatten(jax.tree.structure(seen[0]), map(np.stack, leaves))
 
 
 def _guarded(call: Callable[[], Any], where: str) -> Any:
@@ -228,17 +234,20 @@ def _in_float64(
     sides: tuple[Stepper, Stepper],
     names: tuple[str, str],
     params: Any,
-    gradients: Gradients,
+    stream: Stream,
     steps: int,
+    closed_loop: bool,
 ) -> tuple[Comparison | None, str]:
     """The same runs in float64; None and the reason if a side cannot."""
+
+    def wide(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(np.float64), tree)
+
+    def wide_stream(step: int, current: Any) -> Any:
+        return stream(step, current) if closed_loop else wide(stream(step, current))
+
     with float64():
-        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-        if not callable(gradients):
-            narrow = _stream(gradients, params, steps)
-            rows = [on_host(narrow(step, params)) for step in range(steps)]
-            gradients = jax.tree.map(lambda *leaves: np.stack(leaves).astype(np.float64), *rows)
         try:
-            return _compared(sides, names, wide, _stream(gradients, wide, steps), steps)[0], ""
+            return _compared(sides, names, wide(params), wide_stream, steps)[0], ""
         except EquivalenceError as error:
             return None, str(error)

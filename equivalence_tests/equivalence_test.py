@@ -1,13 +1,14 @@
 """`check_equivalence`: every kind of side, every verdict, and what it says to bad input."""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.core import FrozenDict
 from flax.training import train_state
 
 import legacy_optim
@@ -63,6 +64,113 @@ def test_a_pair_of_functions_is_a_side():
     report = check_equivalence(optax.sgd(rate), sgd_functions(rate), PARAMS, steps=STEPS)
     assert report.verdict is Verdict.IDENTICAL, report
     assert not report.state_compared
+
+
+def in_place_functions(rate: float) -> tuple[Any, Any]:
+    """As torch's optimizers do: parameters, and the gradients too, are changed where they are."""
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        for name in params:
+            grads[name] *= rate
+            params[name] -= grads[name]
+        return params, state
+
+    return lambda params: None, step
+
+
+def test_a_side_that_works_in_place_changes_nothing_but_its_own():
+    before = jax.tree.map(np.copy, PARAMS)
+    report = check_equivalence(in_place_functions(0.25), optax.sgd(0.25), PARAMS, steps=STEPS)
+    assert report.verdict is Verdict.IDENTICAL, report
+    report = check_equivalence(optax.sgd(0.25), in_place_functions(0.25), PARAMS, steps=STEPS)
+    assert report.verdict is Verdict.IDENTICAL, report
+    np.testing.assert_array_equal(before["a"], PARAMS["a"])
+
+
+def test_a_container_may_change_where_its_paths_do_not():
+    def step(grads: Any, state: int, params: Any) -> Any:
+        moved = {name: params[name] - np.float32(0.25) * grads[name] for name in params}
+        return (FrozenDict(moved) if state else moved), state + 1
+
+    report = check_equivalence(
+        optax.sgd(0.25), (lambda params: 0, step), PARAMS, steps=3, decide=False
+    )
+    assert report.verdict is Verdict.IDENTICAL, report
+
+
+class OfAnotherOptax(NamedTuple):
+    """A transformation whose class is not the present one's."""
+
+    init: Any
+    update: Any
+
+
+@pytest.mark.parametrize(
+    "left",
+    [OfAnotherOptax(*optax.sgd(0.25)), optax.MultiSteps(optax.sgd(0.25), 1)],
+    ids=["class", "MultiSteps"],
+)
+def test_whatever_has_init_and_update_is_a_transformation(left: Any):
+    report = check_equivalence(left, optax.sgd(0.25), PARAMS, steps=3)
+    assert report.verdict is Verdict.IDENTICAL, report
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_gradients_may_be_a_tree_for_each_step(kind: Any):
+    report = check_equivalence(
+        optax.sgd(0.1), legacy_optim.GradientDescent(0.1), PARAMS, gradients=kind([PARAMS] * 3)
+    )
+    assert report.verdict is Verdict.IDENTICAL, report
+    assert report.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype"), [(np.linspace(0, 1, 3), "float64"), (1.5, "float32")], ids=["f64", "number"]
+)
+def test_the_dtype_of_the_parameters_is_that_of_the_run(leaf: Any, dtype: str):
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        assert params["a"].dtype == grads["a"].dtype == dtype
+        return {"a": params["a"] - params["a"].dtype.type(0.25) * grads["a"]}, state
+
+    report = check_equivalence(
+        optax.sgd(0.25), (lambda params: None, step), {"a": leaf}, steps=STEPS
+    )
+    assert report.verdict is Verdict.IDENTICAL, report
+
+
+def test_keys_in_a_state_are_compared_and_names_are_not():
+    keys = [jax.random.key(0), jax.random.key(0), jax.random.key(1)]
+    noisy = [optax.noisy_sgd(0.1, key=key) for key in keys]
+    assert check_equivalence(noisy[0], noisy[1], PARAMS, steps=2).verdict is Verdict.IDENTICAL
+    assert check_equivalence(noisy[0], noisy[2], PARAMS, steps=2).verdict is Verdict.DIFFERENT
+    named = (lambda params: {"name": "sgd"}, sgd_functions(0.25)[1])
+    stands = (named[0], lambda grads, state, params: (params, state))
+    report = check_equivalence(stands, stands, PARAMS, steps=2)
+    assert (report.verdict, report.state_compared) == (Verdict.IDENTICAL, False)
+
+
+def test_the_state_of_a_train_state_is_widened_with_its_parameters():
+    """Else float32 moments in the float64 run would pass for another algorithm."""
+    left, right = (
+        bridge_state(tx).apply_gradients(grads=PARAMS)
+        for tx in (optax.adam(0.1), optax_bridge.adam(0.1))
+    )
+    report = check_equivalence(left, right, PARAMS, steps=STEPS)
+    assert (report.verdict, report.nature) == (Verdict.ROUNDING, Nature.ROUNDING), report
+
+
+def test_rounding_that_can_be_seen_is_not_called_rounding_only():
+    """Legacy Adam never moves in bfloat16: twice the scale apart, and rounding all the same."""
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    report = check_equivalence(legacy_optim.Adam(0.1), optax.adam(0.1), half, steps=STEPS)
+    assert (report.verdict, report.nature) == (Verdict.DIFFERENT, Nature.ROUNDING), report
+
+
+@pytest.mark.parametrize(("other", "named"), [(0.1 * (1 + 2e-7), True), (0.11, False)])
+def test_a_constant_held_in_float32_is_named_as_a_cause(other: float, named: bool):
+    report = check_equivalence(optax.sgd(0.1), optax.sgd(other), PARAMS, steps=STEPS)
+    assert (report.verdict, report.nature) == (Verdict.DIFFERENT, Nature.ALGORITHM)
+    assert ("a constant that one side holds in float32" in str(report)) is named
 
 
 CASES = {
@@ -181,6 +289,17 @@ def stream(**changes: Any) -> dict[str, Any]:
 
 BAD = {
     "no side": (dict(right=3), r"right side: expected a legacy definition .* found int"),
+    "no whole number": (dict(steps=2.5), "steps is 2.5; expected a whole number"),
+    "no bound": (dict(bound=float("nan")), "bound is nan; expected a distance in ULP"),
+    "not called": (dict(right=optax.sgd), "right side: .*found function 'sgd': call it"),
+    "one gradient": (
+        dict(gradients=PARAMS),
+        r"gradients\['a'\]: expected shape \(steps, 3, 4\), a gradient for each step .*\(3, 4\)",
+    ),
+    "list": (
+        dict(gradients=[PARAMS, {"a": PARAMS["a"]}]),
+        r"gradients\['b'\]: expected shape \(3,\), found no such leaf \(step 2 of the list\)",
+    ),
     "no steps": (dict(steps=0), "steps is 0; expected at least 1"),
     "too few": (dict(gradients=stream(), steps=99), r"gradients\['a'\]: has 10 steps"),
     "missing leaf": (dict(gradients=stream(b=None)), r"gradients\['b'\]: .* found no such leaf"),

@@ -1,7 +1,7 @@
 """Files that are either written whole or not at all."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,35 @@ def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
     with temporary.open("wb") as stream:
         write(stream)
     temporary.replace(file)
+
+
+def why_no_file(file: Path) -> str | None:
+    """What keeps a file from being written; None if nothing does."""
+    folder = file.resolve().parent
+    if not folder.is_dir():
+        return f"{file}: the folder {folder} does not exist"
+    if file.is_dir():
+        return f"{file}: expected a file to write, found a folder"
+    if not os.access(folder, os.W_OK):
+        return f"{file}: expected a folder that can be written to, found {folder}, which cannot"
+    return None
+
+
+def checked(files: Mapping[str, Path | None], folder: Path | None) -> None:
+    """Finds out before a long run whether what it writes can be written.
+
+    Args:
+      files: option -> file, None where it is not wanted.
+      folder: of `--report`.
+
+    Raises:
+      ValueError: one cannot; the message begins with the option.
+    """
+    if folder is not None and (why := why_not_writable(folder)):
+        raise ValueError(f"--report {why}")
+    for option, file in files.items():  # which may go into that folder
+        if file is not None and (why := why_no_file(file)):
+            raise ValueError(f"{option} {why}")
 
 
 def why_not_writable(folder: Path) -> str | None:

@@ -8,7 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from equivalence_tests.comparison import ulp_text
 from equivalence_tests.files import write_text
+from equivalence_tests.nature import explained
 from equivalence_tests.plot import divergence
 from equivalence_tests.suite import SYNTHETIC, Check, Result
 
@@ -49,7 +51,8 @@ def item(result: Result) -> Item:
         facts["claimed"] = f"{claim.verdict.value}{bound}" + (claim.why and f": {claim.why}")
     if found is not None and found.first is not None:
         facts["first difference"] = str(found.first)
-        facts["largest distance"] = f"{_ulp(found.ulp)} at {found.worst_leaf}"
+        facts["largest distance"] = f"{ulp_text(found.ulp)} at {found.worst_leaf}"
+        facts["nature"] = explained(found, result.wide, result.why_not_wide)
         facts["distances (ULP)"] = ", ".join(f"{k}: {n}" for k, n in found.histogram.items())
     if result.note:
         facts["note"] = result.note
@@ -130,7 +133,7 @@ def _cell(squares: Sequence[str]) -> str:
 
 
 def _case(one: Item) -> str:
-    distance = "" if not one.ulp else _ulp(one.ulp)
+    distance = "" if not one.ulp else ulp_text(one.ulp)
     plot = divergence(one.ulp_by_step, f"divergence of {one.id}", style=False)
     sources = "".join(
         f"<h4>{html.escape(name)}</h4><pre>{html.escape(code)}</pre>"
@@ -166,7 +169,3 @@ def _class(one: Item) -> str:
 
 def _anchor(one: Item) -> str:
     return html.escape(one.id.replace(" ", "_"))
-
-
-def _ulp(ulp: float) -> str:
-    return f"{ulp:.3g} ULP" if math.isfinite(ulp) else "not finite on one side"

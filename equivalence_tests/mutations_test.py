@@ -18,7 +18,7 @@ import optax_bridge
 from equivalence_tests.comparison import compare
 from equivalence_tests.matrix import axes, drive, sides
 from equivalence_tests.matrix.cases import MatrixCase
-from equivalence_tests.sides import Side, legacy_view
+from equivalence_tests.sides import Side, state_view
 
 STREAMS = ("normal", "mixture")
 
@@ -115,6 +115,14 @@ FAULTS = (
     ),
     _fault(
         "momentum",
+        "stale hyper-parameter",
+        "value = given[name]",
+        "pass",
+        file=_STEP,
+        rate="per-call",
+    ),
+    _fault(
+        "momentum",
         "one group's override for all",
         "{**group, **rest} for group in own",
         "{**own[0], **rest} for group in own",
@@ -195,6 +203,28 @@ FAULTS = (
         "selectors = [selector for selector, _ in groups][::-1]\n    inner",
         file="multi_optimizer.py",
     ),
+    _fault(
+        "multi_optimizer",
+        "mask flipped",
+        "if chosen:",
+        "if not chosen:",
+        1,
+        file="multi_optimizer.py",
+    ),
+    _fault(
+        "multi_optimizer",
+        "state not carried",
+        "new_states.append(new)",
+        "new_states.append(old)",
+        file="multi_optimizer.py",
+    ),
+    _fault(
+        "multi_optimizer",
+        "count stands",
+        "MultiOptimizerState(state.count + 1,",
+        "MultiOptimizerState(state.count,",
+        file="multi_optimizer.py",
+    ),
 )
 
 
@@ -254,7 +284,7 @@ def _differs(package: Any, case: MatrixCase, stream: str) -> bool:
         lambda params: package.TrainState.create(apply_fn=None, params=params, tx=tx),
         real.step,
         lambda state: state.params,
-        lambda state: legacy_view(state.to_legacy(definition)),
+        lambda state: state_view(state, definition),
     )
     legacy = _legacy(case, stream)
     try:

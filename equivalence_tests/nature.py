@@ -12,6 +12,12 @@ from equivalence_tests.comparison import NOTICEABLE, Comparison
 _HALFWAY = 2.0**-14
 
 
+# 0.1 in float32 is 0.1 + 1.5e-9, so a learning rate given as `jnp.float32(0.1)` on one side and as
+# 0.1 on the other is another one in float64, by up to half a unit in the last place of float32; a
+# decay of 0.999 is so at each step and in its power at the step: a few units.
+_OF_A_CONSTANT = 2.0**-21
+
+
 class Nature(enum.Enum):
     """What a difference is made of."""
 
@@ -40,16 +46,25 @@ def nature(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE
     return Nature.ROUNDING if shrank or wide.ulp <= few else Nature.ALGORITHM
 
 
-def explained(found: Comparison, wide: Comparison | None, why_not_wide: str = "") -> str:
-    """The nature with what decided it, as text."""
-    kind = nature(found, wide).value
+def explained(
+    found: Comparison,
+    wide: Comparison | None,
+    why_not_wide: str = "",
+    bound: float = NOTICEABLE,
+) -> str:
+    """The nature with what decided it, as text; `bound` as for `nature`."""
+    made_of = nature(found, wide, bound)
+    kind = made_of.value
     if wide is None:
         why = f" ({why_not_wide})" if why_not_wide else ""
         return f"{kind}, judged by its growth; there is no float64 run{why}"
-    return (
+    told = (
         f"{kind}, decided in float64: {found.relative:.2g} of the scale here, "
         f"{wide.relative:.2g} there"
     )
+    if made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
+        told += ", as little as a constant that one side holds in float32 makes, or an epsilon"
+    return told
 
 
 def _by_growth(found: Comparison) -> Nature:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.console import Console
 
-from equivalence_tests import html_report, problems
+from equivalence_tests import html_report, junit, problems
 from equivalence_tests.adapt import EXPECTED, EquivalenceError, adapted
-from equivalence_tests.environment import environment
+from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
-from equivalence_tests.files import why_not_writable, write_text
+from equivalence_tests.files import checked, write_text
 from equivalence_tests.pair_report import Report
 from optax_bridge.correspondence import Verdict
 
@@ -25,6 +24,7 @@ def check_pair(
     gradients: str = "hostile",
     steps: int = 100,
     json_file: Path | None = None,
+    junit_file: Path | None = None,
     report_folder: Path | None = None,
     platform: str | None = None,
 ) -> int:
@@ -37,6 +37,7 @@ def check_pair(
       gradients: name of a stream, or `module:name` of what `check_equivalence` takes.
       steps: number of steps.
       json_file: where to write the report as JSON.
+      junit_file: where to write it as JUnit's XML, as one case.
       report_folder: where to write it as `index.html`.
       platform: where to run; JAX's default unless given.
 
@@ -44,10 +45,9 @@ def check_pair(
       The exit code: 0 if the two are identical or differ by rounding, 1 if they differ, 2 for
       misuse.
     """
-    problem = Console(stderr=True, soft_wrap=True)
     try:
-        if report_folder is not None and (why := why_not_writable(report_folder)):
-            raise EquivalenceError(f"--report {why}")
+        check_platform(platform)
+        checked({"--json": json_file, "--junit": junit_file}, report_folder)
         sides = [_side(name) for name in (left, right)]
         chosen = problems.odd_tree(dtypes=("float32",)) if params is None else _made(params)
         stream = _loaded(gradients) if ":" in gradients else gradients
@@ -60,12 +60,16 @@ def check_pair(
             report = check_equivalence(
                 sides[0], sides[1], chosen, gradients=stream, steps=steps, names=(left, right)
             )
-    except EquivalenceError as error:
-        problem.print(str(error), markup=False, highlight=False)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
     print(report)
     if json_file is not None:
         write_text(json_file, report.to_json() + "\n")
+    if junit_file is not None:
+        different = report.verdict is Verdict.DIFFERENT
+        failure = str(report) if different else ""
+        junit.write(junit_file, [junit.Case("pair", f"{left} / {right}", failure=failure)])
     if report_folder is not None:
         write_reports(report_folder, {f"{left} / {right}": report})
     return 1 if report.verdict is Verdict.DIFFERENT else 0
@@ -109,6 +113,10 @@ def _loaded(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise EquivalenceError(f"{name}: {error}") from None
+    except Exception as error:  # whatever the user's module raises when it is imported
+        raise EquivalenceError(
+            f"{name}: importing {module} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def _made(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from equivalence_tests.comparison import Comparison, Difference
+from equivalence_tests.comparison import Comparison, Difference, ulp_text
 from equivalence_tests.environment import environment
 from equivalence_tests.nature import Nature as Nature
 from equivalence_tests.nature import explained, nature
@@ -52,13 +52,10 @@ class Report:
 
         Within the bound, what float64 shows to be another algorithm is different still.
         """
-        if self.comparison.identical:
-            return Verdict.IDENTICAL
-        allowed = self.bound * max(self.steps / 100, 1.0)
-        small = self.comparison.ulp <= allowed
-        if small and (self.wide is None or self.nature is Nature.ROUNDING):
-            return Verdict.ROUNDING
-        return Verdict.DIFFERENT
+        verdict = self.comparison.within(self.bound)
+        if verdict is Verdict.ROUNDING and self.wide and self.nature is not Nature.ROUNDING:
+            return Verdict.DIFFERENT
+        return verdict
 
     @property
     def nature(self) -> Nature:
@@ -81,10 +78,10 @@ class Report:
         ]
         if found.first is not None:
             lines += [
-                f"  largest distance: {_ulp(found.ulp)} at {found.worst_leaf}",
+                f"  largest distance: {ulp_text(found.ulp)} at {found.worst_leaf}",
                 f"  first difference: {found.first}",
                 f"  distances (ULP): {_shown(found)}",
-                f"  nature: {explained(found, self.wide, self.why_not_wide)}",
+                f"  nature: {explained(found, self.wide, self.why_not_wide, self.bound)}",
             ]
         return "\n".join(lines)
 
@@ -137,10 +134,6 @@ class Report:
 
 def _shown(found: Comparison) -> str:
     return ", ".join(f"{name}: {amount}" for name, amount in found.histogram.items())
-
-
-def _ulp(ulp: float) -> str:
-    return f"{ulp:.3g} ULP" if math.isfinite(ulp) else "not finite on one side"
 
 
 def _finite(value: float) -> float | str:

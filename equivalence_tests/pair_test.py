@@ -30,6 +30,7 @@ def broken():
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_pair.py").write_text(MODULE)
+    (tmp_path / "my_import.py").write_text("raise ValueError('too early')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_pair", raising=False)
@@ -58,6 +59,7 @@ def test_the_exit_code_is_the_verdict(right: str, code: int, tmp_path: Path):
         ("nowhere:adam", "nowhere:adam: No module named"),
         ("my_pair:missing", "has no attribute 'missing'"),
         ("my_pair:number", "my_pair:number: expected a legacy definition"),
+        ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
         ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today"),
     ],
 )

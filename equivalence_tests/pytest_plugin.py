@@ -6,6 +6,7 @@ test asks for the fixture.
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from equivalence_tests.pair_report import Report
 
+# Test -> its row of report.json, and its case on the page, as plain data.
 _REPORTS = pytest.StashKey[dict[str, Any]]()
+_OUTPUT = "equivalence_reports"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,6 +77,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     except RuntimeError:
         pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
     reports = request.config.stash[_REPORTS]
+    folder = request.config.getoption("--equivalence-report")
 
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
@@ -84,7 +88,11 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
             name, number = f"{request.node.nodeid} ({number})", number + 1
-        reports[name] = report
+        if folder is not None:
+            from equivalence_tests.pair import item
+
+            row = {"test": name, **report.as_dict()}
+            reports[name] = {"row": row, "item": asdict(item(name, report))}
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
             pytest.fail(f"expected {at_most.value} at most\n{report}", pytrace=False)
@@ -94,15 +102,26 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the report."""
-    folder, reports = (
-        session.config.getoption("--equivalence-report"),
-        session.config.stash[_REPORTS],
-    )
+    """Writes the report; a worker of pytest-xdist hands its part to the process that does."""
+    config = session.config
+    folder, reports = config.getoption("--equivalence-report"), config.stash[_REPORTS]
     if folder is None:
         return
-    from equivalence_tests.pair import write_reports
-
-    rows = [{"test": name, **report.as_dict()} for name, report in reports.items()]
+    handed_over = getattr(config, "workeroutput", None)
+    if handed_over is not None:
+        handed_over[_OUTPUT] = json.dumps(reports)  # it takes Python's own types alone
+        return
+    rows = [report["row"] for report in reports.values()]
     (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
-    write_reports(folder, reports)
+    from equivalence_tests import html_report
+
+    items = [html_report.Item(**report["item"]) for report in reports.values()]
+    environment = rows[0]["environment"] if rows else {}
+    html_report.write(folder, "Equivalence", items, environment)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes what a worker of pytest-xdist hands over."""
+    reports = getattr(node, "workeroutput", {}).get(_OUTPUT, "{}")  # none of one that crashed
+    node.config.stash[_REPORTS].update(json.loads(reports))

@@ -43,15 +43,21 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
-    done = run(tmp_path, "--equivalence-report", "report", "--junitxml", "junit.xml")
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path: Path):
+    done = run(tmp_path, "--equivalence-report", "report", "--junitxml", "junit.xml", *workers)
     assert done.returncode == 1, done.stdout
     assert "1 passed" in done.stdout
     assert "2 failed" in done.stdout
     assert "expected identical at most" in done.stdout
     assert "nature: another algorithm" in done.stdout
     rows = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert [row["verdict"] for row in rows] == ["rounding only", "rounding only", "different"]
+    verdicts = {row["test"].split("::")[1]: row["verdict"] for row in rows}
+    assert verdicts == {
+        "test_same": "rounding only",
+        "test_strict": "rounding only",
+        "test_other": "different",
+    }
     page = (tmp_path / "report" / "index.html").read_text()
     assert "optimizers_test.py::test_other" in page
     assert 'tests="3"' in (tmp_path / "junit.xml").read_text()

@@ -1,15 +1,19 @@
 """Recording on one platform, comparing on another: files, exit codes and what is said."""
 
+import contextlib
+import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from equivalence_tests import suite
+from equivalence_tests import suite, training
 from equivalence_tests.check import check
 from equivalence_tests.recording import NOT_RUN, against, load, save
+from equivalence_tests.trees import path_name
 from optax_bridge.correspondence import Verdict
 
 ENVIRONMENT = {"platform": "cpu", "device": "cpu"}
@@ -41,6 +45,29 @@ def test_verdict_against_a_recording(change: float, verdict: Verdict, tmp_path: 
     assert outcome.verdict is verdict
 
 
+def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: Path):
+    """What it holds is rounding at full step size, and another platform's is another."""
+    (name,) = training.without_gradient("transformer")
+    assert name.endswith("['key']['bias']")
+    assert not training.without_gradient("cnn")
+    params = training.task("transformer").params
+    found = suite.Result(suite.Check("adam", 0, "transformer"), "exact", "")
+
+    def shifted(which: str, by: float) -> suite.Result:
+        values = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: np.asarray(leaf)[None] + by * (which in path_name(path, "params")),
+            params,
+        )
+        return dataclasses.replace(found, trajectory={"params": values})
+
+    save(tmp_path / "run", [shifted("", 0.0)], ENVIRONMENT, 1)
+    (outcome,) = against([shifted("['key']['bias']", 1.0)], load(tmp_path / "run"))
+    assert outcome.verdict is Verdict.IDENTICAL
+    assert name in outcome.note
+    (outcome,) = against([shifted("['key']['kernel']", 1.0)], load(tmp_path / "run"))
+    assert outcome.verdict is Verdict.DIFFERENT
+
+
 def test_runs_that_only_one_has_are_named(tmp_path: Path):
     save(tmp_path / "run", [result()], ENVIRONMENT, 3)
     notes = {o.id: o.note for o in against([result(name="adam")], load(tmp_path / "run"))}
@@ -56,6 +83,19 @@ def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.Capture
     assert {row["verdict"] for row in rows} == {"identical"}
 
 
+def test_a_damaged_recording_says_so(tmp_path: Path):
+    file = tmp_path / "run.zip"
+    save(file, [result()], ENVIRONMENT, 3)
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 3):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with contextlib.suppress(ValueError):  # whatever else comes fails the test
+            load(file)
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="expected a file written by"):
+        load(file)
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive"])
 def test_a_file_that_is_no_recording_is_misuse(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -64,3 +104,17 @@ def test_a_file_that_is_no_recording_is_misuse(
     file.write_bytes(content)
     assert check(["sgd"], steps=2, against=file) == 2
     assert "expected a file written by" in capsys.readouterr().err
+
+
+def test_other_steps_are_misuse_and_other_leaves_are_different(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "run.zip"
+    save(file, [result()], ENVIRONMENT, 3)
+    assert check(["sgd"], steps=2, against=file) == 2
+    assert "it has 3 steps, not 2" in capsys.readouterr().err
+    other = result()
+    other.trajectory = {"params": {"w": other.trajectory["params"]["w"]}}
+    (outcome,) = against([other], load(file))
+    assert outcome.verdict is Verdict.DIFFERENT
+    assert "params['h']" in outcome.note

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests.nature import explained
+from equivalence_tests.comparison import ulp_text
+from equivalence_tests.nature import Nature, explained, nature
 from equivalence_tests.recording import NOT_RUN, Against, Recording
 from equivalence_tests.suite import SYNTHETIC, Result
 from optax_bridge.correspondence import Verdict
@@ -23,7 +24,8 @@ _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFER
 
 def wide_console() -> Console:
     """Standard output; where it is no terminal, wide enough that no cell of the table is cut."""
-    return Console() if sys.stdout.isatty() else Console(width=120)
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, emoji=False)  # a module:name is no :emoji:
 
 
 def table(results: Sequence[Result], title: str) -> Table:
@@ -93,11 +95,9 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if verdict is Verdict.ROUNDING:
         return f", at most {worst.ulp:.3g} ULP"
     first = worst.first
-    return escape(f" by {_ulp(worst.ulp)}, from step {first.step}, {first.leaf}" if first else "")
-
-
-def _ulp(ulp: float) -> str:
-    return f"{ulp:.2g} ULP" if math.isfinite(ulp) else "NaN or infinity"
+    return escape(
+        f" by {ulp_text(worst.ulp)}, from step {first.step}, {first.leaf}" if first else ""
+    )
 
 
 def drawn(shown: Table, closing: str) -> str:
@@ -126,9 +126,10 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
-            where = f"{_ulp(found.ulp)} at {found.worst_leaf}; first {found.first}"
+            where = f"{ulp_text(found.ulp)} at {found.worst_leaf}; first {found.first}"
             console.print(f"   found: {escape(where)}", highlight=False)
-            console.print(f"   nature: {explained(found, result.wide)}", highlight=False)
+            made_of = explained(found, result.wide, result.why_not_wide)
+            console.print(f"   nature: {escape(made_of)}", highlight=False)
 
 
 def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
@@ -141,12 +142,12 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
         found = outcome.comparison
         if outcome.note == NOT_RUN:
             continue
-        if found is None:
-            console.print(f"[dim]{escape(outcome.id)}: {escape(outcome.note)}[/]")
-        elif outcome.verdict is Verdict.DIFFERENT:
-            console.print(
-                f"[bold red]{escape(outcome.id)}[/] {_ulp(found.ulp)}; first {found.first}"
-            )
+        style = "bold red" if outcome.verdict is Verdict.DIFFERENT else "dim"
+        if outcome.note:
+            console.print(f"[{style}]{escape(outcome.id)}[/]: {escape(outcome.note)}")
+        if found is not None and outcome.verdict is Verdict.DIFFERENT:
+            told = f"{ulp_text(found.ulp)}; first {found.first}"
+            console.print(f"[{style}]{escape(outcome.id)}[/] {escape(told)}")
     counts = [
         f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
     ]
@@ -183,6 +184,22 @@ def closing_line(results: Sequence[Result]) -> str:
     return f"{len(ran)} comparisons: {', '.join(counts)}; {held}"
 
 
+def natures_line(results: Sequence[Result]) -> str:
+    """What the differences are made of, and what decided it; empty if there are none."""
+    found = [
+        (nature(result.comparison, result.wide).value, result.wide is not None)
+        for result in results
+        if result.comparison is not None and not result.comparison.identical
+    ]
+    parts = [
+        f"{sum(one == (kind, decided) for one in found)} {kind} {how}"
+        for kind in (Nature.ROUNDING.value, Nature.ALGORITHM.value)
+        for decided, how in ((True, "by a float64 run"), (False, "by growth"))
+        if (kind, decided) in found
+    ]
+    return f"what is not identical: {', '.join(parts)}" if parts else ""
+
+
 def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     """The results as plain data for JSON; an infinite distance is the string "inf"."""
     return [_row(result) for result in results]
@@ -212,4 +229,7 @@ def _row(result: Result) -> dict[str, Any]:
         row["worst_leaf"] = found.worst_leaf
         row["first_difference"] = None if found.first is None else str(found.first)
         row["leaves"] = found.leaves
+        row["nature"] = nature(found, result.wide).value
+        row["relative"] = _number(found.relative)
+        row["relative_in_float64"] = None if result.wide is None else _number(result.wide.relative)
     return row

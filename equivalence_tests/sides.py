@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from optax.tree_utils import tree_get_all_with_path
 
 import legacy_optim
 from optax_bridge import TrainState, conversion
@@ -57,7 +58,7 @@ def train_state(
         return state.apply_gradients(grads=grads, **_rate(learning_rate))
 
     return Side(
-        name, init, step, lambda s: s.params, lambda s: legacy_view(s.to_legacy(definition))
+        name, init, step, lambda state: state.params, lambda state: state_view(state, definition)
     )
 
 
@@ -131,6 +132,15 @@ def trajectory(
 
 def _rate(learning_rate: Any) -> dict[str, Any]:
     return {} if learning_rate is None else {"learning_rate": learning_rate}
+
+
+def state_view(state: Any, definition: legacy_optim.OptimizerDef) -> dict[str, Any]:
+    """What a TrainState holds; its step is the one on which all counts agree, else -1."""
+    view = legacy_view(state.to_legacy(definition))
+    counts = [count for _, count in tree_get_all_with_path(state.opt_state, "count")]
+    agree = jnp.all(jnp.stack([jnp.asarray(count) == state.step for count in counts] or [True]))
+    step = jnp.where(agree, view["state"].step, -1)
+    return {**view, "state": view["state"].replace(step=step)}
 
 
 def legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, Any]:

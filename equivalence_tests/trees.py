@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -17,6 +18,14 @@ def signature(tree: Any, root: str) -> dict[str, tuple[tuple[int, ...], str]]:
         path_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def is_numeric(dtype: str) -> bool:
+    """Whether arrays of the dtype can be compared: real numbers or flags, no names or objects."""
+    if dtype in ("bool", "object"):
+        return dtype == "bool"
+    kinds = (jnp.floating, jnp.integer)
+    return any(jnp.issubdtype(jnp.dtype(dtype), kind) for kind in kinds)
 
 
 def first_mismatch(

@@ -46,6 +46,7 @@ class Legs:
         self.steps = axes.steps_of(program.tree)
         self.rates = axes.rates(sides.peak(program), self.steps)
         self.program = program
+        self._wide: Legs | None = None
         # Each program and each run of the left side once, whichever cases ask for it.
         self.left = functools.cache(self._left)
         self._compiled = functools.cache(self._compile)
@@ -55,6 +56,12 @@ class Legs:
         if case.mode == "lockstep":
             return self._locked(case, "legacy"), self._locked(case, case.recipe)
         return self.left(case.stream), self._right(case)
+
+    def in_float64(self, case: MatrixCase) -> Result:
+        """The same case in float64, which decides whether a difference is rounding."""
+        if self._wide is None:
+            self._wide = Legs(replace(self.program, dtype="float64"))
+        return run_case(replace(case, dtype="float64"), self._wide)
 
     def _right(self, case: MatrixCase) -> Any:
         grads = axes.gradients(self.params, case.stream, self.steps)
@@ -111,7 +118,8 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
-    if not result.held and result.comparison is not None and case.dtype == "float32":
-        wide = replace(case, dtype="float64")
-        result.wide = run_case(wide, Legs(wide.program)).comparison
+    found = result.comparison
+    if found is not None and not found.identical and case.dtype != "float64":
+        wide = legs.in_float64(case)
+        result.wide, result.why_not_wide = wide.comparison, wide.note
     return result
