@@ -133,3 +133,12 @@ MODULES: dict[str, str | dict[str, Any]] = {
         "get_backend": lambda platform=None: jax.devices(platform)[0].client,
     },
 }
+
+_PRE_LINEN = (
+    "flax.nn, the modules before Linen, was removed in flax 0.4.0, and "
+    "nothing here stands in for it: port the modules to flax.linen, or run the program with "
+    "flax==0.3.6, the last release that has them. Its optimizers can move on their own"
+)
+
+# What nothing answers for: name -> what to say instead of "no such name".
+GONE: dict[str, str] = {"flax.nn": _PRE_LINEN, "flax.deprecated": _PRE_LINEN}

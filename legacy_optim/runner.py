@@ -6,11 +6,11 @@ import os
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from legacy_optim import shim
+from legacy_optim import shim, spawned
 
 Advice = Callable[[Sequence[str]], str]
 
@@ -44,8 +44,8 @@ def run(
     except NoProgram as error:
         print(f"{error}", file=sys.stderr)
         return 2
-    except SyntaxError:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    except SyntaxError as error:
+        sys.excepthook(type(error), error.with_traceback(None), None)
         return 1
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
     sys.argv = [argv0, *args]
@@ -53,7 +53,8 @@ def run(
     sys.modules["__main__"] = module
     shim.install()
     try:
-        return _executed(code, module)
+        with spawned.reached():
+            return _executed(code, module)
     finally:
         sys.argv, sys.path[:] = before[0], before[1]
         if before[2] is not None:
@@ -72,9 +73,13 @@ def summary(advice: Advice | None = None) -> str:
     if not found and not elsewhere:
         return ""
     names: dict[str, list[str]] = {}
-    for use, _ in found:
+    for use in _longest(use for use, _ in found):
         names.setdefault(use.name, []).append(f"{_shown(use.file)}:{use.line}")
-    lines = [f"optax-bridge: {len(names)} old names answered in {len(found)} places:"]
+    places_found = sum(map(len, names.values()))
+    lines = [
+        f"optax-bridge: {_number(len(names), 'old name')} answered in "
+        f"{_number(places_found, 'place')}:"
+    ]
     width = max(map(len, names), default=0)
     for name, places in names.items():
         text = ", ".join(places[:6]) + (f" and {len(places) - 6} more" if len(places) > 6 else "")
@@ -87,13 +92,26 @@ def summary(advice: Advice | None = None) -> str:
             break_on_hyphens=False,
         )
     if elsewhere:
-        lines.append(f"  and in {elsewhere} places of installed libraries")
+        lines.append(f"  and in {_number(elsewhere, 'place')} of installed libraries")
     files = sorted({use.file for use, _ in found})
     if files:
         shown = " ".join(_shown(file) for file in files[:4]) + (" ..." if len(files) > 4 else "")
         lines.append(f"To rewrite them for Optax: optax-bridge migrate {shown}")
         lines += [advice(files)] if advice else []
     return "\n".join(lines) + "\n"
+
+
+def _longest(found: Iterable[shim.Use]) -> list[shim.Use]:
+    """Without `flax.optim` where the same line uses `flax.optim.Adam`."""
+    uses = list(found)
+    at: dict[tuple[str, int], list[str]] = {}
+    for use in uses:
+        at.setdefault((use.file, use.line), []).append(use.name)
+    return [
+        use
+        for use in uses
+        if not any(other.startswith(f"{use.name}.") for other in at[use.file, use.line])
+    ]
 
 
 def _executed(code: types.CodeType, module: types.ModuleType) -> int:
@@ -109,10 +127,24 @@ def _executed(code: types.CodeType, module: types.ModuleType) -> int:
         return 130
     except BaseException as error:
         # The frames of this file say nothing to the program's author.
-        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        trace = _of_the_program(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0
+
+
+def _of_the_program(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without this file's frames at its start and the shim's at its end."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    frames = frames[1:]
+    while frames and frames[-1].tb_frame.f_code.co_filename == shim.__file__:
+        frames.pop()
+    if frames:
+        frames[-1].tb_next = None
+    return frames[0] if frames else None
 
 
 def _loaded(program: str, as_module: bool) -> tuple[types.CodeType, types.ModuleType, str, str]:
@@ -137,6 +169,7 @@ def _loaded(program: str, as_module: bool) -> tuple[types.CodeType, types.Module
             f"No program at {str(file)!r}: expected a script, a folder with __main__.py, or "
             "-m and a module's name"
         )
+    file = file.absolute()  # as `python` has it
     linecache.checkcache(str(file))
     module.__file__ = str(file)
     module.__dict__["__cached__"] = None
@@ -157,6 +190,10 @@ def _spec(name: str) -> Any:
     if spec is None or spec.loader is None:
         raise NoProgram(f"No module named {name!r} that can be run with -m")
     return spec
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _is_library(file: str) -> bool:

@@ -10,6 +10,7 @@ Importing this module changes nothing; `install` does, and `uninstall` undoes it
 import collections
 import functools
 import importlib
+import importlib.abc
 import importlib.util
 import sys
 import types
@@ -102,12 +103,15 @@ def install() -> None:
         _set_module("flax.optim", package)
         for name, part in parts.items():
             _set_module(f"flax.optim.{name}", part)
-        _set_attribute(flax, "optim", package)
+        _answer_missing(flax, {"optim": package})
     ours = importlib.import_module("legacy_optim.traverse_util")
     _override(flax.traverse_util, {name: getattr(ours, name) for name in _TRAVERSALS})
     for name, table in removed_names.NAMES.items():
         if importlib.util.find_spec(name) is not None:
             _answer_missing(importlib.import_module(name), table)
+    finder = _SayingWhatIsGone(removed_names.GONE)
+    sys.meta_path.insert(0, finder)
+    _undo.append(functools.partial(sys.meta_path.remove, finder))
     for name, source in removed_names.MODULES.items():
         if not _is_there(name):
             _set_module(name, _Answering(name, _source(source)))
@@ -184,14 +188,36 @@ def _override(module: types.ModuleType, table: Mapping[str, Any]) -> None:
 
 def _answer_missing(module: types.ModuleType, table: Mapping[str, Any]) -> None:
     """Names that answer where the module itself raises AttributeError; nothing else is slower."""
+    gone = importlib.import_module("legacy_optim.removed_names").GONE
 
     def read(self: types.ModuleType, name: str) -> Any:
         if table.get(name) is None:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            said = gone.get(f"{self.__name__}.{name}")
+            raise AttributeError(said or f"module {self.__name__!r} has no attribute {name!r}")
         _note(f"{module.__name__}.{name}")
         return table[name]
 
     _set_class(module, {"__getattr__": read})
+
+
+class _SayingWhatIsGone(importlib.abc.MetaPathFinder):
+    """Fails to import some names, and says why and what to do.
+
+    Args:
+      gone: name -> what to say.
+    """
+
+    def __init__(self, gone: Mapping[str, str]):
+        self._gone = gone
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """See the base class.
+
+        Raises:
+          ImportError: the name is one of those.
+        """
+        if fullname in self._gone:
+            raise ImportError(self._gone[fullname], name=fullname)
 
 
 def _set_class(module: types.ModuleType, members: dict[str, Any]) -> None:
@@ -203,11 +229,6 @@ def _set_class(module: types.ModuleType, members: dict[str, Any]) -> None:
 def _set_module(name: str, module: types.ModuleType) -> None:
     sys.modules[name] = module
     _undo.append(functools.partial(sys.modules.pop, name, None))
-
-
-def _set_attribute(module: types.ModuleType, name: str, value: Any) -> None:
-    setattr(module, name, value)
-    _undo.append(functools.partial(delattr, module, name))
 
 
 def _is_there(name: str) -> bool:

@@ -123,13 +123,59 @@ def test_help_has_examples(folder: Path):
     assert "examples:" in _run(folder, "--help").stdout
 
 
+SPAWNS = """\
+import multiprocessing
+from flax import optim
+from helper import VALUE
+
+def work(x):
+    return optim.Adam(0.1).create(float(x)).target + VALUE
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(work, [1, 2]))
+"""
+
+
+def test_processes_that_a_program_spawns_know_the_old_names(folder: Path):
+    (folder / "spawns.py").write_text(SPAWNS, encoding="utf-8")
+    done = _run(folder, "--quiet", "spawns.py")
+    assert done.stdout.strip() == "[6.0, 7.0]", done.stderr
+
+
+@pytest.mark.parametrize("line", ["from flax import nn", "import flax\nflax.nn.Dense"])
+def test_pre_linen_modules_get_a_clear_answer(folder: Path, line: str):
+    (folder / "modules.py").write_text(f"{line}\n", encoding="utf-8")
+    done = _run(folder, "modules.py")
+    assert done.returncode == 1
+    for part in ("removed in flax 0.4.0", "flax.linen", "flax==0.3.6"):
+        assert part in done.stderr
+    assert "shim.py" not in done.stderr
+
+
+def test_a_syntax_error_shows_the_program_only(folder: Path):
+    (folder / "broken.py").write_text("def f(:\n", encoding="utf-8")
+    done = _run(folder, "broken.py")
+    assert done.returncode == 1
+    assert "broken.py" in done.stderr
+    assert "runner.py" not in done.stderr
+
+
+def test_a_dead_import_is_an_old_name_as_well(folder: Path):
+    (folder / "dead.py").write_text("from flax import optim\n", encoding="utf-8")
+    assert (
+        "1 old name answered in 1 place:\n  flax.optim  dead.py:1" in _run(folder, "dead.py").stderr
+    )
+
+
 INSIDE = """\
 import sys
 import flax, jax
 import legacy_optim
 settings = repr(flax.config)
 assert "flax.optim" not in sys.modules and not hasattr(jax, "tree_multimap")
-classes = type(flax.traverse_util), type(jax)
+classes = type(flax.traverse_util), type(jax), type(flax)
+modules, finders = set(sys.modules), list(sys.meta_path)
 legacy_optim.install()
 legacy_optim.install()
 import flax.optim
@@ -147,7 +193,9 @@ legacy_optim.uninstall()
 legacy_optim.uninstall()
 assert "flax.optim" not in sys.modules and "jax.config" not in sys.modules
 assert not hasattr(flax, "optim") and not hasattr(jax, "tree_multimap")
-assert (type(flax.traverse_util), type(jax)) == classes
+assert (type(flax.traverse_util), type(jax), type(flax)) == classes
+assert sys.meta_path == finders
+assert not [name for name in set(sys.modules) - modules if name.startswith(("flax.", "jax.config"))]
 assert repr(flax.config) == settings
 from legacy_optim import shim
 print([use.name for use, _ in shim.uses()])

@@ -6,6 +6,7 @@ Fields are known by name alone: `state.optimizer` is an optimizer wherever one w
 of that name.
 """
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from migration_guide.codemod import flow
+from migration_guide.codemod import flow, imports
 from migration_guide.codemod.facts import Facts, parameters
 from migration_guide.codemod.kinds import (
     CLASS,
@@ -53,6 +54,9 @@ class Project:
       rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
       keywords: names of all arguments that are given by keyword.
       definitions: `module.Class` of the project's own subclasses of OptimizerDef.
+      steps: number of calls of `apply_gradient`.
+      given: `module.function` -> what is given to it, by position or keyword.
+      uses_optim: some file imports flax.optim.
     """
 
     fields: dict[str, Kind] = field(default_factory=dict)
@@ -61,6 +65,9 @@ class Project:
     rate_per_call: bool = False
     keywords: frozenset[str] = frozenset()
     definitions: frozenset[str] = frozenset()
+    steps: int = 0
+    given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
+    uses_optim: bool = False
 
 
 class Analysis:
@@ -77,9 +84,9 @@ class Analysis:
         found = self.wrapper.resolve_many([ScopeProvider, ParentNodeProvider, PositionProvider])
         self.module = self.wrapper.module
         self.scopes: Any = found[ScopeProvider]
-        self.parents: Any = found[ParentNodeProvider]
+        self.parents: Any = dict(found[ParentNodeProvider])
         self.positions: Any = found[PositionProvider]
-        self.names = Names(self.scopes, self.scopes.get(self.module))
+        self.names = Names(self.scopes, self.scopes.get(self.module), self.parents)
         self.stem = stem
         self.facts = Facts()
         self.module.visit(self.facts)
@@ -93,6 +100,7 @@ class Analysis:
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
         self._returns: dict[cst.CSTNode, Kind] = {}
+        self._given: dict[str, dict[int | str, Kind]] = {}
         self._memo: dict[cst.CSTNode, Kind] = {}
         self._changed = True
         self._infer()
@@ -123,6 +131,16 @@ class Analysis:
             self.rate_per_call,
             frozenset(a.keyword.value for c in self.facts.calls for a in c.args if a.keyword),
             frozenset(f"{self.stem}.{c.name.value}" for c in self.legacy_classes),
+            len(self.applications),
+            self._given,
+            self.uses_optim,
+        )
+
+    @functools.cached_property
+    def uses_optim(self) -> bool:
+        """Whether this file imports flax.optim, or refers to it through flax."""
+        return any(imports.mentions(node, OPTIM) for node in self.facts.imports) or any(
+            (self.names.of(node) or "").startswith(OPTIM) for node in self.facts.attributes
         )
 
     @property
@@ -194,7 +212,13 @@ class Analysis:
             if node in self.facts.owner and isinstance(node.target, cst.Name):
                 self.assign_field(node.target.value, kind)
         for function in self.facts.functions:
-            for parameter in parameters(function):
+            own_name = f"{self.stem}.{getattr(function, 'name', cst.Name('_')).value}"
+            given = {} if function in self.facts.owner else self.project.given.get(own_name, {})
+            for index, parameter in enumerate(parameters(function)):
+                for key in (index, parameter.name.value):
+                    self.assign_parameter(function, parameter, given.get(key, NOTHING))
+                if parameter.default is not None:
+                    self.assign_parameter(function, parameter, self.kind(parameter.default))
                 if parameter.annotation is not None:
                     kind = flow.annotation(self, parameter.annotation.annotation)
                     self.assign_parameter(function, parameter, kind)
@@ -251,7 +275,9 @@ class Analysis:
             known = (
                 OPTIMIZER in self.kind(target) and bool(value.args) and not value.args[0].keyword
             )
-            if known and not self.kind(made.value) and self.names.of(made.value) is None:
+            # An Optimizer has no `create`: in `x = x.create(params)`, x was a definition.
+            undecided = not self.kind(made.value) - only(OPTIMIZER)
+            if known and undecided and self.names.of(made.value) is None:
                 self.assign(made.value, only(DEFINITION))
             return
         names = isinstance(target, cst.Name) and isinstance(value, cst.Attribute)
@@ -303,15 +329,30 @@ class Analysis:
         scope = self.scopes.get(function.body)
         return self._variables.get((id(scope), parameter.name.value), NOTHING)
 
+    def give(self, call: cst.Call) -> None:
+        """Notes for other files what a function of theirs is given."""
+        name = self.names.of(call.func)
+        if name is None or name.startswith(("jax.", "flax.")):
+            return
+        for index, arg in enumerate(call.args):
+            if arg.star:
+                break
+            kind = _portable(self.kind(arg.value))
+            if kind:
+                key = arg.keyword.value if arg.keyword is not None else index
+                given = self._given.setdefault(".".join(name.split(".")[-2:]), {})
+                given[key] = joined([given.get(key, NOTHING), kind])
+
     def returned(self, function: cst.CSTNode) -> Kind:
         """What a function of this module may return."""
         return self._returns.get(function, NOTHING)
 
     def _grown(self, old: Kind, more: Kind) -> Kind:
         new = joined([old, more])
-        if new != old:
-            self._changed = True
-            self._memo.clear()
+        if not new - old:  # nothing new; what nests too deeply is left out, which must not go on
+            return old
+        self._changed = True
+        self._memo.clear()
         return new
 
     def _key(self, node: cst.Name) -> tuple[int, str] | None:

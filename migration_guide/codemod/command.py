@@ -1,8 +1,8 @@
 """`optax-bridge migrate`: diff, summary, exit code."""
 
+import dataclasses
 import difflib
 import json as json_module
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
+from migration_guide.codemod.context import Message, Options
 from migration_guide.codemod.rules import RULES
 
-DONE, WOULD_CHANGE, MISUSE = 0, 1, 2
+DONE, WOULD_CHANGE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds
 
 
@@ -45,7 +45,8 @@ def run(
       json: print results as JSON.
 
     Returns:
-      0, 1 if `check` and something would change, or 2 for misuse.
+      0; 1 if `check` and something would change, or if a file could not be written; 2 for misuse;
+      130 if it was interrupted.
     """
     errors = Console(stderr=True, soft_wrap=True)
     known = {rule.name for rule in RULES}
@@ -58,12 +59,25 @@ def run(
     rules = frozenset(only or known) - frozenset(skip)
     options = Options(exact=exact, rules=rules, rename=rename)
     try:
-        report = _with_bar(paths, options, show=not json)
+        report = with_bar(paths, options, Console(stderr=True, quiet=json))
     except FileNotFoundError as error:
         errors.print(str(error), markup=False)
         return MISUSE
+    except KeyboardInterrupt:
+        errors.print("Interrupted; nothing was written.")
+        return INTERRUPTED
+    failed: list[driver.FileResult] = []
     if write and not check:
-        driver.save(report.results)
+        written: list[Path] = []
+        try:
+            failed = driver.save(report.results, written)
+        except KeyboardInterrupt:
+            done = f"{len(written)} of {_number(len(report.changed), 'file')}"
+            errors.print(f"Interrupted; {done} written, all of them whole. Run it again.")
+            return INTERRUPTED
+        paths_failed = {result.path for result in failed}
+        kept = [result for result in report.results if result.path not in paths_failed]
+        report = dataclasses.replace(report, results=(*kept, *failed))
     if json:
         print(json_module.dumps(_as_json(report), indent=2))
     else:
@@ -72,7 +86,7 @@ def run(
             for result in report.changed:
                 _print_diff(console, result)
         console.print(summary(report, written=write and not check), markup=False)
-    return WOULD_CHANGE if check and report.changed else DONE
+    return WOULD_CHANGE if failed or (check and report.changed) else DONE
 
 
 def print_rules() -> int:
@@ -98,7 +112,7 @@ def summary(report: driver.Report, written: bool = False) -> str:
     notes = [(r.path, m) for r in report.results for m in r.messages if not m.by_hand]
     for title, found in (("To do by hand:", by_hand), ("Good to know:", notes)):
         if found:
-            lines += [title, *(f"  {path}:{m.line}: {m.text}" for path, m in found)]
+            lines += [title, *(f"  {path}:{m.place}: {m.text}" for path, m in found)]
     refused = [result for result in report.results if result.refused]
     if refused:
         lines += [
@@ -119,19 +133,23 @@ def advice(paths: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _with_bar(paths: Sequence[Path], options: Options, show: bool) -> driver.Report:
-    """Runs the driver; a bar appears on a terminal if it takes longer than a second."""
-    if not show or not sys.stderr.isatty():
+def with_bar(
+    paths: Sequence[Path], options: Options, console: Console, after: float = _BAR_AFTER
+) -> driver.Report:
+    """Runs the driver; on a terminal a bar appears if it takes longer than some seconds."""
+    if not console.is_terminal or console.quiet:
         return driver.migrate(paths, options)
     start = time.perf_counter()
-    columns = (TextColumn("rewriting"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("files", total=None)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=None)
 
-    def progress(done: int, total: int) -> None:
-        if not bar.live.is_started and time.perf_counter() - start > _BAR_AFTER:
+    def progress(what: str, done: int, total: int) -> None:
+        if time.perf_counter() - start <= after:
+            return
+        bar.update(task, description=what, completed=done, total=total or None)
+        if not bar.live.is_started:
             bar.start()
-        bar.update(task, completed=done, total=total)
 
     try:
         return driver.migrate(paths, options, progress)
@@ -163,10 +181,8 @@ def _as_json(report: driver.Report) -> dict[str, Any]:
                 "path": str(result.path),
                 "changed": result.changed,
                 "counts": dict(result.counts),
-                "by_hand": [{"line": m.line, "text": m.text} for m in result.messages if m.by_hand],
-                "notes": [
-                    {"line": m.line, "text": m.text} for m in result.messages if not m.by_hand
-                ],
+                "by_hand": [_message(m) for m in result.messages if m.by_hand],
+                "notes": [_message(m) for m in result.messages if not m.by_hand],
                 "refused": result.refused,
             }
             for result in report.results
@@ -174,11 +190,16 @@ def _as_json(report: driver.Report) -> dict[str, Any]:
     }
 
 
+def _message(message: Message) -> dict[str, Any]:
+    said = {"line": message.line, "text": message.text}
+    return said | ({"cell": message.cell} if message.cell else {})
+
+
 def _short(path: Path) -> str:
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
-        return str(path)
+        return str(path).lstrip("/")
 
 
 def _number(count: int, noun: str) -> str:

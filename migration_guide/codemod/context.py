@@ -33,14 +33,21 @@ class Message:
     """Something for the user.
 
     Attributes:
-      line: of the original file, from 1.
+      line: of the original file, or of a notebook's cell, from 1.
       text: what was found and what to do.
       by_hand: whether the code still needs a person; else it is only good to know.
+      cell: of a notebook, from 1, those of text counted as well; 0 in other files.
     """
 
     line: int
     text: str
     by_hand: bool = True
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """Behind the file's name."""
+        return f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
 
 
 @dataclass
@@ -130,22 +137,32 @@ class Context:
         return self.analysis.module.code_for_node(node).strip()
 
     def by_hand(self, node: cst.CSTNode, text: str) -> None:
-        """Leaves a comment above the statement that a node is in, and lists it in the summary."""
+        """Leaves a comment above the statement that a node is in, and lists it in the summary.
+
+        A statement that has such a comment since an earlier run gets no other: it is a person's.
+        """
         statement = self.statement(node)
+        if self._earlier_comments(statement):
+            return
         comments = self.comments.setdefault(statement, [])
         line = f"{PREFIX}{text}"
-        if line in comments:
-            return
-        self.messages.append(Message(self.line(node), text))
-        present = [
-            e.comment.value
-            for e in getattr(statement, "leading_lines", ())
-            if e.comment is not None
-        ]
-        if statement in self.analysis.module.body[:1]:
-            present += [e.comment.value for e in self.analysis.module.header if e.comment]
-        if line not in present:
+        if line not in comments:
+            self.messages.append(Message(self.line(node), text))
             comments.append(line)
+
+    def list_earlier(self) -> None:
+        """Lists in the summary what an earlier run has left by hand and is still there."""
+        for statement in self.analysis.facts.commented:
+            for comment in self._earlier_comments(statement):
+                text = comment.removeprefix(PREFIX)
+                self.messages.append(Message(self.line(statement), text))
+
+    def _earlier_comments(self, statement: cst.CSTNode) -> list[str]:
+        lines = [*getattr(statement, "leading_lines", ())]
+        if statement in self.analysis.module.body[:1]:
+            lines += self.analysis.module.header
+        comments = [line.comment.value for line in lines if line.comment is not None]
+        return [comment for comment in comments if comment.startswith(PREFIX)]
 
     def note(self, node: cst.CSTNode, text: str) -> None:
         """Lists something in the summary alone."""

@@ -1,17 +1,19 @@
 """From paths to results: which files matter, what they tell each other, what becomes of each."""
 
+import dataclasses
+import os
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import libcst as cst
 
 from migration_guide.codemod import files, notebook, pins
 from migration_guide.codemod.analysis import Analysis, Project
 from migration_guide.codemod.context import Message, Options
 from migration_guide.codemod.kinds import joined
 from migration_guide.codemod.rewrite import Rewritten, rewrite
+from migration_guide.codemod.source import parse
 
 _ROUNDS = 3  # what files tell each other settles in two
 
@@ -79,14 +81,14 @@ class _Candidate:
 def migrate(
     paths: Iterable[Path],
     options: Options,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Report:
     """Rewrites files in memory; nothing is written.
 
     Args:
       paths: files and folders.
       options: what the user asked for.
-      progress: is told how many files of how many are done.
+      progress: is told what is being done, with how many files, of how many; 0 for not known yet.
 
     Returns:
       The results.
@@ -95,10 +97,14 @@ def migrate(
       FileNotFoundError: a path that is not there.
     """
     start = time.perf_counter()
-    found = list(files.walk(paths))
+    found: dict[str, files.Found] = {}
+    for item in files.walk(paths):
+        progress("looking", len(found), 0)
+        found.setdefault(os.path.realpath(item.path), item)
     results: list[FileResult] = []
     candidates: list[_Candidate] = []
-    for item in found:
+    for index, item in enumerate(found.values()):
+        progress("reading", index, len(found))
         try:
             data = item.path.read_bytes()
         except OSError as error:
@@ -106,7 +112,7 @@ def migrate(
             continue
         if pins.is_project_file(item.path):
             results += _pins(item.path, data)
-        if item.path.suffix in (".py", ".ipynb"):
+        if files.is_code(item.path) or (item.explicit and not pins.is_project_file(item.path)):
             candidates.append(_Candidate(item, data, files.uses_optim(data)))
     groups: dict[str, list[_Candidate]] = {}
     for candidate in candidates:
@@ -115,24 +121,45 @@ def migrate(
     for group in groups.values():
         explicit = any(c.found.explicit for c in group)
         if explicit or any(c.uses_optim for c in group):
-            chosen += _chosen(group, results)
+            chosen += _chosen(group, results, progress)
     for index, (candidate, project) in enumerate(chosen):
-        progress(index, len(chosen))
+        progress("rewriting", index, len(chosen))
         results += _result(candidate, options, project)
-    progress(len(chosen), len(chosen))
+    progress("rewriting", len(chosen), len(chosen))
     results.sort(key=lambda result: str(result.path))
     return Report(tuple(results), len(found), len(chosen), time.perf_counter() - start)
 
 
-def save(results: Sequence[FileResult]) -> None:
-    """Writes the changed files, each in one step."""
+def save(results: Iterable[FileResult], written: list[Path] | None = None) -> list[FileResult]:
+    """Writes the changed files, each in one step.
+
+    Args:
+      results: what `migrate` made.
+      written: gets the paths, one by one, so that they are known if this is interrupted.
+
+    Returns:
+      Those that could not be written, with why.
+    """
+    failed = []
     for result in results:
-        if result.changed:
+        if not result.changed:
+            continue
+        try:
+            if result.path.read_bytes() != result.old.encode(result.encoding):
+                failed.append(_failed(result.path, "not written: it has changed meanwhile"))
+                continue
             files.write(result.path, result.new.encode(result.encoding))
+            if written is not None:
+                written.append(result.path)
+        except OSError as error:
+            failed.append(_failed(result.path, f"not written: {error}"))
+    return failed
 
 
 def _chosen(
-    group: Sequence[_Candidate], results: list[FileResult]
+    group: Sequence[_Candidate],
+    results: list[FileResult],
+    progress: Callable[[str, int, int], None],
 ) -> list[tuple[_Candidate, Project]]:
     """The files of one program that may matter, and what they tell each other.
 
@@ -150,12 +177,13 @@ def _chosen(
         return fine
 
     first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
-    project = _project(first)
-    names = [*project.fields, *(name.rpartition(".")[2] for name in project.returns)]
+    project = _project(first, progress)
+    functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
+    names = [*project.fields, *functions]
     others = [c for c in group if not c.uses_optim and not files.has_old_names(c.data)]
     second = readable(c for c in others if files.reads_optimizers(c.data, names))
     if second:
-        project = _project([*first, *second])
+        project = _project([*first, *second], progress)
     return [(candidate, project) for candidate in [*first, *second]]
 
 
@@ -173,16 +201,19 @@ def _read(candidate: _Candidate) -> str:
     return ""
 
 
-def _project(candidates: Sequence[_Candidate]) -> Project:
+def _project(
+    candidates: Sequence[_Candidate], progress: Callable[[str, int, int], None]
+) -> Project:
     """What the files of one program tell each other."""
-    for candidate in candidates:
+    for index, candidate in enumerate(candidates):
+        progress("parsing", index, len(candidates))
         if candidate.analysis is not None:
             candidate.analysis.infer(Project())
             continue
         try:
-            module = cst.parse_module(candidate.code)
+            module = parse(candidate.code)
             candidate.analysis = Analysis(module, Project(), candidate.found.path.stem)
-        except (cst.ParserSyntaxError, RecursionError):
+        except (SyntaxError, RecursionError):
             continue
     project = Project()
     # Again and again, so that what one file says of a result reaches a third file through a second.
@@ -199,6 +230,12 @@ def _project(candidates: Sequence[_Candidate]) -> Project:
             merged.rate_per_call |= part.rate_per_call
             merged.keywords |= part.keywords
             merged.definitions |= part.definitions
+            merged.steps += part.steps
+            merged.uses_optim |= part.uses_optim
+            for name, given in part.given.items():
+                known = merged.given.setdefault(name, {})
+                for key, kind in given.items():
+                    known[key] = joined([known.get(key, frozenset()), kind])
         if merged == project:
             break
         project = merged
@@ -230,13 +267,29 @@ def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[
     if not (made.messages or made.refused or new != candidate.text):
         return []
     refused = made.refused if candidate.uses_optim or made.messages else ""
-    if not (made.messages or refused or new != candidate.text):
+    messages = made.messages
+    if candidate.book is not None:
+        messages = _of_notebook(candidate.book, messages)
+    if not (messages or refused or new != candidate.text):
         return []
     return [
-        FileResult(
-            path, candidate.text, new, candidate.encoding, made.messages, made.counts, refused
-        )
+        FileResult(path, candidate.text, new, candidate.encoding, messages, made.counts, refused)
     ]
+
+
+def _of_notebook(book: notebook.Notebook, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages with their cells, and those about what is no Python: installations, other cells."""
+    lines = book.code.splitlines()
+    old = pins.old_pins(book.code.replace(notebook.MAGIC, ""))
+    said = [*messages, *(Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])]
+    placed = []
+    for message in said:
+        cell, line = book.place(message.line)
+        placed.append(dataclasses.replace(message, cell=cell, line=line))
+    for cell, source in book.others:
+        if re.search(r"\bflax\b.*\boptim\b", source):
+            placed.append(Message(1, "this cell is not read, and uses flax.optim", cell=cell))
+    return tuple(placed)
 
 
 def _pins(path: Path, data: bytes) -> list[FileResult]:

@@ -23,10 +23,23 @@ class Facts(cst.CSTVisitor):
     owner: dict[cst.CSTNode, cst.ClassDef] = field(default_factory=dict)
     subscripts: list[cst.Subscript] = field(default_factory=list)
     iterated: list[cst.BaseExpression] = field(default_factory=list)
+    commented: list[cst.BaseStatement] = field(default_factory=list)
+    imports: list[cst.Import | cst.ImportFrom] = field(default_factory=list)
 
     def __post_init__(self):
         super().__init__()
         self._within: list[cst.CSTNode] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.BaseStatement):
+            lines = getattr(node, "leading_lines", ())
+            if any(line.comment is not None for line in lines):
+                self.commented.append(node)
+        return super().on_visit(node)
+
+    def visit_Module(self, node: cst.Module) -> None:
+        if any(line.comment is not None for line in node.header) and node.body:
+            self.commented += [s for s in node.body[:1] if isinstance(s, cst.BaseStatement)]
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.functions.append(node)
@@ -49,6 +62,12 @@ class Facts(cst.CSTVisitor):
 
     def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
         self._within.pop()
+
+    def visit_Import(self, node: cst.Import) -> None:
+        self.imports.append(node)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        self.imports.append(node)
 
     def visit_Return(self, node: cst.Return) -> None:
         if node.value is not None and self._within and self._within[-1] in self.returns:

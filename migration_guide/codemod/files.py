@@ -12,10 +12,12 @@ from pathlib import Path
 
 from migration_guide.codemod.pins import is_project_file
 
+# What `migrate` itself leaves in a file where a person has to decide.
+_COMMENT = b"# optax-bridge: "
 # What a file of a program with flax.optim has, and what other files of the same program may have.
 _IMPORTS = re.compile(
-    rb"^(?:\xef\xbb\xbf)?[ \t\"]*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
-    rb"|from\s+flax\s+import\s[^\n]*\boptim\b"
+    rb"(?:^|\\n|\")(?:\xef\xbb\xbf)?[ \t\"]*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
+    rb"|from\s+flax\s+import\s[^\n]*(?:\boptim\b|\*)"
     rb"|from\s+flax\s+import\s*\([^)]*\boptim\b|import\s+flax\b)",
     re.MULTILINE,
 )
@@ -26,6 +28,8 @@ _WEAK = re.compile(
 )
 # ... these only where an optimizer can get there by a field or a function of that program.
 _READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")
+# Named like an optimizer and used like one: where nothing shows what it is, the user is told.
+_NAMED = re.compile(rb"(?:\b|_)opt(?:im(?:izers?)?)?(?:[\d_]\w*)?\.(?:target|state\.step)\b")
 _SKIPPED = {
     "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
     "__pypackages__",
@@ -66,13 +70,20 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
             folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
             for name in sorted(names):
                 file = Path(folder, name)
-                if file.suffix in (".py", ".ipynb") or is_project_file(file):
+                if (is_code(file) or is_project_file(file)) and file.is_file():
                     # Installed packages are no program: what one file does says nothing of others.
                     yield Found(file, str(file if installed else path))
 
 
+def is_code(path: Path) -> bool:
+    """Whether a file is Python or a notebook, by its name."""
+    return path.suffix in (".py", ".pyi", ".ipynb")
+
+
 def uses_optim(data: bytes) -> bool:
-    """Whether a file uses flax.optim."""
+    """Whether a file uses flax.optim, or has comments of an earlier run."""
+    if _COMMENT in data:
+        return True
     if b"flax" not in data or b"optim" not in data:
         return False
     found = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
@@ -90,6 +101,8 @@ def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
     """Whether a file may read an optimizer that it gets by one of some names."""
     if _READS.search(data) is None:
         return False
+    if _NAMED.search(data) is not None:
+        return True
     return any(name.encode() in data for name in names)
 
 
@@ -104,8 +117,14 @@ def decoded(data: bytes) -> tuple[str, str]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replaces a file's content in one step; its mode stays, and links stay links."""
+    """Replaces a file's content in one step; its mode stays, and links stay links.
+
+    Raises:
+      OSError: it cannot be written, or is write-protected; it stays as it was.
+    """
     path = path.resolve()
+    if not os.access(path, os.W_OK):
+        raise PermissionError(f"{path} is write-protected")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

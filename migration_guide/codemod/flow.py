@@ -13,6 +13,7 @@ from migration_guide.codemod.kinds import (
     DEFINITION,
     NOTHING,
     OPTIMIZER,
+    REPLICATED,
     STATE,
     TRAVERSAL,
     Function,
@@ -73,8 +74,6 @@ _RETURN_OPTIMIZERS = {
     "apply_gradient",
     "apply_gradients",
     "replace",
-    "replicate",
-    "unreplicate",
     "restore_state",
 }
 _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
@@ -198,10 +197,15 @@ def _of_method(a: Analysis, node: cst.Call) -> Kind | None:
     if DEFINITION in base and method == "create":
         return only(OPTIMIZER)
     if OPTIMIZER in base:
-        if method in _RETURN_OPTIMIZERS:
+        same = base & {OPTIMIZER, REPLICATED}
+        if method == "replicate":
+            return same | {REPLICATED}
+        if method == "unreplicate":
             return only(OPTIMIZER)
+        if method in _RETURN_OPTIMIZERS:
+            return same
         if method == "optimize":
-            return frozenset([Several((only(OPTIMIZER), NOTHING))])
+            return frozenset([Several((same, NOTHING))])
         if method in ("compute_gradient", "compute_gradients", "state_dict"):
             return NOTHING
     inside = item(base)
@@ -246,20 +250,37 @@ def arguments(a: Analysis, node: cst.Call) -> None:
         inside = a.kind(node.args[0].value)
         if inside:
             a.assign(node.func.value, frozenset([Items(inside)]))
+    is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
+    if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
+        for atom in a.kind(node.args[0].value):
+            if isinstance(atom, Function) and len(parameters(atom.node)) == 1:
+                leaf = _leaves(a.kind(node.args[1].value))
+                a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
     _into_functions(a, a.kind(node.func), node.args)
+    a.give(node)
     makes_object = last in ("replace", "_replace") or last[:1].isupper() or last == "cls"
     if makes_object and a.names.entry(node.func) is None:
         for arg in node.args:
             if arg.keyword is not None:
                 a.assign_field(arg.keyword.value, a.kind(arg.value))
+                _back(a, arg.value, a.fields.get(arg.keyword.value, NOTHING))
     for atom in a.kind(node.func):
         if isinstance(atom, Instance):
             for name, arg in zip(fields(atom.node), node.args, strict=False):
                 if arg.keyword is None and not arg.star:
                     a.assign_field(name, a.kind(arg.value))
+                    _back(a, arg.value, a.fields.get(name, NOTHING))
             for method in a.facts.methods.get("__init__", ()):
                 if a.facts.owner.get(method) is atom.node:
                     _into_functions(a, frozenset([Function(method, bound=1)]), node.args)
+
+
+def _leaves(kind: Kind) -> Kind:
+    """What is in a tree, however deep."""
+    containers = frozenset(atom for atom in kind if isinstance(atom, Items | Several))
+    if not containers:
+        return kind
+    return joined([kind - containers, _leaves(item(containers))])
 
 
 def _into_functions(a: Analysis, kind: Kind, args: object) -> None:
@@ -283,12 +304,23 @@ def _into_functions(a: Analysis, kind: Kind, args: object) -> None:
                 parameter = by_name.get(arg.keyword.value)
             if parameter is None:
                 continue
-            given = a.kind(arg.value)
-            a.assign_parameter(atom.node, parameter, given)
-            known = a.parameter_kind(atom.node, parameter)
-            movable = isinstance(arg.value, cst.Name | cst.Attribute | cst.Subscript)
-            if not given and known == only(OPTIMIZER) and movable and a.names.of(arg.value) is None:
-                a.assign(arg.value, known)
+            a.assign_parameter(atom.node, parameter, a.kind(arg.value))
+            _back(a, arg.value, a.parameter_kind(atom.node, parameter))
+
+
+def _back(a: Analysis, value: cst.BaseExpression, known: Kind) -> None:
+    """What is given to a place that takes an optimizer, and nothing else, is one."""
+    if _surely(known) != only(OPTIMIZER) or a.names.of(value) is not None:
+        return
+    if _surely(a.kind(value)):
+        return
+    if isinstance(value, cst.Name | cst.Attribute | cst.Subscript) and not a.from_unknown(value):
+        a.assign(value, only(OPTIMIZER))
+
+
+def _surely(kind: Kind) -> Kind:
+    """Without the methods and classes that are guessed by their name alone."""
+    return frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
 
 
 def annotation(a: Analysis, node: cst.BaseExpression) -> Kind:

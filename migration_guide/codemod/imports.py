@@ -117,6 +117,13 @@ class Remover(cst.CSTTransformer):
         self._tries -= 1
         return updated_node
 
+    def visit_TryStar(self, node: cst.TryStar) -> None:
+        self._tries += 1
+
+    def leave_TryStar(self, original_node: cst.TryStar, updated_node: cst.TryStar) -> cst.TryStar:
+        self._tries -= 1
+        return updated_node
+
     def leave_Import(
         self, original_node: cst.Import, updated_node: cst.Import
     ) -> cst.BaseSmallStatement:
@@ -201,16 +208,19 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
 
 def with_imports(module: cst.Module, needed: Iterable[str]) -> cst.Module:
     """The module with what is needed imported at its top, where it is not yet."""
-    top = [line for line in module.body if isinstance(line, cst.SimpleStatementLine)]
-    have = set()
-    for line in top:
-        for node in line.body:
+    roots = {name.split(".")[0] for name in needed}
+    have, used = set(), set()
+    for line in module.body:
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             if isinstance(node, cst.Import | cst.ImportFrom):
                 for name, as_name, is_dotted in aliases(node):
                     have.add(
                         as_name.split(".")[0] if is_dotted else as_name if name == as_name else ""
                     )
                     have.add(f"{name} as {as_name}")
+        used |= {name for name in roots - have if name in _names(line)}
+        # An import below a use is too late for it.
+        have -= used | {f"{name} as {name}" for name in used}
     lines = []
     for name in sorted(needed):
         if name not in have and f"{name} as {name}" not in have:
@@ -219,14 +229,24 @@ def with_imports(module: cst.Module, needed: Iterable[str]) -> cst.Module:
     if not lines:
         return module
     body = list(module.body)
-    place = _place(body)
+    place = _place(body, roots)
     return module.with_changes(body=[*body[:place], *lines, *body[place:]])
 
 
-def _place(body: Sequence[cst.CSTNode]) -> int:
-    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring."""
+def _names(node: cst.CSTNode) -> set[str]:
+    """The roots of all names below a node, outside of imports."""
+    return {name.split(".")[0] for name in references(cst.Module([node]))}  # type: ignore[list-item]
+
+
+def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:
+    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
+
+    Always above what uses the names.
+    """
     last_any, last_ours = 0, 0
     for index, line in enumerate(body):
+        if roots & _names(line):
+            break
         if not isinstance(line, cst.SimpleStatementLine):
             continue
         first = line.body[0]

@@ -11,6 +11,7 @@ import libcst as cst
 
 DEFINITION = "definition"  # an OptimizerDef; a transformation after the rewrite
 OPTIMIZER = "optimizer"  # an Optimizer; a TrainState after the rewrite
+REPLICATED = "replicated"  # an Optimizer of `.replicate()`, whose steps average gradients
 STATE = "state"  # an OptimizerState
 HYPER_PARAMS = "hyper_params"  # of a definition, or the list of them of a MultiOptimizer
 TRAVERSAL = "traversal"

@@ -45,11 +45,18 @@ class Names:
     Args:
       scopes: node -> scope, of LibCST's ScopeProvider.
       module_scope: the global scope, for text that has no node: annotations in strings.
+      parents: node -> the node around it.
     """
 
-    def __init__(self, scopes: Mapping[cst.CSTNode, Scope | None], module_scope: Scope | None):
+    def __init__(
+        self,
+        scopes: Mapping[cst.CSTNode, Scope | None],
+        module_scope: Scope | None,
+        parents: Mapping[cst.CSTNode, cst.CSTNode],
+    ):
         self._scopes = scopes
         self._module_scope = module_scope
+        self._parents = parents
         self._found: dict[cst.CSTNode, str | None] = {}
 
     def of(self, node: cst.CSTNode) -> str | None:
@@ -66,9 +73,24 @@ class Names:
         return BY_CLASS.get(name.removeprefix(f"{OPTIM}."))
 
     def assignments(self, node: cst.Name) -> list[Any]:
-        """What binds a name, in the scope that it is found in."""
+        """What binds a name, in the scope that it is found in.
+
+        What an `except` clause binds instead of an import that failed does not count.
+        """
         scope = self._scopes.get(node) or self._module_scope
-        return sorted(scope[node.value], key=lambda a: type(a).__name__) if scope else []
+        found = sorted(scope[node.value], key=lambda a: type(a).__name__) if scope else []
+        if len(found) < 2:
+            return found
+        return [a for a in found if not self.is_fallback(a)] or found
+
+    def is_fallback(self, assignment: Any) -> bool:
+        """Whether an assignment stands in an `except` clause for errors of an import."""
+        node = getattr(assignment, "node", None)
+        while node is not None:
+            if isinstance(node, cst.ExceptHandler):
+                return _catches_import_errors(node)
+            node = self._parents.get(node)
+        return False
 
     def _resolve(self, node: cst.CSTNode) -> str | None:
         text = dotted(node)
@@ -95,4 +117,16 @@ def port_names(legacy: str, classes: frozenset[str]) -> frozenset[str]:
     entries = [BY_CLASS[name] for name in classes or BY_CLASS]
     return frozenset(
         hp.port for entry in entries for hp in entry.hyper_params if hp.legacy == legacy
+    )
+
+
+def _catches_import_errors(handler: cst.ExceptHandler) -> bool:
+    kind = handler.type
+    if isinstance(kind, cst.Tuple):
+        caught = [dotted(element.value) for element in kind.elements]
+    else:
+        caught = [dotted(kind) if kind is not None else "Exception"]
+    return any(
+        name in ("ImportError", "ModuleNotFoundError", "AttributeError", "Exception")
+        for name in caught
     )

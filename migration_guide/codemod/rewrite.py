@@ -1,13 +1,13 @@
 """One module through all rules, and the checks without which nothing is written."""
 
 import re
-import symtable
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import Assignment
+from libcst.metadata import Assignment, ImportAssignment
 
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis, Project
@@ -15,25 +15,9 @@ from migration_guide.codemod.context import Context, Message, Options
 from migration_guide.codemod.names import dotted
 from migration_guide.codemod.rename import renamed
 from migration_guide.codemod.rules import HANDLERS, RULES
+from migration_guide.codemod.source import parse, undefined
 
-_BUILTIN = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
-_MODULE_NAMES = frozenset(
-    [
-        "__file__",
-        "__name__",
-        "__doc__",
-        "__spec__",
-        "__package__",
-        "__path__",
-        "__loader__",
-        "__builtins__",
-        "__debug__",
-        "__annotations__",
-        "__class__",
-        "get_ipython",
-        "display",
-    ]
-)
+_ROUNDS = 3  # a second one changes nothing, as a rule
 
 
 @dataclass(frozen=True)
@@ -75,23 +59,39 @@ def rewrite(
     """
     project = project or Project()
     try:
-        analysis = analysis or Analysis(cst.parse_module(code), project, stem)
+        analysis = analysis or Analysis(parse(code), project, stem)
         new, context = _applied(analysis, options)
-    except cst.ParserSyntaxError as error:
-        return Rewritten(code, refused=f"not Python that can be read: line {error.raw_line}")
+    except SyntaxError as error:
+        said = f"line {error.lineno}: {error.msg}"
+        return Rewritten(code, refused=f"not Python that can be read: {said}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
-    messages = tuple(sorted(set(context.messages)))
-    if new == code:
-        return Rewritten(code, messages)
-    refused = _objection(code, new, context, options, project, stem)
-    if refused:
-        return Rewritten(code, messages, refused=refused)
-    return Rewritten(new, messages, tuple(sorted(context.counts.items())))
+    messages, counts = set(context.messages), Counter(context.counts)
+    taken = sorted(name for name in context.needed if _is_taken(context, name))
+    refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
+    for _ in range(_ROUNDS):
+        refused = refused or (_objection(code, new) if new != code else "")
+        if refused or new == code:
+            break
+        # What a first round imports may give meaning to a name that had none.
+        again, later = _applied(Analysis(parse(new), project, stem), options)
+        if again == new:
+            break
+        said = {message.text for message in messages}
+        messages |= {message for message in later.messages if message.text not in said}
+        counts += later.counts
+        new = again
+    else:
+        refused = "a further run would change the result once more; please report this"
+    listed = tuple(sorted(messages))
+    if refused or new == code:
+        return Rewritten(code, listed, refused=refused)
+    return Rewritten(new, listed, tuple(sorted(counts.items())))
 
 
 def _applied(analysis: Analysis, options: Options) -> tuple[str, Context]:
     context = Context(analysis, options)
+    context.list_earlier()
     updated = analysis.module.visit(_Dispatcher(context))
     assert isinstance(updated, cst.Module)
     if options.rename:
@@ -110,27 +110,16 @@ def _applied(analysis: Analysis, options: Options) -> tuple[str, Context]:
     return updated.code, context
 
 
-def _objection(
-    code: str, new: str, context: Context, options: Options, project: Project, stem: str
-) -> str:
+def _objection(code: str, new: str) -> str:
     """Why a result must not be written, or ""."""
-    taken = sorted(name for name in context.needed if _is_taken(context, name))
-    if taken:
-        return f"the name {taken[0]!r} is something else here: rename it first"
     try:
-        before, after = undefined(code), undefined(new)
+        missing = undefined(new) - undefined(code)
     except SyntaxError as error:
         return (
             f"the result would not be Python (line {error.lineno}: {error.msg}); please report this"
         )
-    if after - before:
-        return (
-            f"the result would use {sorted(after - before)[0]!r}, which nothing defines; please "
-            f"report this"
-        )
-    again, _ = _applied(Analysis(cst.parse_module(new), project, stem), options)
-    if again != new:
-        return "a second run would change the result once more; please report this"
+    if missing:
+        return f"the result would use {min(missing)!r}, which nothing defines; please report this"
     return ""
 
 
@@ -140,34 +129,15 @@ def _is_taken(context: Context, name: str) -> bool:
     scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
     for scope in scopes:
         for assignment in scope.assignments:
-            if assignment.name == root and isinstance(assignment, Assignment):
-                return not isinstance(assignment.node, cst.Import | cst.ImportFrom)
+            if assignment.name != root or not isinstance(assignment, Assignment):
+                continue
+            if isinstance(assignment, ImportAssignment):
+                imported = {q.name for q in assignment.get_qualified_names_for(root)}
+                if imported != {root}:
+                    return True
+            elif not context.analysis.names.is_fallback(assignment):
+                return True
     return False
-
-
-def undefined(code: str) -> set[str]:
-    """Names that a module reads somewhere and that nothing in it defines.
-
-    Raises:
-      SyntaxError: it is not Python.
-    """
-    table = symtable.symtable(code, "<module>", "exec")
-    defined = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-    used: set[str] = set()
-
-    def visit(scope: symtable.SymbolTable) -> None:
-        for symbol in scope.get_symbols():
-            if scope.get_type() == "module" or symbol.is_global():
-                if symbol.is_referenced():
-                    used.add(symbol.get_name())
-                if symbol.is_declared_global() and symbol.is_assigned():
-                    defined.add(symbol.get_name())
-        for child in scope.get_children():
-            visit(child)
-
-    visit(table)
-    namespaces = {child.get_name() for child in table.get_children()}
-    return used - defined - namespaces - _BUILTIN - _MODULE_NAMES
 
 
 def _wanted(options: Options, name: str) -> bool:
@@ -192,6 +162,10 @@ class _Dispatcher(cst.CSTTransformer):
             ]
             for kind in HANDLERS
         }
+        # Statement -> references to flax.optim in it that no rule took so far, and what they are in
+        # the result.
+        self._pending: dict[cst.CSTNode, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
+        self._all_rules = all(_wanted(context.options, rule.name) for rule in RULES)
 
     def visit_Import(self, node: cst.Import) -> bool:
         return False
@@ -206,9 +180,9 @@ class _Dispatcher(cst.CSTTransformer):
         elif isinstance(original_node, cst.Attribute):
             node = self._through("rewrite_attribute", original_node, node, cst.Attribute)
             if node is updated_node and self._context.name(original_node):
-                node = self._through("rewrite_reference", original_node, node, cst.Attribute)
+                node = self._reference(original_node, node, cst.Attribute)
         elif isinstance(original_node, cst.Name) and self._is_use(original_node):
-            node = self._through("rewrite_reference", original_node, node, cst.Name)
+            node = self._reference(original_node, node, cst.Name)
         elif isinstance(original_node, cst.ClassDef):
             node = self._through("rewrite_class", original_node, node, cst.ClassDef)
         elif isinstance(original_node, cst.SimpleStatementLine):
@@ -217,8 +191,33 @@ class _Dispatcher(cst.CSTTransformer):
             original_node
         ):
             node = self._in_string(original_node, node)
+        if isinstance(original_node, cst.BaseStatement):
+            self._say_what_is_left(original_node, node)
         comments = self._context.comments.get(original_node)
         return _commented(node, comments) if comments else node
+
+    def _say_what_is_left(self, original: cst.BaseStatement, updated: Any) -> None:
+        """A comment for names of flax.optim that no rule took, so that none is left in silence."""
+        pending = self._pending.pop(original, ())
+        if not pending or self._context.comments.get(original):
+            return
+        left = _Nodes()
+        updated.visit(left)
+        for reference, result in pending:
+            if id(result) in left.found:
+                name = self._context.name(reference)
+                self._context.by_hand(
+                    reference,
+                    f"{name} has no equal here: keep it with legacy_optim in place of flax.optim, "
+                    "or write what it stands for",
+                )
+                return
+
+    def _reference(self, original: Any, updated: Any, expected: type) -> Any:
+        node = self._through("rewrite_reference", original, updated, expected)
+        if node is updated and self._all_rules and self._context.legacy(original):
+            self._pending.setdefault(self._context.statement(original), []).append((original, node))
+        return node
 
     def _through(self, kind: str, original: Any, updated: Any, expected: type) -> Any:
         inside = kind in _NOT_IN_DEFINITIONS and self._context.legacy_class(original) is not None
@@ -254,9 +253,7 @@ class _Dispatcher(cst.CSTTransformer):
                 node = cst.parse_expression(match.group())
             except cst.ParserSyntaxError:
                 return match.group()
-            self._context.analysis.parents = _Parents(
-                self._context.analysis.parents, node, original
-            )
+            self._context.analysis.parents[node] = self._context.analysis.parents[original]
             new = (
                 self._through("rewrite_reference", node, node, type(node))
                 if self._context.name(node)
@@ -268,18 +265,16 @@ class _Dispatcher(cst.CSTTransformer):
         return updated if text == original.value else updated.with_changes(value=text)
 
 
-class _Parents(dict[cst.CSTNode, cst.CSTNode]):
-    """Parents of the original nodes, and of one that was parsed from a string in their midst."""
+class _Nodes(cst.CSTVisitor):
+    """The identities of all nodes below one."""
 
-    def __init__(self, parents: Any, node: cst.CSTNode, string: cst.CSTNode):
-        super().__init__({node: parents[string]})
-        self._rest = parents
+    def __init__(self):
+        super().__init__()
+        self.found: set[int] = set()
 
-    def __missing__(self, key: cst.CSTNode) -> cst.CSTNode:
-        return self._rest[key]
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self or key in self._rest else default
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        self.found.add(id(node))
+        return True
 
 
 def _commented(node: Any, comments: list[str]) -> Any:

@@ -131,6 +131,43 @@ REWRITES = {
         "flax.serialization.from_state_dict(opt, x)",
     ),
     "unreplicate": ("opt.unreplicate()", "flax.jax_utils.unreplicate(opt)"),
+    "replicate": (
+        "o = opt.replicate(devices, 'i')\no = o.apply_gradient(g)",
+        "o = flax.jax_utils.replicate(opt, devices=devices)\n"
+        "o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name='i'))",
+    ),
+    "replicate-through-pmap": (
+        "def f(o, g): return o.apply_gradient(grads=g)\njax.pmap(f, 'batch')(opt.replicate(), g)",
+        'def f(o, g): return o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
+        "jax.pmap(f, 'batch')(flax.jax_utils.replicate(opt), g)",
+    ),
+    "create-in-its-own-name": (
+        "def f(o, q):\n    o = o.create(q)\n    return o.apply_gradient(q)",
+        "def f(o, q):\n"
+        "    o = optax_bridge.TrainState.create(apply_fn=None, params=q, tx=o)\n"
+        "    return o.apply_gradients(grads=q)",
+    ),
+    "dataclasses-replace": (
+        "import dataclasses\no = dataclasses.replace(opt, target=q)",
+        "o = dataclasses.replace(opt, params=q)",
+    ),
+    "leaves-of-a-tree": (
+        "jax.tree.map(lambda o: o.target, {'a': [opt]}, is_leaf=f)",
+        "jax.tree.map(lambda o: o.params, {'a': [opt]}, is_leaf=f)",
+    ),
+    "by-the-field-it-goes-into": (
+        "class S:\n    o: optim.Optimizer\n\ndef f(e, q):\n    x = e.create(q)\n    return S(o=x)",
+        "class S:\n    o: optax_bridge.TrainState\n\ndef f(e, q):\n"
+        "    x = optax_bridge.TrainState.create(apply_fn=None, params=q, tx=e)\n    return S(o=x)",
+    ),
+    "through-default": (
+        "def f(o=opt): return o.target\ng = lambda o=opt: o.target",
+        "def f(o=opt): return o.params\ng = lambda o=opt: o.params",
+    ),
+    "beside-a-fallback": (
+        "try:\n    import optax\nexcept ImportError:\n    optax = None\nopt.target",
+        "try:\n    import optax\nexcept ImportError:\n    optax = None\nopt.params",
+    ),
     "jit-create": (
         "jax.jit(d.create, backend='cpu')(p)",
         "jax.jit(lambda params: optax_bridge.TrainState.create("
@@ -288,7 +325,6 @@ NO_OPS = {
     "keyword": "f(optim=1, target=2)\n",
     "empty": "",
     "comment-only": "# nothing\n",
-    "star": "from flax import *\nx = optim.Adam(1)\n",
     "nn": "import flax.linen as nn\nclass M(nn.Module):\n    target: int\n",
     "hyper-params-of-others": "x.hyper_params.learning_rate\n",
     "compute-gradient-of-others": "l, g = model.compute_gradient(f)\n",
@@ -299,10 +335,6 @@ NO_OPS = {
     ),
     "self-apply": "class A(Base):\n    def f(self, g):\n        return self.apply_gradient(g)\n",
     "relative-optim": "from . import optim\nx = optim.Adam(1).create(p).target\n",
-    "try-import": (
-        "try:\n    from flax import optim\nexcept ImportError:\n    optim = None\n"
-        "x = optim.Adam(1)\n"
-    ),
     "unpickled": "opt = load()\nopt.target\n",
     "nothing-flax": "class A:\n    target = 1\nA.target\n",
 }
@@ -314,16 +346,89 @@ def test_leaves_alone(case: str):
     assert (result.code, result.refused) == (NO_OPS[case], "")
 
 
+@pytest.mark.parametrize("module", ["flax", "flax.optim", "flax.optim.adam"])
+def test_nobody_knows_what_a_star_brings(module: str):
+    result = rewrite(f"from {module} import *\nx = Adam(1)\n", Options())
+    (message,) = result.messages
+    assert "import them by name" in message.text
+    assert result.code.startswith(f"{PREFIX}{message.text}\nfrom {module} import *\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from flax import optim; x = optim.LAMB(0.1)\n",
+        "import os\nif os.environ:\n    from flax import optim\n    x = optim.LAMB(0.1)\n"
+        "import jax\n",
+        "from flax import optim\n@f(optim.LAMB(0.1))\ndef f(): pass\nimport optax_bridge\n",
+    ],
+    ids=["semicolon", "above-an-import", "imported-too-late"],
+)
+def test_imports_stand_above_their_first_use(code: str):
+    new = _rewritten(code).code
+    assert new.index("import optax_bridge") < new.index("optax_bridge.lamb")
+
+
+def test_a_name_that_is_something_else_is_not_taken():
+    code = "import optax_fork as optax\nfrom flax import optim\nx = optim.Adam(0.1)\n"
+    result = rewrite(code, Options())
+    assert (result.code, "rename it first" in result.refused) == (code, True)
+
+
+def test_what_would_overflow_a_parser_is_refused():
+    code = "from flax import optim\nx = " + "[" * 2000 + "]" * 2000 + "\n"
+    assert "too many nested" in rewrite(code, Options()).refused
+
+
+def test_what_a_first_run_left_is_listed_again_and_gets_no_second_comment():
+    first = rewrite(f"{IMPORTS}x = getattr(optim, name)(0.1)\n", Options())
+    again = rewrite(first.code, Options())
+    assert again.code == first.code
+    assert [m.text for m in again.messages] == [m.text for m in first.messages]
+
+
 BY_HAND = {
     "getattr": ("x = getattr(optim, name)(0.1)", "chosen at run time"),
     "class-as-value": ("table = {'adam': optim.Adam}", "chosen at run time"),
     "module-as-value": ("f(optim)", "chosen at run time"),
+    "unclear-optimizer": ("def f(optimizer): return optimizer.target", "Nothing here says so"),
+    "unclear-step": ("def f(s): return s.optimizer.state.step", "Nothing here says so"),
+    "unclear-definition": ("def f(opt_def): return opt_def.create(p)", "Nothing here says so"),
+    "attribute-by-string": (
+        "x = getattr(optim.Adam(1.0).create(p), name)",
+        "looked up by a string",
+    ),
+    "method-as-value": ("f = optim.Adam(1.0).create(p).apply_gradient", "taken as a value"),
+    "pattern": ("match x:\n    case optim.Optimizer(target=t):\n        pass", "in a pattern"),
+    "method-of-a-definition": ("optim.Adam(1.0).derive_axes(p)", ".derive_axes of a definition"),
     "star-star": ("x = optim.Adam(**kw)", "write out the arguments"),
     "wrong-argument": ("x = optim.Adam(momentum=1)", "write out the arguments"),
     "overrides": ("optim.Adam(1.0).create(p).apply_gradient(g, **kw)", "write out which"),
     "moments": ("optim.Adam(1.0).create(p).state.param_states", "split up"),
     "replace-state": ("optim.Adam(1.0).create(p).replace(state=s)", "parts of the TrainState"),
     "replicate": ("optim.Adam(1.0).create(p).replicate()", "pmean"),
+    "replicate-and-a-plain-step": (
+        "o = optim.Adam(1.0).create(p)\ndef f(): return o.replicate()\no = o.apply_gradient(g)",
+        "pmean",
+    ),
+    "replicate-over-two-axes": (
+        "o = optim.Adam(1.0).create(p).replicate(axis_name=axis)\no = o.apply_gradient(g)",
+        "pmean",
+    ),
+    "replicate-saved": (
+        "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"
+        "o.apply_gradient(g)\nserialization.to_bytes(o)",
+        "one copy was saved",
+    ),
+    "try-import": (
+        "try:\n    from flax.optim import LAMB\nexcept ImportError:\n    LAMB = None",
+        "takes over",
+    ),
+    "dynamic-attribute": ("x = optim.__dict__[name]", "no equal here"),
+    "unknown-name": ("for x in optim.unheard_of:\n    pass", "no equal here"),
+    "pre-linen": ("import flax.nn", "port these modules"),
+    "pre-linen-attribute": ("import flax\nclass M(flax.nn.Module): pass", "port these modules"),
+    "step-of-a-definition": ("d.apply_gradient(h, p, s, g)", "tx.update"),
     "by-hand-optimizer": ("o = optim.Optimizer(d, s, t)", "built by hand"),
     "by-hand-state": ("o = optim.OptimizerState(0, s)", "built by hand"),
     "unknown-origin": ("o = Thing()\no.apply_gradient(g)", "Nothing here says so"),

@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import sys
+import tempfile
 import traceback
 import warnings
 
@@ -20,6 +21,8 @@ import warnings
 def output_of(path: str, mode: str) -> str:
     """What a program writes to standard output; its traceback if it fails."""
     out, modules = io.StringIO(), set(sys.modules)
+    if path.endswith(".ipynb"):
+        return _output_of_notebook(path, mode)
     try:
         with contextlib.redirect_stdout(out), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -44,6 +47,18 @@ def output_of(path: str, mode: str) -> str:
             if os.path.abspath(file).startswith(here):
                 del sys.modules[name]
     return out.getvalue()
+
+
+def _output_of_notebook(path: str, mode: str) -> str:
+    """As for a script: the code cells, without magics and shell lines."""
+    with open(path, encoding="utf-8") as file:
+        cells = [c for c in json.load(file)["cells"] if c["cell_type"] == "code"]
+    lines = "\n".join("".join(cell["source"]) for cell in cells).split("\n")
+    with tempfile.TemporaryDirectory() as folder:
+        script = os.path.join(folder, "cells.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("\n".join(line for line in lines if not line.startswith(("%", "!"))))
+        return output_of(script, mode)
 
 
 def lend_old_names() -> None:

@@ -22,6 +22,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context, keyword, with_keyword
 from migration_guide.codemod.kinds import OPTIMIZER
 from migration_guide.codemod.rules.hyper_params import as_overrides, port_name
+from migration_guide.codemod.rules.replicate import averaged
 
 
 def rewrite_call(
@@ -33,6 +34,13 @@ def rewrite_call(
     holder = original.func.value
     if not context.is_optimizer(holder):
         kind = context.analysis.kind(holder)
+        if sum(arg.keyword is None for arg in original.args) > 1:
+            if not _is_own(context, holder):
+                context.by_hand(
+                    original,
+                    ".apply_gradient of a definition has no equal: use tx.init and tx.update",
+                )
+            return None
         if (not kind or OPTIMIZER in kind) and not _is_own(context, holder):
             context.by_hand(
                 original,
@@ -43,7 +51,7 @@ def rewrite_call(
         return None
     assert isinstance(updated.func, cst.Attribute)
     args = [
-        _argument(context, index, old, new)
+        _argument(context, holder, index, old, new)
         for index, (old, new) in enumerate(zip(original.args, updated.args, strict=True))
     ]
     if None in args:
@@ -58,11 +66,16 @@ def rewrite_call(
     return updated.with_changes(func=func, args=[arg for arg in args if arg is not None])
 
 
-def _argument(context: Context, index: int, old: cst.Arg, new: cst.Arg) -> cst.Arg | None:
+def _argument(
+    context: Context, holder: cst.BaseExpression, index: int, old: cst.Arg, new: cst.Arg
+) -> cst.Arg | None:
     if old.star:
         return None
     if old.keyword is None or old.keyword.value == "grads":
-        return with_keyword(new, "grads") if index == 0 or old.keyword is not None else None
+        if index > 0 and old.keyword is None:
+            return None
+        new = new.with_changes(value=averaged(context, holder, new.value))
+        return with_keyword(new, "grads")
     if old.keyword.value == "hyper_params":
         single = as_overrides(context, old.value, new.value)
         if single is None:

@@ -10,17 +10,46 @@ After:
     from flax import struct
 
 An import of flax.optim breaks a program on today's Flax even where nothing uses it. An
-`__init__.py` may import for others, so there it is left for a person.
+`__init__.py` may import for others, so there it is left for a person; so are an import within
+`try:`, which has an alternative that takes over now, and `import *`.
 """
 
 import libcst as cst
 
 from migration_guide.codemod import imports
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.names import OPTIM, canonical
+from migration_guide.codemod.names import OPTIM, canonical, dotted
 from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree
 
 _GONE = {*jax_names._EQUAL, *jax_ops._METHODS, *jax_tree._EQUAL, "jax.config", "jax.ops.index"}
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> None:
+    """Imports that stay whatever uses them."""
+    del updated
+    for node in original.body:
+        if not isinstance(node, cst.Import | cst.ImportFrom):
+            continue
+        if isinstance(node.names, cst.ImportStar):
+            module = dotted(node.module) if isinstance(node, cst.ImportFrom) and node.module else ""
+            if module == "flax" or f"{module}.".startswith(f"{OPTIM}."):
+                context.by_hand(
+                    node,
+                    "nobody can tell which names come from import *: import them by name, and run "
+                    "this again",
+                )
+        elif imports.mentions(node, OPTIM) and _is_tried(context, node):
+            context.by_hand(
+                node,
+                "flax.optim is gone, so this import fails now and what handles that takes over: "
+                "remove it, or what is not needed any longer",
+            )
+
+
+def _is_tried(context: Context, node: cst.CSTNode) -> bool:
+    return any(isinstance(above, cst.Try | cst.TryStar) for above in context.ancestors(node))
 
 
 def rewrite_module(

@@ -17,6 +17,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
+from migration_guide.codemod.rules.replicate import averaged
 
 
 def rewrite_statement(
@@ -29,7 +30,7 @@ def rewrite_statement(
     assign = updated.body[0]
     assert isinstance(assign, cst.Assign) and isinstance(assign.value, cst.Call)
     new_call = assign.value
-    assert isinstance(new_call.func, cst.Attribute)
+    assert isinstance(new_call.func, cst.Attribute) and isinstance(call.func, cst.Attribute)
     holder = new_call.func.value
     gradients = cst.Name(context.fresh_name("grads"))
     loss: cst.BaseExpression = targets[1]
@@ -47,7 +48,7 @@ def rewrite_statement(
         rest.append(with_keyword(arg, name))
     step = cst.Call(
         cst.Attribute(holder, cst.Name("apply_gradients")),
-        separated([keyword("grads", gradients), *rest]),
+        separated([keyword("grads", averaged(context, call.func.value, gradients)), *rest]),
     )
     holder_name = targets[0]
     assert isinstance(holder_name, cst.BaseAssignTargetExpression)

@@ -44,6 +44,11 @@ def rewrite_reference(
             ".replace(step=..., opt_state=...)",
         )
         return None
+    if isinstance(above, cst.MatchClass):
+        context.by_hand(
+            original, f"{name} in a pattern: the parts of a TrainState are params, step, opt_state"
+        )
+        return None
     if name == "OptimizerState":
         context.by_hand(
             original,

@@ -18,16 +18,8 @@ import libcst as cst
 
 from migration_guide.codemod.context import Context
 
-_NO_EQUAL = (
-    "sub_optimizers",
-    "traversals",
-    "wrapped_optimizer",
-    "apply_gradient",
-    "apply_param_gradient",
-    "init_param_state",
-    "update_hyper_params",
-    "restore_state",
-)
+# What other rules take, and what a transformation has.
+_HAVE_EQUALS = ("create", "hyper_params", "init", "update", "inner", "replace", "_replace")
 
 
 def rewrite_attribute(
@@ -40,7 +32,7 @@ def rewrite_attribute(
     if context.is_definition(original.value) and not context.is_optimizer(original.value):
         if name == "init_state":
             return updated.with_changes(attr=cst.Name("init"))
-        if name in _NO_EQUAL:
+        if name not in _HAVE_EQUALS:
             context.by_hand(
                 original, f".{name} of a definition has no equal: use tx.init and tx.update"
             )

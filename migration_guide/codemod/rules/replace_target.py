@@ -21,10 +21,8 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    func = original.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "replace":
-        return None
-    if not context.is_optimizer(func.value):
+    holder = _replaced(context, original)
+    if holder is None or not context.is_optimizer(holder):
         return None
     given = [arg.keyword.value if arg.keyword is not None else arg.star for arg in original.args]
     if "state" in given or "optimizer_def" in given:
@@ -40,3 +38,13 @@ def rewrite_call(
         for name, arg in zip(given, updated.args, strict=True)
     ]
     return updated.with_changes(args=args)
+
+
+def _replaced(context: Context, call: cst.Call) -> cst.BaseExpression | None:
+    """What is replaced in `x.replace(...)` or `dataclasses.replace(x, ...)`."""
+    if context.name(call.func) == "dataclasses.replace":
+        return call.args[0].value if call.args else None
+    func = call.func
+    if isinstance(func, cst.Attribute) and func.attr.value == "replace":
+        return func.value
+    return None

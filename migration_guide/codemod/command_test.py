@@ -1,0 +1,126 @@
+"""The command under bad conditions: long runs, Ctrl-C, odd files, files that others change."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from migration_guide.codemod import command, driver
+from migration_guide.codemod.context import Options
+
+OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
+
+
+def _tree(folder: Path, count: int) -> list[Path]:
+    paths = [folder / f"m{index}.py" for index in range(count)]
+    for path in paths:
+        path.write_text(OLD, encoding="utf-8")
+    return paths
+
+
+@pytest.mark.parametrize(("terminal", "after"), [(True, 0.0), (True, 60.0), (False, 0.0)])
+def test_a_bar_appears_on_a_terminal_if_it_takes_long(tmp_path: Path, terminal: bool, after: float):
+    _tree(tmp_path, 3)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=80)
+    report = command.with_bar([tmp_path], Options(), console, after=after)
+    assert len(report.changed) == 3
+    assert ("rewriting" in shown.getvalue()) == (terminal and after == 0.0)
+
+
+def test_the_bar_covers_every_phase(tmp_path: Path):
+    _tree(tmp_path, 3)
+    said: list[tuple[str, int, int]] = []
+    driver.migrate([tmp_path], Options(), lambda *what: said.append(what))
+    assert list(dict.fromkeys(what for what, _, _ in said)) == [
+        "looking", "reading", "parsing", "rewriting",
+    ]  # fmt: skip
+    assert said[-1] == ("rewriting", 3, 3)
+
+
+def test_ctrl_c_leaves_every_file_whole(tmp_path: Path):
+    paths = _tree(tmp_path, 400)
+    code = "from optax_bridge.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "migrate", "--write", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    give_up = time.monotonic() + 120
+    while all(path.read_text(encoding="utf-8") == OLD for path in paths[:1]):
+        assert time.monotonic() < give_up and process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    texts = {path.read_text(encoding="utf-8") for path in paths}
+    assert len(texts) <= 2
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    if process.returncode == command.INTERRUPTED:
+        assert "all of them whole" in errors
+        assert "Traceback" not in errors
+    else:  # it was quicker
+        assert process.returncode == 0
+
+
+def test_interrupted_while_saving_it_says_how_far_it_came(tmp_path: Path):
+    _tree(tmp_path, 3)
+    report = driver.migrate([tmp_path], Options())
+    written: list[Path] = []
+
+    def interrupted():
+        yield report.results[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        driver.save(interrupted(), written)
+    assert written == [report.results[0].path]
+    assert [p.read_text(encoding="utf-8") == OLD for p in sorted(tmp_path.iterdir())] == [
+        False, True, True,
+    ]  # fmt: skip
+
+
+def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path):
+    first, second = _tree(tmp_path, 2)
+    report = driver.migrate([tmp_path], Options())
+    first.write_text("x = 1\n", encoding="utf-8")
+    (failed,) = driver.save(report.results, [])
+    assert (failed.path, failed.refused) == (first, "not written: it has changed meanwhile")
+    assert first.read_text(encoding="utf-8") == "x = 1\n"
+    assert second.read_text(encoding="utf-8") != OLD
+
+
+def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    first, second = _tree(tmp_path, 2)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != first)
+    assert command.run([tmp_path], write=True) == 1
+    assert "is write-protected" in capsys.readouterr().out
+    assert first.read_text(encoding="utf-8") == OLD
+    assert second.read_text(encoding="utf-8") != OLD
+
+
+def test_a_file_is_read_once_whatever_leads_to_it(tmp_path: Path):
+    (path,) = _tree(tmp_path, 1)
+    (tmp_path / "link.py").symlink_to(path)
+    report = driver.migrate([tmp_path, path], Options())
+    assert (report.seen, len(report.changed)) == (1, 1)
+
+
+def test_what_is_no_file_is_passed_over(tmp_path: Path):
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    assert driver.migrate([tmp_path], Options()).seen == 0
+
+
+@pytest.mark.parametrize("name", ["stub.pyi", "train"])
+def test_stubs_and_scripts_without_a_suffix(tmp_path: Path, name: str):
+    path = tmp_path / name
+    path.write_text(OLD, encoding="utf-8")
+    assert driver.migrate([path], Options()).changed

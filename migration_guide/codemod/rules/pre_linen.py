@@ -1,0 +1,53 @@
+"""`flax.nn`, the modules before Linen, is left for a person.
+
+Before:
+
+    from flax import nn, optim
+
+After:
+
+    # optax-bridge: flax.nn went with flax 0.4: port these modules to flax.linen
+    from flax import nn
+
+Modules of `flax.nn` keep their parameters in another layout and are called in another way; moving
+them to Linen is another migration. What belongs to the optimizer is rewritten all the same.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.imports import mentions
+
+MODULES = ("flax.nn", "flax.deprecated")
+_SAID = (
+    "flax.nn went with flax 0.4: port these modules to flax.linen, which lays parameters out anew"
+)
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> None:
+    """Where it is imported."""
+    del updated
+    for node in original.body:
+        if isinstance(node, cst.Import | cst.ImportFrom) and any(
+            mentions(node, module) for module in MODULES
+        ):
+            context.by_hand(original, _SAID)
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> None:
+    """`flax.nn.Dense` after `import flax`: the first one in a file."""
+    del updated
+    if not isinstance(original, cst.Attribute) or not _is_gone(context, original):
+        return
+    uses = [node for node in context.analysis.facts.attributes if _is_gone(context, node)]
+    if original is min(uses, key=context.line):
+        context.by_hand(original, _SAID)
+
+
+def _is_gone(context: Context, node: cst.Attribute) -> bool:
+    """Whether a node is `flax.nn` itself, reached through `flax`."""
+    return context.name(node) in MODULES

@@ -1,0 +1,84 @@
+"""What looks like an optimizer, and nothing shows whether it is one, is left for a person.
+
+Before:
+
+    optimizer = make_optimizer(config).create(params)
+    rate = optimizer.target
+    value = getattr(known_optimizer, name)
+    step = known_optimizer.apply_gradient
+
+After:
+
+    # optax-bridge: is this an optimizer of flax.optim? ...
+    optimizer = make_optimizer(config).create(params)
+
+A name says little: there are target networks, optimizers of other libraries and `create` methods of
+all kinds. So nothing is rewritten by name alone, but nothing that is named like an optimizer is
+passed over in silence either. The same holds for attributes that are looked up by a string, and for
+methods that are taken as a value.
+"""
+
+import re
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.flow import last_name
+from migration_guide.codemod.kinds import FOREIGN
+
+_NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)")
+_METHODS = (
+    "apply_gradient", "compute_gradient", "compute_gradients", "optimize", "state_dict",
+    "restore_state",
+)  # fmt: skip
+_UNCLEAR = (
+    "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
+    "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
+)
+_UNCLEAR_DEFINITION = (
+    "is this a definition of flax.optim? Nothing here says so; if it is, "
+    "optax_bridge.TrainState.create(apply_fn=None, params=..., tx=...)"
+)
+
+
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> None:
+    """`optimizer.target`, and methods that are not called."""
+    del updated
+    holder, name = original.value, original.attr.value
+    above = context.parent(original)
+    call = above if isinstance(above, cst.Call) and above.func is original else None
+    if context.is_optimizer(holder):
+        if name in _METHODS and call is None:
+            context.by_hand(original, f"optimizer.{name} taken as a value: write a lambda")
+        return
+    if not _is_unclear(context, holder):
+        return
+    if name == "target" or (name == "step" and last_name(holder) == "state"):
+        context.by_hand(original, _UNCLEAR)
+    elif name == "create" and call is not None and call.args and call.args[0].keyword is None:
+        context.by_hand(original, _UNCLEAR_DEFINITION)
+
+
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+    """`getattr(optimizer, name)`, `hasattr` and `setattr`."""
+    del updated
+    if last_name(original.func) not in ("getattr", "hasattr", "setattr") or not original.args:
+        return
+    if isinstance(original.func, cst.Name) and context.is_optimizer(original.args[0].value):
+        context.by_hand(
+            original, "an attribute looked up by a string: a TrainState has params, step, opt_state"
+        )
+
+
+def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
+    """Whether something is named like an optimizer, and nothing is known of it."""
+    named = holder
+    if isinstance(holder, cst.Attribute) and holder.attr.value == "state":
+        named = holder.value
+    concerned = context.analysis.uses_optim or context.analysis.project.uses_optim
+    if not concerned or not isinstance(named, cst.Name | cst.Attribute):
+        return False
+    kind = context.analysis.kind(named)
+    if kind or FOREIGN in kind or context.name(named) or not _NAMED.search(last_name(named)):
+        return False
+    return not context.analysis.from_unknown(named)

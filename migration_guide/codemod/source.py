@@ -1,0 +1,75 @@
+"""Source text: whether it is Python, and which names it leaves open."""
+
+import builtins
+import symtable
+import warnings
+
+import libcst as cst
+
+_BUILTIN = frozenset(dir(builtins))
+_MODULE_NAMES = frozenset(
+    [
+        "__file__",
+        "__name__",
+        "__doc__",
+        "__spec__",
+        "__package__",
+        "__path__",
+        "__loader__",
+        "__builtins__",
+        "__debug__",
+        "__annotations__",
+        "__class__",
+        "get_ipython",
+        "display",
+    ]
+)
+
+
+def parse(code: str) -> cst.Module:
+    """A module as a tree.
+
+    Raises:
+      SyntaxError: it is not Python, of the version that runs this.
+      RecursionError: it is nested too deeply.
+    """
+    # Before LibCST, whose parser overflows the stack where Python's says what is wrong.
+    _table(code)
+    try:
+        return cst.parse_module(code)
+    except cst.ParserSyntaxError as error:
+        raise SyntaxError(error.message, ("<module>", error.raw_line, None, None)) from None
+
+
+def undefined(code: str) -> set[str]:
+    """Names that a module reads somewhere and that nothing in it defines.
+
+    Raises:
+      SyntaxError: it is not Python.
+    """
+    table = _table(code)
+    defined = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    used: set[str] = set()
+
+    def visit(scope: symtable.SymbolTable) -> None:
+        for symbol in scope.get_symbols():
+            if scope.get_type() == "module" or symbol.is_global():
+                if symbol.is_referenced():
+                    used.add(symbol.get_name())
+                if symbol.is_declared_global() and symbol.is_assigned():
+                    defined.add(symbol.get_name())
+        for child in scope.get_children():
+            visit(child)
+
+    visit(table)
+    namespaces = {child.get_name() for child in table.get_children()}
+    return used - defined - namespaces - _BUILTIN - _MODULE_NAMES
+
+
+def _table(code: str) -> symtable.SymbolTable:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in strings, say: not ours to complain about
+        try:
+            return symtable.symtable(code, "<module>", "exec")
+        except ValueError as error:  # a null byte
+            raise SyntaxError(str(error), ("<module>", None, None, None)) from None
