@@ -1,10 +1,11 @@
 """Memory and time of converting a large checkpoint: `python -m benchmarks.conversion --mib 2048`.
 
 Each measurement runs in a process of its own: the interpreter with everything imported, a copy of
-the file with msgpack decoding (what Flax does), and the conversion to Orbax and to msgpack.
+the file with msgpack decoding (what Flax does), and the conversion to Orbax, to msgpack and back.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 from flax import serialization
 import legacy_optim
 import jax; jax.devices()
-from optax_bridge.checkpoints import convert_file, orbax_format
+from optax_bridge.checkpoints import convert_file, orbax_write
 source, destination = map(Path, sys.argv[1:])
 started = time.perf_counter()
 """
@@ -27,6 +28,7 @@ _REPORT = """
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print("result", time.perf_counter() - started, peak)
 """
+_BACK = "convert_file(source, destination, legacy_optim.Adam(1e-3), to_legacy=True"
 _PROGRAMS = {
     "imports": "",
     "copy": "tree = serialization.msgpack_restore(source.read_bytes())\n"
@@ -37,6 +39,9 @@ _PROGRAMS = {
         "convert_file(source, destination, legacy_optim.Adam(1e-3), msgpack=True, verify=False)"
     ),
     "msgpack, verified": "convert_file(source, destination, legacy_optim.Adam(1e-3), msgpack=True)",
+    "back from orbax": _BACK + ", verify=False)",
+    "back from orbax, verified": _BACK + ")",
+    "back from msgpack, verified": _BACK + ")",
 }
 
 
@@ -65,6 +70,13 @@ def measure(program: str, source: Path, destination: Path) -> tuple[float, int]:
     return float(fields[0]), int(fields[1])
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def main() -> None:
     """Measures and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -77,15 +89,22 @@ def main() -> None:
         size = source.stat().st_size
         base, copy_time = 0, 0.0
         print(f"{size / 2**30:.2f} GiB, {time.strftime('%Y-%m-%d')}")
-        for number, (name, program) in enumerate(_PROGRAMS.items()):
+        for name, program in _PROGRAMS.items():
             if name not in ("imports", "copy") and arguments.only not in name:
                 continue
-            seconds, peak = measure(program, source, Path(folder, f"out{number}"))
+            plain = name.removeprefix("back from ").removesuffix(", verified")
+            new = Path(folder, plain)  # what one measurement writes is what the way back reads
+            back = name.startswith("back")
+            if not back:
+                _remove(new)
+            paths = (new, Path(folder, "back")) if back else (source, new)
+            seconds, peak = measure(program, *paths)
+            _remove(Path(folder, "back"))
             base = peak if name == "imports" else base
             copy_time = seconds if name == "copy" else copy_time
             ratio = seconds / copy_time if copy_time else 0.0
             print(
-                f"{name:20} {seconds:6.1f} s, {ratio:4.2f} times the copy; peak memory above the "
+                f"{name:28} {seconds:6.1f} s, {ratio:4.2f} times the copy; peak memory above the "
                 f"imports {(peak - base) / size:4.2f} times the file",
                 flush=True,
             )

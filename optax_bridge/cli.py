@@ -63,6 +63,9 @@ def check(
     json: Annotated[
         Path | None, typer.Option(help="Write the results to this file as well.")
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the results as JUnit's XML as well, for CI.")
+    ] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw the table into this file as well.")] = None,
     platform: Annotated[
         str | None, typer.Option(help="`cpu`, `gpu` or `tpu`; one that is not there is not run.")
@@ -91,9 +94,11 @@ def check(
         str | None, typer.Option(help="For --pair: `module:params`; odd shapes unless given.")
     ] = None,
     gradients: Annotated[
-        str,
-        typer.Option(help="For --pair: `normal`, `hostile`, `poisoned`, or `module:gradients`."),
-    ] = "hostile",
+        str | None,
+        typer.Option(
+            help="For --pair: `normal`, `hostile` (the default), `poisoned`, or `module:gradients`."
+        ),
+    ] = None,
     list_checks: Annotated[
         bool, typer.Option("--list", help="List the checks and run nothing.")
     ] = False,
@@ -115,6 +120,12 @@ def check(
     """
     from equivalence_tests import check as suite
 
+    no_pair = {"--only": only, "--svg": svg, "--full": full, "--list": list_checks}
+    no_pair |= {"--record": record, "--against": against}
+    for_pair = {"--params": params, "--gradients": gradients}
+    for option, value in (for_pair if pair is None else no_pair).items():
+        if value:
+            raise typer.BadParameter(f"{option} is {'' if pair is None else 'not '}for --pair")
     if list_checks:
         raise typer.Exit(suite.print_list(only or (), full))
     if devices or full:
@@ -123,12 +134,16 @@ def check(
     if pair is not None:
         from equivalence_tests import pair as pairs
 
-        raise typer.Exit(pairs.check_pair(*pair, params, gradients, steps, json, report, platform))
+        stream = gradients or "hostile"
+        raise typer.Exit(
+            pairs.check_pair(*pair, params, stream, steps, json, junit, report, platform)
+        )
     raise typer.Exit(
         suite.check(
             only or (),
             json_file=json,
             svg_file=svg,
+            junit_file=junit,
             platform=platform,
             steps=steps,
             full=full,
@@ -160,8 +175,11 @@ def recipe(
 @app.command()
 def inspect(
     file: Annotated[Path, typer.Argument(help="A checkpoint: a file, or a folder of them.")],
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Say what a checkpoint is and list what is in it.
+
+    Exit code 0, 1 if it cannot be read.
 
     Examples:
     - `optax-bridge inspect checkpoint_100`
@@ -170,7 +188,7 @@ def inspect(
     """
     from optax_bridge.checkpoints import inspect_command
 
-    raise typer.Exit(inspect_command.run(file))
+    raise typer.Exit(inspect_command.run(file, json))
 
 
 @app.command()
@@ -194,13 +212,15 @@ def convert(
         bool, typer.Option("--stock", help="The state of public Optax, not of the exact recipe.")
     ] = False,
     part: Annotated[
-        str | None, typer.Option(help="Which optimizer, e.g. `generator`, if there are several.")
+        str | None,
+        typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
     ] = None,
     allow_nan: Annotated[
         bool, typer.Option("--allow-nan", help="Let NaN in the optimizer's state through.")
     ] = False,
     verify: Annotated[bool, typer.Option(help="Read again and compare every leaf.")] = True,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Convert a checkpoint of flax.optim, moments and step too, or convert it back.
 
@@ -220,6 +240,7 @@ def convert(
         source,
         destination,
         optimizer,
+        json,
         to_legacy=to is Target.LEGACY,
         msgpack=file_format is FileFormat.MSGPACK,
         params_only=params_only,

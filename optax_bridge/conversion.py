@@ -255,7 +255,7 @@ def _replaced(state: Any, values: dict[str, Any], step: Any) -> Any:
 
 
 def _signed(field: "StateField", tree: Any) -> Any:
-    return tree if field.stock_sign == 1 else jax.tree.map(jnp.negative, tree)
+    return tree if field.stock_sign == 1 else jax.tree.map(lambda x: -jnp.asarray(x), tree)
 
 
 def _entry_or_none(definition: legacy_optim.OptimizerDef) -> "Entry | None":

@@ -17,6 +17,7 @@ from optax_bridge import conversion
 from optax_bridge.arguments import accepted_arguments
 from optax_bridge.axis_metadata import has_boxes, unboxed
 from optax_bridge.boxed import boxes_handled
+from optax_bridge.restoring import fit_on_restore
 from optax_bridge.transformation import step as take_step
 
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
@@ -38,6 +39,11 @@ class TrainState(train_state.TrainState):
       opt_state: its state.
     """
 
+    def __init_subclass__(cls, **kwargs: Any):
+        """Flax's, and checkpoints with and without boxes restore into the class."""
+        super().__init_subclass__(**kwargs)
+        fit_on_restore(cls)
+
     def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
         """Takes one step.
 
@@ -58,7 +64,7 @@ class TrainState(train_state.TrainState):
         extra = {name: value for name, value in kwargs.items() if name not in fields}
         replaced = {name: value for name, value in kwargs.items() if name in fields}
         self._check(replaced, extra)
-        _check_structure(grads, self.params)
+        check_gradients(grads, self.params)
         boxed = _optimized(self.params)
         tx = boxes_handled(self.tx) if has_boxes((boxed, grads)) else self.tx
         params, opt_state = take_step(tx, _optimized(grads), self.opt_state, boxed, **extra)
@@ -98,11 +104,29 @@ class TrainState(train_state.TrainState):
           apply_fn: usually `model.apply`.
           params: the parameters, any pytree of arrays.
           tx: the transformation.
-          **kwargs: the subclass's own fields.
+          **kwargs: the subclass's own fields; of `TrainState` itself those of `FullTrainState`
+            (`batch_stats`, `rngs`, `ema_decay`, ...), which is then what is made.
 
         Returns:
           The state, with `tx.init(params)` as optimizer state.
+
+        Raises:
+          TypeError: a field that there is not, or `tx` is no transformation.
         """
+        _check_transformation(tx)
+        unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            from optax_bridge.full_train_state import FullTrainState
+
+            if cls is TrainState:
+                full: Any = FullTrainState
+                return full.create(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+            ready = FullTrainState.__annotations__
+            raise TypeError(
+                f"{cls.__name__}.create got {', '.join(sorted(unknown))}, for which it has no "
+                f"field. FullTrainState has {', '.join(ready)}; subclass it, or TrainState, for "
+                "fields of your own."
+            )
         if "opt_state" not in kwargs:
             boxed = _optimized(params)
             kwargs["opt_state"] = (boxes_handled(tx) if has_boxes(boxed) else tx).init(boxed)
@@ -207,7 +231,7 @@ class TrainState(train_state.TrainState):
         cls,
         path: Path | str,
         *,
-        optimizer_def: legacy_optim.OptimizerDef | None = None,
+        optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation | None = None,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
         part: str | None = None,
@@ -220,7 +244,7 @@ class TrainState(train_state.TrainState):
         Args:
           path: a file or folder of any known format; see `optax-bridge inspect`.
           optimizer_def: the definition that the checkpoint was written with; read from the state's
-            fields if None.
+            fields if None. For T5X's Adafactor by axis, `optax_bridge.adafactor(path_rules=...)`.
           apply_fn: usually `model.apply`.
           exact: see `optax_bridge.from_legacy`.
           part: which optimizer, where the checkpoint has several: its '/'-joined path.
@@ -250,13 +274,18 @@ class TrainState(train_state.TrainState):
         )
 
     def to_legacy_checkpoint(
-        self, path: Path | str, *, optimizer_def: legacy_optim.OptimizerDef, force: bool = False
+        self,
+        path: Path | str,
+        *,
+        optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation,
+        force: bool = False,
     ) -> None:
         """Saves what `flax.optim` would have saved, as Flax msgpack.
 
         Args:
           path: the file to write; it appears whole or not at all.
-          optimizer_def: the definition that this state's transformation corresponds to.
+          optimizer_def: the definition that this state's transformation corresponds to; or that
+            transformation, for Adafactor by axis.
           force: replace an existing file.
 
         Raises:
@@ -286,6 +315,9 @@ class TrainState(train_state.TrainState):
             )
 
 
+fit_on_restore(TrainState)
+
+
 def _has_overwritten(tree: Any) -> bool:
     """Whether a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
     return isinstance(tree, Mapping) and OVERWRITE_WITH_GRADIENT in tree
@@ -309,11 +341,32 @@ def _copied_where_shared(opt_state: Any, params: Any) -> Any:
     return jax.tree.map(own, opt_state)
 
 
-def _check_structure(grads: Any, params: Any) -> None:
+def _check_transformation(tx: Any) -> None:
+    if isinstance(tx, legacy_optim.OptimizerDef):
+        raise TypeError(
+            f"tx is {type(tx).__name__}, a definition of the old API. Give "
+            "tx=optax_bridge.from_legacy(definition)."
+        )
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise TypeError(f"tx: expected an Optax transformation, found {type(tx).__name__}")
+
+
+def check_gradients(grads: Any, params: Any) -> None:
+    """Raises ValueError, naming the leaf, where gradients are not those of the parameters."""
+    if jax.tree.structure(grads) != jax.tree.structure(params):
+        # Either may have boxes that the other has not.
+        grads, params = unboxed(grads), unboxed(params)
     if jax.tree.structure(grads) == jax.tree.structure(params):
-        return
-    grads, params = unboxed(grads), unboxed(params)  # either may have boxes that the other has not
-    if jax.tree.structure(grads) == jax.tree.structure(params):
+        pairs = zip(
+            jax.tree_util.tree_leaves_with_path(grads), jax.tree.leaves(params), strict=True
+        )
+        for (path, grad), param in pairs:
+            if not _fits(jnp.shape(grad), jnp.shape(param)):
+                raise ValueError(
+                    f"grads{jax.tree_util.keystr(path)}: expected shape {jnp.shape(param)}, that "
+                    f"of the parameter, found {jnp.shape(grad)}. Differentiate with respect to "
+                    "state.params."
+                )
         return
     paths = [
         {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
@@ -325,3 +378,9 @@ def _check_structure(grads: Any, params: Any) -> None:
         f"grads is not a tree like params: {where}. Expected {jax.tree.structure(params)}, found "
         f"{jax.tree.structure(grads)}. Differentiate with respect to state.params."
     )
+
+
+def _fits(grad: tuple[int, ...], param: tuple[int, ...]) -> bool:
+    """Whether a gradient has the parameter's shape, or is broadcast to it, as it always was."""
+    same = zip(reversed(grad), reversed(param), strict=False)
+    return len(grad) <= len(param) and all(g in (1, p) for g, p in same)

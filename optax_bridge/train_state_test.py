@@ -232,6 +232,35 @@ def test_an_argument_that_nobody_takes_is_a_type_error(tx: Any, given: dict[str,
         state.apply_gradients(grads=jnp.ones((2, 2)), **given)
 
 
+def test_the_ready_fields_can_be_asked_of_train_state_itself():
+    state = optax_bridge.TrainState.create(
+        apply_fn=None,
+        params=PARAMS,
+        tx=optax_bridge.sgd(0.1),
+        batch_stats={"mean": jnp.zeros(2)},
+        rngs={"dropout": jax.random.key(0)},
+    )
+    assert isinstance(state, optax_bridge.FullTrainState)
+    new = state.apply_gradients(grads=PARAMS, batch_stats={"mean": jnp.ones(2)})
+    assert float(new.batch_stats["mean"][0]) == 1.0
+    assert set(new.step_rngs()) == {"dropout"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (optax_bridge.TrainState, {"batch_stat": {}}, r"batch_stat,.*batch_stats, rngs"),
+        (BatchNormState, {"batch_stats": {}, "rngs": {}}, r"BatchNormState.*rngs.*FullTrainState"),
+        (optax_bridge.TrainState, {"tx": legacy_optim.Adam(0.1)}, r"Adam.*from_legacy"),
+        (optax_bridge.TrainState, {"tx": 0.1}, "float"),
+    ],
+    ids=["misspelt", "of a subclass", "legacy", "no transformation"],
+)
+def test_what_create_cannot_take(kind: Any, given: dict[str, Any], message: str):
+    with pytest.raises(TypeError, match=message):
+        kind.create(**{"apply_fn": None, "params": PARAMS, "tx": optax_bridge.sgd(0.1), **given})
+
+
 @pytest.mark.parametrize("name", ["params", "opt_state", "step"])
 def test_what_the_step_sets_cannot_be_replaced_by_it(name: str):
     state = optax_bridge.TrainState.create(
@@ -263,6 +292,8 @@ def test_gradients_of_another_structure_name_the_leaf():
     state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=optax_bridge.sgd(0.1))
     with pytest.raises(ValueError, match=r"\['half'\]"):
         state.apply_gradients(grads={"dense": PARAMS["dense"]})
+    with pytest.raises(ValueError, match=r"grads\['half'\]: expected shape \(4,\).*\(3,\)"):
+        state.apply_gradients(grads=PARAMS | {"half": jnp.ones(3)})
 
 
 def test_a_replicated_optimizer_is_refused_with_the_remedy():

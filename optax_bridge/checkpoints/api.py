@@ -7,21 +7,24 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import legacy_optim
 from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.transfer import compare, on_device, write
+from optax_bridge.checkpoints.transformed import is_transformation
 from optax_bridge.conversion import from_legacy
 from optax_bridge.train_state import TrainState
 
 State = TypeVar("State", bound=TrainState)
+Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
 def convert_state(
     state: Any,
-    optimizer_def: legacy_optim.OptimizerDef | None = None,
+    optimizer_def: Definition | None = None,
     *,
     exact: bool = True,
     part: str | None = None,
@@ -33,7 +36,7 @@ def convert_state(
       state: a TrainState, or nested dicts as `flax.serialization.to_state_dict` makes them
         of an optimizer or of what holds one.
       optimizer_def: the legacy definition. From a state dict it may be None where the state's
-        fields fit one optimizer only.
+        fields fit one optimizer only. Or a transformation, `optax_bridge.adafactor` by axis.
       exact: see `optax_bridge.from_legacy`.
       part: which optimizer of the tree, where there are several: its '/'-joined path.
       allow_nan: let NaN in the optimizer's state through.
@@ -56,7 +59,7 @@ def convert_state(
 def from_legacy_checkpoint(
     cls: type[State],
     path: Path | str,
-    optimizer_def: legacy_optim.OptimizerDef | None,
+    optimizer_def: Definition | None,
     apply_fn: Callable[..., Any] | None,
     *,
     exact: bool,
@@ -74,7 +77,7 @@ def from_legacy_checkpoint(
 
 
 def to_legacy_checkpoint(
-    state: TrainState, path: Path | str, optimizer_def: legacy_optim.OptimizerDef, force: bool
+    state: TrainState, path: Path | str, optimizer_def: Definition, force: bool
 ) -> None:
     """See `TrainState.to_legacy_checkpoint`."""
     path = Path(path)
@@ -101,6 +104,8 @@ def _train_state(
         ),
         tree,
     )
-    tx = from_legacy(converted.definition, converted.exact)
+    tx = converted.definition
+    if not is_transformation(tx):
+        tx = from_legacy(tx, converted.exact)
     step = jnp.asarray(converted.step, jnp.int32)
     return cls.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | fields))

@@ -10,36 +10,15 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 import legacy_optim
 from optax_bridge import TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 
 FILES = Path(__file__).parent / "testdata"
-OPTIMIZERS = {
-    "adabelief": "AdaBelief(1e-2)",
-    "adadelta": "Adadelta(1.0)",
-    "adafactor": "Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=3)",
-    "adagrad": "Adagrad(1e-2)",
-    "adam": "Adam(1e-2)",
-    "adam_bfloat16": "Adam(1e-2)",
-    "adamw": "Adam(1e-2, weight_decay=0.1)",
-    "chunked": "Adam(1e-2)",
-    "focus": 'MultiOptimizer(("*kernel", Momentum(0.1)))',
-    "gradient_descent": "GradientDescent(0.1)",
-    "lamb": "LAMB(1e-2, weight_decay=0.1)",
-    "lars": "LARS(1.0)",
-    "momentum": "Momentum(0.1, beta=0.9)",
-    "multi_optimizer": 'MultiOptimizer(("*kernel", Adam(1e-2)), ("*bias", Momentum(0.1)))',
-    "pre_linen": "Adagrad(1e-2)",
-    "rmsprop": "RMSProp(1e-2)",
-    "rmsprop_centered": "RMSProp(1e-2, centered=True)",
-    "weight_norm": "WeightNorm(Adam(1e-2))",
-}
 STEPS = 5
 
 
@@ -83,7 +62,8 @@ def test_exact_recipe_goes_on_bit_for_bit(name: str) -> None:
     same_bits(optimizer, state.to_legacy(definition).replace(optimizer_def=optimizer.optimizer_def))
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adam_bfloat16"])
+# The bound of an entry is for float32; what bfloat16 does is in the two tests after this one.
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "bfloat16" not in name])
 def test_stock_recipe_stays_within_its_bound(name: str) -> None:
     definition = parse_definition(OPTIMIZERS[name])
     try:
@@ -106,9 +86,35 @@ def test_stock_recipe_stays_within_its_bound(name: str) -> None:
         state = state.apply_gradients(grads=grads)
     pairs = zip(jax.tree.leaves(optimizer.target), jax.tree.leaves(state.params), strict=True)
     for old, new in pairs:
+        if old.size == 0:
+            continue
         # The entry's bound is for 100 steps; nothing wider is granted to these few.
         bound = (claim.ulp or 0.0) * np.spacing(np.abs(old).max().astype(np.float32))
         assert np.abs(np.asarray(old) - np.asarray(new)).max() <= bound
+
+
+def test_stock_adam_in_bfloat16_keeps_the_moments_and_trains_on_otherwise() -> None:
+    """In bfloat16 the legacy `1 - beta2 ** t` rounds to 0 and nothing moves; Optax's does not."""
+    definition = parse_definition(OPTIMIZERS["adam_bfloat16"])
+    optimizer = uninterrupted("adam_bfloat16")
+    state: Any = TrainState.from_legacy_checkpoint(
+        FILES / "adam_bfloat16.msgpack", optimizer_def=definition, exact=False
+    )
+    same_bits(state.to_legacy(definition), optimizer)
+    (grads, *_) = gradients(optimizer.target)
+    after = optimizer.apply_gradient(grads)
+    same_bits(after.target["scale"], optimizer.target["scale"])
+    moved = state.apply_gradients(grads=grads).params["scale"]
+    assert not np.array_equal(moved, optimizer.target["scale"])
+
+
+def test_stock_recipe_that_would_round_the_moments_is_refused() -> None:
+    """Of bfloat16 parameters Optax keeps Adafactor's statistics in bfloat16; they are float32."""
+    definition = parse_definition(OPTIMIZERS["adafactor_bfloat16"])
+    with pytest.raises(CheckpointError, match=r"\['v_row'\].*bfloat16.*exact"):
+        TrainState.from_legacy_checkpoint(
+            FILES / "adafactor_bfloat16.msgpack", optimizer_def=definition, exact=False
+        )
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
@@ -120,8 +126,8 @@ def test_way_there_and_back_gives_the_same_bytes(
     definition = parse_definition(OPTIMIZERS[name])
     source = FILES / f"{name}.msgpack"
     if not exact:
-        if name == "adam_bfloat16":
-            pytest.skip("Optax keeps these moments in another dtype")
+        if name == "adafactor_bfloat16":
+            pytest.skip("refused, as public Optax would round the statistics")
         try:
             from_legacy(definition, exact=False)
         except UnsupportedSetting:
@@ -133,7 +139,7 @@ def test_way_there_and_back_gives_the_same_bytes(
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["adam", "multi_optimizer", "weight_norm", "adafactor"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_orbax_restores_into_a_train_state(name: str, tmp_path: Path) -> None:
     definition = parse_definition(OPTIMIZERS[name])
     source = FILES / f"{name}.msgpack"
@@ -198,6 +204,37 @@ def test_optimizer_within_something_is_found(name: str, part: str | None, optimi
     same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
 
 
+def test_whole_state_that_was_replicated_is_taken_once() -> None:
+    state: Any = WithStats.from_legacy_checkpoint(
+        FILES / "replicated_dataclass.msgpack",
+        optimizer_def=parse_definition(OPTIMIZERS["adafactor"]),
+    )
+    expected: Any = TrainState.from_legacy_checkpoint(
+        FILES / "adafactor.msgpack", optimizer_def=parse_definition(OPTIMIZERS["adafactor"])
+    )
+    same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
+    np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+def test_values_beside_the_optimizer_come_along(msgpack: bool, tmp_path: Path) -> None:
+    """Python's numbers, text, and fields that a TrainState has names of its own for."""
+    definition = parse_definition(OPTIMIZERS["momentum"])
+    source = FILES / "values.msgpack"
+    convert_file(source, tmp_path / "new", definition, msgpack=msgpack)
+    new = read_checkpoint(tmp_path / "new").tree
+    assert (new["legacy_step"], new["epoch"], new["best"], new["done"]) == (70, 3, 0.93, True)
+    assert (new["note"], np.asarray(new["step"])) == ("hello", 4)
+    assert np.asarray(new["legacy_opt_state"]) == 2**40
+    np.testing.assert_array_equal(new["legacy_params"]["old"], np.ones(2))
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    before, after = (read_checkpoint(path).tree for path in (source, tmp_path / "back"))
+    assert set(before) == set(after)
+    same_bits(before["optimizer"], after["optimizer"])
+    for name in set(before) - {"optimizer", "params"}:
+        assert np.asarray(before[name]) == np.asarray(after[name]), name
+
+
 def test_two_optimizers_and_no_name_is_an_error_that_names_both() -> None:
     with pytest.raises(CheckpointError, match=r"generator, discriminator.*--part"):
         TrainState.from_legacy_checkpoint(FILES / "dataclass.msgpack")
@@ -255,22 +292,3 @@ def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
     state: Any = TrainState.from_legacy_checkpoint(FILES / "adam.msgpack", optimizer_def=definition)
     state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
     assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
-
-
-def test_restores_onto_a_mesh() -> None:
-    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
-
-    def sharding(path: Any, leaf: Any) -> NamedSharding:
-        del path
-        split = leaf.ndim == 2 and leaf.shape[0] % 2 == 0
-        return NamedSharding(mesh, P("data") if split else P())
-
-    definition = legacy_optim.Adam(1e-2)
-    state: Any = TrainState.from_legacy_checkpoint(
-        FILES / "adam.msgpack", optimizer_def=definition, sharding=sharding
-    )
-    kernel = state.opt_state.mu["dense"]["kernel"]
-    assert kernel.sharding.spec == P("data")
-    assert kernel.addressable_shards[0].data.shape == (2, 3)
-    whole: Any = TrainState.from_legacy_checkpoint(FILES / "adam.msgpack", optimizer_def=definition)
-    same_bits((state.params, state.opt_state), (whole.params, whole.opt_state))

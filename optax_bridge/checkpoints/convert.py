@@ -16,12 +16,24 @@ from optax_bridge import conversion
 from optax_bridge.checkpoints.definitions import focused, infer_definitions, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.msgpack_format import release
-from optax_bridge.checkpoints.recognise import Part, find_parts, is_array, leaves
+from optax_bridge.checkpoints.recognise import Part, find_parts, is_array, is_train_state, leaves
+from optax_bridge.checkpoints.transformed import (
+    filled,
+    is_transformation,
+    legacy_dict,
+    param_states,
+    state_template,
+)
 
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
 _OTHER_OPTIMIZER = (
     "The state is that of another optimizer, or of one with other settings: give the one that the "
     "checkpoint was written with."
+)
+_BY_AXIS = (
+    "Other settings decide which axes are reduced (min_dim_size_to_factor, factored). Where the "
+    "axes' names did, as in T5X, say so in Python: TrainState.from_legacy_checkpoint(path, "
+    'optimizer_def=optax_bridge.adafactor(..., path_rules={"regex": ("batch", "row", "column")})).'
 )
 
 
@@ -30,7 +42,7 @@ class Converted:
     """A training state without its functions.
 
     Attributes:
-      definition: the legacy definition.
+      definition: the legacy definition, or the transformation that was given in its place.
       exact: whether the state is that of the exact recipe, or of the stock one.
       params: the parameters, nested dicts.
       opt_state: the state of the definition's transformation, in its own NamedTuples.
@@ -38,7 +50,7 @@ class Converted:
       others: what the checkpoint held besides the optimizer, by name.
     """
 
-    definition: legacy_optim.OptimizerDef
+    definition: Any
     exact: bool
     params: Any
     opt_state: Any
@@ -66,6 +78,11 @@ def choose_part(tree: Any, place: Any, name: str | None = None) -> Part:
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
         return fitting[0]
+    if not parts and is_train_state(tree):
+        raise CheckpointError(
+            place, "an optimizer of flax.optim", "a TrainState, which is converted already",
+            "Restore it with Orbax; --to legacy converts it back.",
+        )  # fmt: skip
     if not parts:
         names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
         raise CheckpointError(
@@ -81,7 +98,7 @@ def choose_part(tree: Any, place: Any, name: str | None = None) -> Part:
 
 def convert_tree(
     tree: Any,
-    optimizer_def: legacy_optim.OptimizerDef | None = None,
+    optimizer_def: Any = None,
     *,
     exact: bool = True,
     part: str | None = None,
@@ -92,7 +109,8 @@ def convert_tree(
 
     Args:
       tree: nested dicts as `flax.serialization.to_state_dict` makes them.
-      optimizer_def: the definition that made the state; read from the state's fields if None.
+      optimizer_def: the definition that made the state; read from the state's fields if None. Or a
+        transformation of this package with a state for every parameter: `adafactor` by axis.
       exact: the state of the exact recipe, or of the stock one; see `optax_bridge.from_legacy`.
       part: which optimizer, where there are several: its '/'-joined path.
       allow_nan: whether NaN in the optimizer's state is let through.
@@ -106,10 +124,37 @@ def convert_tree(
       UnsupportedSetting: `exact=False`, and public Optax has no equal.
     """
     chosen = choose_part(tree, place, part)
-    if optimizer_def is not None:
-        optimizer = restore(chosen, optimizer_def, place, allow_nan)
+    if is_transformation(optimizer_def):
+        template = state_template(optimizer_def, chosen.target, place)
+        check_parameters(chosen, place)
+        wanted = param_states(template, chosen.target, place)
+        path = (*chosen.path, "state", "param_states")
+        _check(wanted, chosen.param_states, path, place, template, allow_nan)
+        definition, target = optimizer_def, chosen.target
+        opt_state: Any = filled(template, chosen, place)
     else:
-        optimizer = _inferred(chosen, place, allow_nan)
+        if optimizer_def is not None:
+            optimizer = restore(chosen, optimizer_def, place, allow_nan)
+        else:
+            optimizer = _inferred(chosen, place, allow_nan)
+        definition, target = optimizer.optimizer_def, optimizer.target
+        opt_state = _optax_state(chosen, optimizer, exact, place)
+    others = _without(tree, chosen.path) if chosen.path else {}
+    if chosen.copies is not None and isinstance(others, dict):
+        others = {name: _unreplicated(value, chosen.copies) for name, value in others.items()}
+    step = np.asarray(chosen.step, np.int32)
+    for name in ("step", "global_step"):
+        if name in others and is_array(others[name]) and np.array_equal(others[name], step):
+            others.pop(name)
+    return Converted(
+        definition, exact, target, opt_state, step,
+        others if isinstance(others, dict) else {},
+    )  # fmt: skip
+
+
+def _optax_state(chosen: Part, optimizer: Any, exact: bool, place: Any) -> Any:
+    if not exact:  # some fields change sign or dtype on the way to public Optax
+        optimizer = loaded(optimizer)
     try:
         _, opt_state = conversion.to_optax(optimizer, exact=exact)
     except (ValueError, TypeError) as error:
@@ -119,15 +164,31 @@ def convert_tree(
             f"{place}, {leaf_name(chosen.path)}", f"a state of {_name(optimizer.optimizer_def)}",
             str(error), _OTHER_OPTIMIZER,
         ) from error  # fmt: skip
-    others = _without(tree, chosen.path) if chosen.path else {}
-    step = np.asarray(optimizer.state.step, np.int32)
-    for name in ("step", "global_step"):
-        if name in others and is_array(others[name]) and np.array_equal(others[name], step):
-            others.pop(name)
-    return Converted(
-        optimizer.optimizer_def, exact, optimizer.target, opt_state, step,
-        others if isinstance(others, dict) else {},
+    if not exact:
+        _check_kept(chosen, optimizer, opt_state, place)
+    return opt_state
+
+
+def _check_kept(chosen: Part, optimizer: Any, opt_state: Any, place: Any) -> None:
+    """Checks that public Optax keeps the moments in dtypes that hold them."""
+    definition, step = optimizer.optimizer_def, optimizer.state.step
+    again = jax.eval_shape(
+        lambda target, state: conversion.to_legacy(definition, target, state, step).state,
+        optimizer.target, opt_state,
     )  # fmt: skip
+    after = dict(leaves(serialization.to_state_dict(again.param_states)))
+    for path, leaf in leaves(serialization.to_state_dict(optimizer.state.param_states)):
+        if is_array(leaf) and leaf.size and after[path].dtype != leaf.dtype:
+            raise CheckpointError(
+                f"{place}, {leaf_name((*chosen.path, 'state', 'param_states', *path))}",
+                f"a dtype that public Optax keeps, {after[path].dtype} here", str(leaf.dtype),
+                "Its bits would be lost: convert to the exact recipe (no --stock, exact=True).",
+            )  # fmt: skip
+
+
+def loaded(tree: Any) -> Any:
+    """A tree whose arrays are NumPy's: those of T5X and Orbax are read only now."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if is_array(leaf) else leaf, tree)
 
 
 def restore(
@@ -137,6 +198,28 @@ def restore(
 
     Raises:
       CheckpointError: leaves are missing, too many, or of another shape or dtype.
+    """
+    check_parameters(part, place)
+    found = part.param_states
+    if part.is_grouped:
+        found = ungrouped(part, definition, place)
+    definition = focused(definition, part)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part.target)
+    with _enable_x64() if _is_wide(part.target) else contextlib.nullcontext():
+        template = jax.eval_shape(definition.init_state, shapes).param_states
+    state_path = (*part.path, "state", "param_states")
+    _check(serialization.to_state_dict(template), found, state_path, place, definition, allow_nan)
+    restored = serialization.from_state_dict(template, found)
+    step = np.asarray(part.step, np.int32)
+    state = legacy_optim.OptimizerState(step, restored)
+    return legacy_optim.Optimizer(definition, state, part.target)
+
+
+def check_parameters(part: Part, place: Any) -> None:
+    """Checks that the target has arrays of floating-point numbers only.
+
+    Raises:
+      CheckpointError: it has something else.
     """
     target_path = (*part.path, "target")
     for path, leaf in leaves(part.target):
@@ -148,19 +231,6 @@ def restore(
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
                 "flax.optim never trained such a leaf; take it out of the optimizer's target.",
             )  # fmt: skip
-    found = part.param_states
-    if part.is_grouped:
-        found = ungrouped(part, definition, place)
-    definition = focused(definition, part)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part.target)
-    with _enable_x64() if _is_wide(part.target) else contextlib.nullcontext():
-        template = jax.eval_shape(definition.init_state, shapes).param_states
-    state_path = (*part.path, "state", "param_states")
-    _check(serialization.to_state_dict(template), found, state_path, place, definition, allow_nan)
-    param_states = serialization.from_state_dict(template, found)
-    step = np.asarray(part.step, np.int32)
-    state = legacy_optim.OptimizerState(step, param_states)
-    return legacy_optim.Optimizer(definition, state, part.target)
 
 
 def _enable_x64() -> Any:
@@ -204,7 +274,7 @@ def _check(
     elif found.shape != expected.shape or found.dtype != expected.dtype:
         raise CheckpointError(
             where, f"{expected.dtype}{list(expected.shape)} ({_name(definition)})", _kind(found),
-            _OTHER_OPTIMIZER,
+            _BY_AXIS if path[-1] in ("v_row", "v_col", "v") else _OTHER_OPTIMIZER,
         )  # fmt: skip
     elif not allow_nan and _has_nan(found):
         raise CheckpointError(
@@ -228,6 +298,16 @@ def _name(definition: Any) -> str:
     return type(definition).__name__
 
 
+def _unreplicated(tree: Any, copies: int) -> Any:
+    """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
+    arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
+    if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
+        return tree
+    if any(len({row.tobytes() for row in np.asarray(leaf)}) > 1 for leaf in arrays):
+        return tree  # each device has its own: random keys, batch statistics
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
+
+
 def _without(tree: Any, path: tuple[str, ...]) -> Any:
     """The tree without what stands at the path, as dicts."""
     if isinstance(tree, list | tuple):
@@ -237,20 +317,21 @@ def _without(tree: Any, path: tuple[str, ...]) -> Any:
     return rest | ({path[0]: below} if below else {})
 
 
-def legacy_tree(
-    params: Any, opt_state: Any, step: Any, definition: legacy_optim.OptimizerDef
-) -> dict[str, Any]:
+def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict[str, Any]:
     """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
 
     Args:
       params: the parameters.
       opt_state: the state of the exact or of the stock recipe.
       step: steps taken.
-      definition: the definition that the state's transformation corresponds to.
+      definition: the definition that the state's transformation corresponds to, or the
+        transformation itself; see `convert_tree`.
 
     Raises:
       CheckpointError: the state is not that of the definition's transformation.
     """
+    if is_transformation(definition):
+        return legacy_dict(opt_state, params, step)
     try:
         optimizer = conversion.to_legacy(definition, params, opt_state, step)
     except (ValueError, TypeError, AttributeError) as error:
@@ -261,8 +342,10 @@ def legacy_tree(
     return serialization.to_state_dict(optimizer)
 
 
-def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[Any]:
-    """Optimizer states without data that may belong to a definition: exact, then stock."""
+def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[tuple[bool, Any]]:
+    """Optimizer states without data that may belong to a definition: exact (True), then stock."""
+    if is_transformation(definition):
+        return [(True, state_template(definition, params, "opt_state"))]
     templates = []
     for exact in (True, False):
         try:
@@ -270,5 +353,5 @@ def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[
         except ValueError:
             continue
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        templates.append(jax.eval_shape(tx.init, shapes))
+        templates.append((exact, jax.eval_shape(tx.init, shapes)))
     return templates

@@ -3,13 +3,24 @@
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from optax_bridge.checkpoints.errors import CheckpointError
+
+fcntl: Any = None
+with contextlib.suppress(ImportError):  # not on Windows, where nothing is cleaned up then
+    import fcntl
+
+# How long threads may go on after a failure, and how often in a row the folder must be gone.
+_SECONDS_TO_FINISH, _SECONDS_BETWEEN_LOOKS, _LOOKS = 10, 0.05, 5
+_SECONDS_TO_START = 60
 
 
 @contextlib.contextmanager
@@ -22,28 +33,72 @@ def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
 
     Yields:
       The path to write a file or a folder to. After an error it is removed; after a kill it stays
-      behind as `.NAME.XXXXXXXX.part` and can be deleted.
+      behind as `.NAME.XXXXXXXX.part` until the next call for the same destination.
 
     Raises:
       CheckpointError: the destination exists, and `force` is not set, or its folder does not exist.
     """
     _check(destination, force)
     # A folder of its own: Orbax has temporary folders beside what it writes.
+    _remove_abandoned(destination)
     folder = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}.part")
     folder.mkdir()
     part = folder / destination.name
     try:
-        yield part
-        _synced(part)
-        if not force or not os.path.lexists(destination):
-            _move_to_free(part, destination)
-        elif part.is_file() and not destination.is_dir():
-            os.replace(part, destination)
-        else:
-            _exchange(part, destination)
-        _sync_folder(destination.parent)
-    finally:
+        with _claimed(folder):
+            yield part
+            _synced(part)
+            if not force or not os.path.lexists(destination):
+                _move_to_free(part, destination)
+            elif part.is_file() and not destination.is_dir():
+                os.replace(part, destination)
+            else:
+                _exchange(part, destination)
+            _sync_folder(destination.parent)
+    except BaseException:
+        _remove_for_good(folder)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_for_good(folder: Path) -> None:
+    """Removes a folder into which threads of Orbax may still write after it failed."""
+    until, gone = time.monotonic() + _SECONDS_TO_FINISH, 0
+    while gone < _LOOKS and time.monotonic() < until:
+        gone = 0 if os.path.lexists(folder) else gone + 1
         shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[bool]:
+    """Locks a folder as long as this process lives; gives whether nobody else has."""
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # somebody else has it, or the file system knows no locks
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(destination: Path) -> None:
+    """Removes what runs for the same destination left behind when they were killed."""
+    pattern = re.compile(rf"\.{re.escape(destination.name)}\.[0-9a-f]{{8}}\.part")
+    for path in destination.parent.iterdir():
+        if not pattern.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            continue
+        # Somebody who is just starting has a folder that is empty and not locked yet.
+        with contextlib.suppress(OSError), _claimed(path) as is_ours:
+            is_old = time.time() - path.stat().st_mtime > _SECONDS_TO_START
+            if is_ours and (is_old or any(path.iterdir())):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _check(destination: Path, force: bool) -> None:

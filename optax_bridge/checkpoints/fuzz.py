@@ -1,26 +1,74 @@
-"""Throws damaged files at the readers: `python -m optax_bridge.checkpoints.fuzz --count 100000`."""
+"""Throws damaged files at the readers: `python -m optax_bridge.checkpoints.fuzz --count 100000`.
+
+Every input has a number, and with the seed it says what the damage is: `--format t5x --seed 1
+--start 4711 --count 1` repeats one.
+"""
 
 import argparse
+import re
 import resource
+import shutil
+import signal
+import tempfile
 import time
-import tracemalloc
+import zipfile
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax
+import msgpack
 import numpy as np
+from flax import serialization
 
-from optax_bridge.checkpoints.convert import convert_tree
+from optax_bridge.checkpoints.convert import convert_tree, loaded
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.msgpack_format import decode
+from optax_bridge.checkpoints.orbax_write import write_orbax
+from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
+from optax_bridge.checkpoints.transfer import back
 from optax_bridge.correspondence import UnsupportedSetting
 
 FILES = Path(__file__).parent / "testdata"
-_ADAM = parse_definition("Adam(learning_rate=1e-2)")
+ADAM = parse_definition("Adam(learning_rate=1e-2)")
+ADAFACTOR = parse_definition("Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=3)")
+SLOW = 20  # seconds after which an input counts as one that hangs
+
+# What stands for a number, a name or a path in the words of a hostile file.
+_NUMBERS = [b"-1", b"0", b"1e999", b"null", b"[]", b"{}", b'"x"', b"1" + b"0" * 30, b"1.5",
+            b"4611686018427387904", b"1099511627776", b"[[[[[[[[]]]]]]]]"]  # fmt: skip
+_VALUES: list[Any] = [
+    *(-1, 0, 2**40, 2**63, None, True, 1.5, "", "..", "/etc", "../../etc", "x" * 5000, "a\0b"),
+    *([], [0], [-1], [2**40], [2**62, 2**62], [1] * 40, ["3"], {}, {"0": 3}, [[3]], b"\xff"),
+    *({"id": "pickle"}, {"id": "gzip", "level": 99}, {"id": "blosc"}, "file:///etc/", "zarr3"),
+]
+
+Files = dict[str, Any]  # bytes by relative path; a Path is a link to it, None an empty folder
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of checkpoint.
+
+    Attributes:
+      bases: the files of undamaged ones.
+      read: reads what lies at a path, converts it and loads every array.
+    """
+
+    bases: list[Files]
+    read: Callable[[Path], Any]
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     """A file with one kind of damage: flipped bits, changed bytes, cut, doubled or moved pieces."""
+    if not data:
+        return rng.bytes(int(rng.integers(1, 100)))
     changed = bytearray(data)
     kind = rng.integers(6)
     places = rng.integers(len(data), size=int(rng.integers(1, 9)))
@@ -43,10 +91,85 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def survives(data: bytes) -> str:
-    """Reads and converts: "read", "refused" with a CheckpointError, or the name of what escaped."""
+def damaged(files: Files, rng: np.random.Generator) -> Files:
+    """A folder with one kind of damage to one of its files."""
+    files = dict(files)
+    names = sorted(files)
+    # Index and metadata say what the rest is to be: half of the damage goes there.
+    words = [n for n in names if Path(n).name in ("checkpoint", ".zarray", "_METADATA")]
+    name = str(rng.choice(words if rng.random() < 0.5 and words else names))
+    kind = rng.integers(12)
+    if kind < 3:
+        files[name] = mutated(files[name], rng)
+    elif kind < 6:
+        files[name] = reworded(files[name], rng)
+    elif kind == 6:
+        del files[name]
+    elif kind == 7:  # a whole folder, or all that starts alike
+        start = name[: int(rng.integers(1, len(name) + 1))]
+        files = {n: data for n, data in files.items() if not n.startswith(start)}
+    elif kind == 8:
+        files[name] = b"" if rng.random() < 0.5 else None
+    elif kind == 9:
+        files[name] = Path("/etc/passwd" if rng.random() < 0.5 else "/dev/zero")
+    elif kind == 10:
+        files[str(Path(name).with_name(str(rng.choice(["x", ".zarray", "0.0", "d"]))))] = rng.bytes(
+            100
+        )
+    else:
+        other = str(rng.choice(names))
+        files[name], files[other] = files[other], files[name]
+    return files
+
+
+def reworded(data: Any, rng: np.random.Generator) -> Any:
+    """A file in which a number is another one, or a msgpack index with another value in it."""
+    if not isinstance(data, bytes):
+        return data
+    if data[:1] != b"{":
+        try:
+            tree = msgpack.unpackb(data, strict_map_key=False)
+        except ValueError:
+            return mutated(data, rng)
+        places = list(_places(tree))
+        holder, key = places[int(rng.integers(len(places)))] if places else ({}, "")
+        holder[key] = _VALUES[int(rng.integers(len(_VALUES)))]
+        return msgpack.packb(tree)
+    numbers = list(re.finditer(rb"\d+|null|true|\"[^\"]*\"", data))
+    spot = numbers[int(rng.integers(len(numbers)))] if numbers else re.match(b"", data)
+    assert spot is not None
+    return data[: spot.start()] + _NUMBERS[int(rng.integers(len(_NUMBERS)))] + data[spot.end() :]
+
+
+def _places(tree: Any) -> Any:
+    """Each container with each of its keys."""
+    if not isinstance(tree, dict | list):
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield tree, key
+        yield from _places(value)
+
+
+def write(folder: Path, files: Files) -> None:
+    """Puts files where they belong."""
+    for name, data in files.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if data is None:
+                path.mkdir(exist_ok=True)
+            elif isinstance(data, Path):
+                path.symlink_to(data)
+            else:
+                path.write_bytes(data)
+        except OSError:  # a file where another one needs a folder
+            continue
+
+
+def outcome(read: Callable[[], Any]) -> str:
+    """What came of it: "read", "refused" with a clear error, or the name of what escaped."""
     try:
-        convert_tree(decode(data), _ADAM, allow_nan=True)
+        read()
     except (CheckpointError, UnsupportedSetting):
         return "refused"
     except Exception as error:
@@ -54,32 +177,146 @@ def survives(data: bytes) -> str:
     return "read"
 
 
+def survives(data: bytes) -> str:
+    """The outcome of reading and converting a msgpack file."""
+    return outcome(lambda: convert_tree(decode(data), ADAM, allow_nan=True))
+
+
+def survives_folder(kind: str, number: int, seed: int = 0) -> str:
+    """The outcome of one input: the base, the damage and the place of it follow from the number."""
+    found = formats()[kind]
+    rng = np.random.default_rng([seed, number])
+    base = found.bases[number % len(found.bases)]
+    name = next(iter(base))
+    folder = Path(tempfile.mkdtemp(prefix="fuzz"))
+    try:
+        if kind in ("msgpack", "npz"):
+            data = mutated(base[name], rng) if rng.random() < 0.5 else _rezipped(base[name], rng)
+            files: Files = {name: data}
+        else:
+            files = damaged(base, rng)
+        write(folder / "checkpoint_1", files)
+        path = folder / "checkpoint_1" / (name if kind in ("msgpack", "npz") else "")
+        return outcome(lambda: found.read(path))
+    finally:
+        shutil.rmtree(folder)
+
+
+def _rezipped(data: bytes, rng: np.random.Generator) -> bytes:
+    """An npz file, whole as a zip, whose members are damaged."""
+    import io
+
+    if not data.startswith(b"PK"):
+        return reworded(data, rng)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = str(rng.choice(sorted(members)))
+    header = members[name][:128]
+    number = re.search(rb"\d+(?=[,)])", header[10:])
+    if rng.random() < 0.5 and number is not None:
+        new = _NUMBERS[int(rng.integers(len(_NUMBERS)))]
+        header = header[: 10 + number.start()] + new + header[10 + number.end() :]
+        members[name] = header[:127].ljust(127) + b"\n" + members[name][128:]
+    else:
+        members[name] = mutated(members[name], rng)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in members.items():
+            archive.writestr(member + ("/x" if rng.random() < 0.01 else ""), content)
+    return file.getvalue()
+
+
+def formats() -> dict[str, Format]:
+    """Every format with its undamaged files; made once."""
+    if not _FORMATS:
+        with tempfile.TemporaryDirectory() as folder:
+            _FORMATS.update(_made(Path(folder)))
+    return _FORMATS
+
+
+_FORMATS: dict[str, Format] = {}
+
+
+def _made(folder: Path) -> dict[str, Format]:
+    trees = {
+        name: serialization.msgpack_restore((FILES / f"{name}.msgpack").read_bytes())
+        for name in ("adam", "adafactor", "adam_bfloat16")
+    }
+    for number, store in enumerate(STORES):
+        write_t5x(folder / "t5x" / f"{number}" / "checkpoint_1", trees["adafactor"], store=store)
+    write_t5x(folder / "t5x" / "5" / "checkpoint_1", trees["adafactor"], key="_optimizer")
+    write_t5x(folder / "t5x" / "6" / "checkpoint_1", trees["adam_bfloat16"], version=2)
+    write_t5x(folder / "t5x" / "7" / "checkpoint_1", trees["adam"], with_metadata=False)
+    state = convert_tree(trees["adam"], ADAM).tree()
+    (folder / "orbax").mkdir()
+    write_orbax(folder / "orbax" / "plain", jax.tree.map(jax.numpy.asarray, state))
+    write_orbax(folder / "orbax" / "zarr3", state | {"empty": np.zeros((0, 3)), "note": "text"})
+    for number, compressed in enumerate((np.savez, np.savez_compressed)):
+        (folder / "npz").mkdir(exist_ok=True)
+        named: Any = {"/".join(p): leaf for p, leaf in leaves({"opt": trees["adam"]})}
+        compressed(folder / "npz" / f"{number}.npz", **named)
+
+    def read_t5x(path: Path) -> Any:
+        read = read_checkpoint(path)
+        is_adam = "grad_ema" in str(read.tree)
+        return loaded(convert_tree(read.tree, ADAM if is_adam else ADAFACTOR, allow_nan=True))
+
+    def read_any(path: Path) -> Any:
+        definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
+        return loaded(convert_tree(read_checkpoint(path).tree, definition, allow_nan=True).tree())
+
+    t5x = [_files(path / "checkpoint_1") for path in sorted((folder / "t5x").iterdir())]
+    orbax = [_files(path) for path in sorted((folder / "orbax").iterdir())]
+    npz = [{"model.npz": path.read_bytes()} for path in sorted((folder / "npz").iterdir())]
+    flax = [{name: (FILES / f"{name}.msgpack").read_bytes()} for name in OPTIMIZERS]
+    return {
+        "msgpack": Format(flax, read_any),
+        "npz": Format(npz, read_any),
+        "t5x": Format(t5x, read_t5x),
+        "orbax": Format(orbax, lambda path: loaded(back(read_checkpoint(path), ADAM))),
+    }
+
+
+def _files(folder: Path) -> Files:
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def _alarm(number: int, frame: Any) -> None:
+    raise TimeoutError(f"more than {SLOW} seconds")
+
+
 def main() -> None:
     """Runs the fuzzer and prints its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", choices=["msgpack", "npz", "t5x", "orbax"], default="msgpack")
     arguments = parser.parse_args()
-    rng = np.random.default_rng(arguments.seed)
-    files = [path.read_bytes() for path in sorted(FILES.glob("*.msgpack"))]
+    signal.signal(signal.SIGALRM, _alarm)
+    formats()
+    survives_folder(arguments.format, arguments.start, arguments.seed)
     outcomes: Counter[str] = Counter()
     slowest, started = 0.0, time.perf_counter()
-    for number in range(arguments.count):
-        data = mutated(files[number % len(files)], rng)
+    before_all = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    for number in range(arguments.start, arguments.start + arguments.count):
         before = time.perf_counter()
-        outcomes[survives(data)] += 1
+        signal.alarm(SLOW)
+        result = survives_folder(arguments.format, number, arguments.seed)
+        signal.alarm(0)
+        if result not in ("read", "refused"):
+            print(f"input {number}: {result}", flush=True)
+            result = "escaped"
+        outcomes[result] += 1
         slowest = max(slowest, time.perf_counter() - before)
     seconds = time.perf_counter() - started
-    tracemalloc.start()
-    for number in range(1000):
-        survives(mutated(files[number % len(files)], rng))
-    traced = tracemalloc.get_traced_memory()[1]
-    for outcome, count in outcomes.most_common():
-        print(f"{count:8} {outcome}")
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    counts = ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
     print(
-        f"{arguments.count} inputs in {seconds:.0f} s, the slowest {slowest * 1e3:.0f} ms, peak "
-        f"{resident:.0f} MiB resident, {traced / 2**20:.1f} MiB allocated by Python"
+        f"{arguments.format}, seed {arguments.seed}: {arguments.count} inputs in {seconds:.0f} s: "
+        f"{counts}; the slowest {slowest * 1e3:.0f} ms; peak {resident:.0f} MiB resident, "
+        f"{before_all:.0f} before"
     )
 
 

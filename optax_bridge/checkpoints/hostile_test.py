@@ -1,6 +1,8 @@
 """Damaged and hostile files: one kind of error, and never anything from inside a library."""
 
 import io
+import json
+import os
 import pickle
 import struct
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from hypothesis import given, settings
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from optax_bridge.checkpoints import CheckpointError, read_checkpoint
 from optax_bridge.checkpoints.convert import convert_tree
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.fuzz import mutated, survives
+from optax_bridge.checkpoints.fuzz import formats, mutated, survives, survives_folder, write
 from optax_bridge.checkpoints.msgpack_format import decode
 from optax_bridge.checkpoints.msgpack_write import write_msgpack
 
@@ -28,7 +31,7 @@ def nested(depth: int) -> bytes:
     return b"\x81\xa1a" * depth + b"\x01"
 
 
-def array(shape: Any, dtype: str, data: bytes) -> Any:
+def array(shape: Any, dtype: Any, data: bytes) -> Any:
     return msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb((shape, dtype, data)))})
 
 
@@ -58,6 +61,10 @@ DAMAGED = {
     "pickle": pickle.dumps({"target": 1}),
     "zip_without_end": b"PK\x03\x04" + b"\0" * 100,
     "zip_empty": b"PK\x05\x06" + b"\0" * 18,
+    # What the fuzzer found first, with seed 0: a list is no key, and has no hash to look up.
+    "dtype_is_a_list": array((1,), ["float32"], b"1234"),
+    "name_is_a_list": b"\x81\x91\x01\x02",
+    "name_is_an_array": b"\x81\xc7\x03\x01\x90\xa0\xc4\x02",
     "chunks_missing": msgpack.packb({"x": {"__msgpack_chunked_array__": True, "shape": {"0": 4}}}),
 }
 
@@ -185,6 +192,86 @@ def test_mutated_file_is_read_or_refused(path: Path) -> None:
         assert survives(mutated(data, rng)) in ("read", "refused")
 
 
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize(
+    ("kind", "count"), [("msgpack", 50), ("npz", 60), ("t5x", 25), ("orbax", 20)]
+)
+def test_damaged_checkpoint_is_read_or_refused(kind: str, count: int, number: int) -> None:
+    for damage in range(number * count, (number + 1) * count):
+        assert survives_folder(kind, damage) in ("read", "refused"), damage
+
+
+@pytest.mark.parametrize("kind", ["msgpack", "npz", "t5x", "orbax"])
+def test_what_the_fuzzer_damages_is_whole_before(kind: str, tmp_path: Path) -> None:
+    for number, base in enumerate(formats()[kind].bases):
+        folder = tmp_path / str(number) / "checkpoint_1"
+        write(folder, base)
+        is_file = kind in ("msgpack", "npz")
+        formats()[kind].read(folder / next(iter(base)) if is_file else folder)
+
+
+def orbax(folder: Path, change: Any = None, ocdbt: bool = True) -> Path:
+    """An Orbax checkpoint of two arrays, whose metadata are changed."""
+    tree = {"params": {"w": np.ones((3, 4), np.float32)}, "step": np.int32(3)}
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=ocdbt)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(folder, args=ocp.args.PyTreeSave(tree))  # pyright: ignore[reportCallIssue]
+    if change is not None:
+        metadata = json.loads((folder / "_METADATA").read_text())
+        change(metadata["tree_metadata"]["('params', 'w')"])
+        (folder / "_METADATA").write_text(json.dumps(metadata))
+    return folder
+
+
+@pytest.mark.parametrize("ocdbt", [True, False], ids=["one_store", "folders"])
+def test_both_layouts_of_orbax_are_read(ocdbt: bool, tmp_path: Path) -> None:
+    tree = read_checkpoint(orbax(tmp_path / "new", ocdbt=ocdbt)).tree
+    np.testing.assert_array_equal(tree["params"]["w"], np.ones((3, 4), np.float32))
+
+
+BAD_LEAVES = {
+    "upwards": _set("key_metadata", value=[{"key": "../outside", "key_type": 2}]),
+    "upwards_by_dots": _set("key_metadata", value=[{"key": "..", "key_type": 2}]),
+    "absolute": _set("key_metadata", value=[{"key": "/etc", "key_type": 2}]),
+    "no_names": _set("key_metadata", value=[]),
+    "names_of_another_kind": _set("key_metadata", value=7),
+    "missing": _set("key_metadata", value=[{"key": "x", "key_type": 2}]),
+    "another_kind": _set("value_metadata", "value_type", value="pickle"),
+    "no_kind": _set("value_metadata", value=None),
+    "deep": _set("key_metadata", value=[{"key": "a", "key_type": 2}] * 1000),
+}
+
+
+@pytest.mark.parametrize("ocdbt", [True, False], ids=["one_store", "folders"])
+@pytest.mark.parametrize("name", BAD_LEAVES)
+def test_bad_leaf_of_orbax_is_a_clear_error(name: str, ocdbt: bool, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    with pytest.raises(CheckpointError):
+        read_checkpoint(orbax(tmp_path / "new", BAD_LEAVES[name], ocdbt))
+
+
+@pytest.mark.parametrize("damage", ["link", "device", "deep_json", "no_json", "huge_shape", "gap"])
+def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> None:
+    folder = orbax(tmp_path / "new", ocdbt=False)
+    if damage == "link":
+        (folder / "params.w" / "0.0").rename(tmp_path / "moved")
+        (folder / "params.w" / "0.0").symlink_to(tmp_path / "moved")
+    elif damage == "device":
+        os.mkfifo(folder / "pipe")
+    elif damage == "deep_json":
+        (folder / "_METADATA").write_text("[" * 100_000)
+    elif damage == "no_json":
+        (folder / "_METADATA").write_bytes(b"\xff\xfe")
+    elif damage == "huge_shape":
+        path = folder / "params.w" / ".zarray"
+        path.write_text(path.read_text().replace("[3,4]", f"[3,{2**40}]", 1).replace(
+            '"shape":[3,4]', f'"shape":[3,{2**40}]'))  # fmt: skip
+    else:
+        (folder / "params.w" / "0.0").unlink()
+    with pytest.raises(CheckpointError):
+        np.asarray(read_checkpoint(folder).tree["params"]["w"])
+
+
 def npz_header(shape: str) -> bytes:
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     text = text.ljust(117) + b"\n"
@@ -207,6 +294,27 @@ def objects() -> bytes:
     return file.getvalue()
 
 
+def bomb(size: int) -> bytes:
+    """A zip whose only member says that it is of this size when unpacked."""
+    data = zipped({"x.npy": npz_header("(1,)") + b"1234"})
+    at = data.index(b"PK\x01\x02") + 24
+    return data[:at] + struct.pack("<I", min(size, 2**32 - 2)) + data[at + 4 :]
+
+
+def overlapping() -> bytes:
+    """A zip with a thousand names for the same member: a small file that unpacks to a large one."""
+    content = np.random.default_rng(0).bytes(4 * 4096)
+    data = zipped({"x.npy": npz_header("(4096,)") + content})
+    start = data.index(b"PK\x01\x02")
+    end = data.index(b"PK\x05\x06")
+    entry, tail = data[start:end], data[end:]
+    entries = b"".join(
+        entry.replace(b"x.npy", f"{chr(97 + i % 26)}.npy".encode()) for i in range(1000)
+    )
+    tail = tail[:8] + struct.pack("<HHII", 1000, 1000, len(entries), start) + tail[20:]
+    return data[:start] + entries + tail
+
+
 NPZ = {
     "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
     "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),
@@ -216,6 +324,10 @@ NPZ = {
         {"a.npy": npz_header("(1,)") + b"1234", "a/b.npy": npz_header("(1,)") + b"1234"}
     ),
     "cut_short": zipped({"x.npy": npz_header("(1,)") + b"1234"})[:-5],
+    "header_of_brackets": zipped({"x.npy": npz_header("(" * 80)}),
+    "header_of_4_GiB": zipped({"x.npy": b"\x93NUMPY\x02\x00" + b"\xff" * 4}),
+    "promises_more_than_it_can_hold": bomb(2**40),
+    "members_in_one_place": overlapping(),
 }
 
 

@@ -1,15 +1,17 @@
 """`optax-bridge inspect`: what is in a checkpoint."""
 
 from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
-from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import (
     Part,
     candidates,
@@ -23,17 +25,17 @@ from optax_bridge.checkpoints.recognise import (
 FOUND, FAILED = 0, 1
 
 
-def run(path: Path, console: Console | None = None) -> int:
+def run(path: Path, json: bool = False) -> int:
     """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes.
 
     Args:
       path: the checkpoint.
-      console: where to print; standard output if None.
+      json: print it as JSON.
 
     Returns:
       0, or 1 if it cannot be read.
     """
-    console = console or Console(soft_wrap=True)
+    console = Console(soft_wrap=True)
     try:
         read = read_checkpoint(path)
         parts = find_parts(read.tree, read.path)
@@ -41,6 +43,9 @@ def run(path: Path, console: Console | None = None) -> int:
     except CheckpointError as error:
         Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
         return FAILED
+    if json:
+        print(dumps(_facts(read, parts)))
+        return FOUND
     arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
     console.print(
@@ -49,12 +54,42 @@ def run(path: Path, console: Console | None = None) -> int:
     )  # fmt: skip
     for line in lines:
         console.print(line, markup=False, highlight=False)
-    if not parts and not is_train_state(read.tree):
+    if is_train_state(read.tree):
+        console.print(f"step {_step(read)}", markup=False, highlight=False)
+    elif not parts:
         console.print("no optimizer in it: parameters or other data only", highlight=False)
     tree = Tree(escape(read.path.name))
     _grow(tree, read.tree)
     console.print(tree, highlight=False)
     return FOUND
+
+
+def _step(read: Read) -> Any:
+    step = read.tree["step"]
+    return np.asarray(step).tolist() if is_array(step) else shown(step)
+
+
+def _facts(read: Read, parts: list[Part]) -> dict[str, Any]:
+    optimizers = [
+        {
+            "part": part.name, "candidates": candidates(part, read.path), "step": part.step,
+            "copies": part.copies,
+        }
+        for part in parts
+    ]  # fmt: skip
+    found = [
+        {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
+        for path, leaf in leaves(read.tree)
+    ]
+    step = {"step": _step(read)} if is_train_state(read.tree) else {}
+    return {
+        "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
+        "leaves": found,
+    }  # fmt: skip
+
+
+def _array_facts(leaf: Any) -> dict[str, Any]:
+    return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 
 def _described(part: Part, place: Path) -> str:

@@ -15,6 +15,11 @@ from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name,
 _MAX_MEMBERS = 1_000_000
 # DEFLATE cannot pack tighter than this, so a larger promise is a lie.
 _MAX_RATIO = 1032
+# What NumPy's parser raises; the last two for a header of brackets only.
+_BAD_HEADER = (
+    *(ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError),
+    *(RecursionError, MemoryError),
+)
 
 
 def read_npz(path: Path) -> Any:
@@ -36,6 +41,10 @@ def read_npz(path: Path) -> Any:
             infos = archive.infolist()
             if not 0 < len(infos) <= _MAX_MEMBERS:
                 raise CheckpointError(path, "arrays by name", f"{len(infos)} of them", DAMAGED)
+            if sum(info.compress_size for info in infos) > path.stat().st_size:
+                raise CheckpointError(
+                    path, "members side by side", "more of them than the file has bytes", DAMAGED
+                )
             for info in infos:
                 names = tuple(info.filename.removesuffix(".npy").split("/"))
                 _put(tree, names, _array(archive, info, path, names), path)
@@ -63,7 +72,7 @@ def _array(
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, fortran, dtype = read(file)
-        except (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError) as error:
+        except _BAD_HEADER as error:
             raise CheckpointError(
                 where, "an array of NumPy's format", shown(str(error)), DAMAGED
             ) from None

@@ -8,6 +8,7 @@ from typing import Any
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.msgpack_format import read_msgpack
 from optax_bridge.checkpoints.npz import read_npz
+from optax_bridge.checkpoints.orbax_read import read_orbax
 from optax_bridge.checkpoints.recognise import is_train_state
 from optax_bridge.checkpoints.t5x import INDEX, is_t5x, read_t5x
 
@@ -26,19 +27,20 @@ class Read:
       path: the file or folder itself, the latest of a step-numbered folder.
       format: one of `Flax msgpack`, `npz`, `T5X`, `Orbax`.
       tree: nested dicts; arrays, or objects with `shape`, `dtype` and `__array__`, at the leaves.
+      version: of T5X's layout.
     """
 
     path: Path
     format: str
     tree: Any
+    version: int | None = None
 
     @property
     def description(self) -> str:
         """Format and content in words."""
         if self.format != T5X and is_train_state(self.tree):
             return f"{self.format}, a TrainState"
-        version = f", version {self.tree['version']}" if self.format == T5X else ""
-        return self.format + version
+        return self.format + (f", version {self.version}" if self.version is not None else "")
 
 
 def read_checkpoint(path: Path | str) -> Read:
@@ -59,7 +61,7 @@ def read_checkpoint(path: Path | str) -> Read:
     if not path.is_file():
         raise CheckpointError(path, "a file or a folder", "neither", "Check the path.")
     if path.name == INDEX and (path.parent / INDEX).is_file() and _is_index(path):
-        return Read(path.parent, T5X, read_t5x(path.parent))
+        return Read(path.parent, T5X, *read_t5x(path.parent))
     return _read_file(path)
 
 
@@ -69,11 +71,9 @@ def _is_index(path: Path) -> bool:
 
 def _read_folder(path: Path) -> Read:
     if (path / "_METADATA").is_file() or (path / "_CHECKPOINT_METADATA").is_file():
-        from optax_bridge.checkpoints.orbax_format import read_orbax
-
         return Read(path, ORBAX, read_orbax(path))
     if (path / INDEX).is_file() and _is_index(path / INDEX):
-        return Read(path, T5X, read_t5x(path))
+        return Read(path, T5X, *read_t5x(path))
     return read_checkpoint(latest(path))
 
 
@@ -116,9 +116,13 @@ def _read_file(path: Path) -> Read:
             "Pickles run code when they are loaded, so they never are. Save it with "
             "flax.serialization.to_bytes in the program that wrote it.",
         )  # fmt: skip
+    # Maps and lists; anything else is a number or a text that other bytes would follow.
+    if head and not (0x80 <= head[0] <= 0x9F or 0xDC <= head[0] <= 0xDF):
+        raise CheckpointError(
+            path, "a checkpoint of a known format", f"a file that starts with {shown(head)}",
+            "Flax msgpack, npz, T5X and Orbax checkpoints are read; unpack it if it is packed.",
+        )  # fmt: skip
     tree = read_msgpack(path)
-    if is_t5x(tree):
-        return Read(path.parent, T5X, read_t5x(path.parent))
     if not isinstance(tree, dict | list):
         raise CheckpointError(
             path, "a checkpoint: a tree of names and arrays", shown(tree),

@@ -94,13 +94,22 @@ def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
             f"{[step for step, _ in found]}", "The groups were not trained together: convert each.",
         )  # fmt: skip
     step, copies = found[0]
-    target = tree["target"]
-    param_states = [state["param_states"] for state in states]
+    target = _as_dicts(tree["target"])
+    param_states = [_as_dicts(state["param_states"]) for state in states]
     if copies is not None:
         target = _first(target, copies, (*path, "target"), place)
         param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
     is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
     yield Part(path, target, param_states if is_list else param_states[0], step, copies)
+
+
+def _as_dicts(tree: Any) -> Any:
+    """A tree without lists, as `flax.serialization.to_state_dict` makes it."""
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if isinstance(tree, Mapping):
+        return {name: _as_dicts(value) for name, value in tree.items()}
+    return tree
 
 
 def _states(state: Any) -> list[Mapping[str, Any]] | None:
@@ -160,8 +169,6 @@ def rows(part: Part, place: Any = "checkpoint") -> list[tuple[Names, Any, Any]]:
 
 def _rows(target: Any, state: Any, path: Names, part: Part, place: Any) -> Iterator[Any]:
     where = f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
-    if isinstance(target, list | tuple):
-        target = {str(index): value for index, value in enumerate(target)}
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
             raise CheckpointError(
@@ -170,8 +177,6 @@ def _rows(target: Any, state: Any, path: Names, part: Part, place: Any) -> Itera
             )  # fmt: skip
         yield path, target, state
         return
-    if isinstance(state, list | tuple):
-        state = {str(index): value for index, value in enumerate(state)}
     if state is None:
         state = dict.fromkeys(target)
     if not isinstance(state, Mapping) or set(state) != set(target):

@@ -11,51 +11,31 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.lazy import LazyArray
 from optax_bridge.checkpoints.msgpack_format import read_msgpack
 
 INDEX = "checkpoint"
+_COMPRESSORS = ("gzip", "zlib", None)
 _MAX_RATIO = 1032  # of DEFLATE
 _PLACEHOLDER = "PLACEHOLDER://"
 
 
 @dataclass(frozen=True)
-class ZarrLeaf:
-    """An array that lies beside the index, and is read when it is asked for.
+class ZarrArray(LazyArray):
+    """An array that lies beside the index.
 
     Attributes:
       folder: its own folder.
-      place: how errors call it.
-      shape: its shape.
-      stored: dtype in the file.
-      dtype: dtype of the array: bfloat16 where version 2 stored its bits as uint16.
+      stored: dtype in the file; version 2 stored the bits of bfloat16 as uint16.
       metadata: chunks, compressor and the like, as zarr has them.
     """
 
     folder: Path
-    place: str
-    shape: tuple[int, ...]
     stored: np.dtype
-    dtype: np.dtype
     metadata: Mapping[str, Any]
 
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def read(self) -> np.ndarray:
         """Reads the array."""
-        del copy
         import tensorstore as ts
 
         self._check_chunks()
@@ -64,17 +44,9 @@ class ZarrLeaf:
             "kvstore": {"driver": "file", "path": f"{self.folder}{os.sep}"},
             "metadata": dict(self.metadata),
         }
-        try:
-            array = (
-                ts.open(spec, open=True, read=True, assume_metadata=True).result().read().result()
-            )  # pyright: ignore
-        except (ValueError, OSError, NotImplementedError, RuntimeError) as error:
-            raise CheckpointError(
-                self.place, "an array in zarr format", shown(str(error), 200), DAMAGED
-            ) from None
-        if self.dtype != self.stored:
-            array = array.view(self.dtype)
-        return array if dtype is None else array.astype(dtype)
+        opened: Any = ts.open(spec, open=True, read=True, assume_metadata=True)
+        array: np.ndarray = opened.result().read().result()
+        return array if self.dtype == self.stored else array.view(self.dtype)
 
     def _check_chunks(self) -> None:
         """Every chunk must be there, and be able to hold what it is to hold."""
@@ -107,15 +79,15 @@ def is_t5x(tree: Any) -> bool:
     return has_optimizer and type(tree.get("version")) is int
 
 
-def read_t5x(folder: Path) -> Any:
+def read_t5x(folder: Path) -> tuple[Any, int]:
     """Reads a T5X checkpoint.
 
     Args:
       folder: `checkpoint_N`, with the index `checkpoint` in it.
 
     Returns:
-      The tree `{'version', 'optimizer': {'target', 'state'}, ...}`; arrays beside the index are
-      `ZarrLeaf`s.
+      The tree `{'optimizer': {'target', 'state'}, ...}`, in which arrays beside the index are
+      `ZarrArray`s, and the version of the layout.
 
     Raises:
       CheckpointError: it is damaged, of an unknown version, or points outside the folder.
@@ -130,10 +102,11 @@ def read_t5x(folder: Path) -> Any:
             folder / INDEX, "T5X's version 1, 2 or 3", f"{tree['version']}",
             "This layout is not known here.",
         )  # fmt: skip
-    tree = _resolved(tree, (), folder, tree["version"])
+    version = tree.pop("version")
+    tree = _resolved(tree, (), folder, version)
     if "_optimizer" in tree:
         tree["optimizer"] = tree.pop("_optimizer")
-    return tree
+    return tree, version
 
 
 def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> Any:
@@ -150,11 +123,10 @@ def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> A
     return node
 
 
-def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrLeaf:
+def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrArray:
     place = f"{folder / INDEX}, {leaf_name(path)}"
-    kvstore = spec["kvstore"] if isinstance(spec["kvstore"], Mapping) else {}
-    name = kvstore.get("path")
-    if spec["driver"] != "zarr" or not isinstance(name, str) or not name:
+    name = _name(spec["kvstore"], folder)
+    if spec["driver"] != "zarr" or not name:
         raise CheckpointError(
             place, "a zarr array with a path", shown(spec), "No other storage is read."
         )
@@ -181,17 +153,40 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrL
         "compressor": metadata.get("compressor"), "filters": None,
         "fill_value": None, "dimension_separator": metadata.get("dimension_separator", "."),
     }  # fmt: skip
+    compressor = clean["compressor"]
+    kind = compressor.get("id") if isinstance(compressor, Mapping) else compressor
+    if kind not in _COMPRESSORS:
+        raise CheckpointError(
+            place, f"compression by one of {shown(_COMPRESSORS)}", shown(compressor),
+            "T5X wrote gzip; others may promise any number of bytes.",
+        )  # fmt: skip
     if clean["order"] not in ("C", "F") or clean["dimension_separator"] not in (".", "/"):
         raise CheckpointError(place, "zarr metadata", shown(metadata), DAMAGED)
-    return ZarrLeaf(inside, place, tuple(shape), stored, dtype, clean)
+    return ZarrArray(place, tuple(shape), dtype, inside, stored, clean)
+
+
+def _name(kvstore: Any, folder: Path) -> str:
+    """The path of an array's folder within the checkpoint's, "" if there is none.
+
+    Checkpoints that were copied from a bucket may still have whole paths or addresses in their
+    specs: then the last name counts, if a folder of that name lies here.
+    """
+    path = kvstore.get("path") if isinstance(kvstore, Mapping) else kvstore
+    if not isinstance(path, str) or "\0" in path or len(path) > 4096:
+        return ""
+    parts = path.rstrip("/").split("/")
+    if len(parts) > 1 and not {"", ".", ".."} & {parts[-1]} and (folder / parts[-1]).is_dir():
+        return parts[-1] if ".." not in parts else path
+    return path
 
 
 def _zarray(folder: Path, place: str) -> Mapping[str, Any]:
     import json
 
+    path = folder / ".zarray"
+    fits = path.is_file() and not path.is_symlink() and path.stat().st_size < 100_000
     try:
-        text = (folder / ".zarray").read_text(encoding="utf-8")
-        found = json.loads(text) if len(text) < 100_000 else None
+        found = json.loads(path.read_text(encoding="utf-8")) if fits else None
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping):

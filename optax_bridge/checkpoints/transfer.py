@@ -1,6 +1,7 @@
 """From one checkpoint to another: reads, converts, writes, reads again and compares."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,39 @@ from flax import serialization
 
 import legacy_optim
 from optax_bridge.checkpoints.convert import (
-    Converted,
+    check_parameters,
+    choose_part,
     convert_tree,
     legacy_tree,
+    loaded,
     state_templates,
 )
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.msgpack_format import read_msgpack, release
 from optax_bridge.checkpoints.msgpack_write import write_msgpack
+from optax_bridge.checkpoints.orbax_read import read_orbax
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import is_array, is_train_state, leaves
 
 _LARGE = 2**24  # bytes; below that, memory is not worth a call to the system
 
 Told = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert_file` did.
+
+    Attributes:
+      read: what was read.
+      tree: the tree that was written.
+      definition: the legacy definition; None if only parameters were asked for.
+    """
+
+    read: Read
+    tree: Any
+    definition: Any
 
 
 def convert_file(
@@ -41,7 +60,7 @@ def convert_file(
     verify: bool = True,
     force: bool = False,
     told: Told | None = None,
-) -> tuple[Read, Any]:
+) -> Conversion:
     """Converts a checkpoint; the source is only read.
 
     Args:
@@ -52,49 +71,70 @@ def convert_file(
       msgpack: write Flax msgpack, not Orbax.
       params_only: write the parameters alone.
       exact: see `optax_bridge.from_legacy`.
-      part: which optimizer, where there are several.
+      part: which optimizer, where there are several; on the way back, where it is to stand.
       allow_nan: let NaN in the optimizer's state through.
       verify: read again what was written, and compare every leaf.
       force: replace the destination.
       told: told of progress.
 
     Returns:
-      What was read, and the tree that was written.
+      What was read and what was written.
 
     Raises:
       CheckpointError: see the readers; nothing is left at the destination then.
     """
     read = read_checkpoint(source)
-    if to_legacy:
-        tree = _back(read, optimizer_def)
-        tree = tree["target"] if params_only else tree
-    elif params_only and not _has_optimizer(read):
-        tree = read.tree
+    _check_apart(read.path, destination)
+    definition = optimizer_def
+    if params_only:
+        definition, tree = None, _parameters(read, part)
+    elif to_legacy:
+        tree = back(read, optimizer_def, part)
     else:
         converted = convert_tree(
             read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
         )
-        tree = converted.params if params_only else converted.tree()
+        definition, tree = converted.definition, converted.tree()
     with written_whole(destination, force=force) as path:
-        write(path, tree, msgpack=msgpack or to_legacy, told=told)
+        write(path, tree, msgpack=msgpack or to_legacy, told=told, name=destination)
         if verify:
             compare(path, tree, destination, told)
-    return read, tree
+    return Conversion(read, tree, definition)
 
 
-def _has_optimizer(read: Read) -> bool:
-    return any("param_states" in path for path, _ in leaves(read.tree))
+def _check_apart(source: Path, destination: Path) -> None:
+    one, other = source.resolve(), destination.resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise CheckpointError(
+            destination, "another place than the source", f"the source, {source}",
+            "The source is only read, never replaced: name another destination.",
+        )  # fmt: skip
 
 
-def write(path: Path, tree: Any, *, msgpack: bool, told: Told | None = None) -> None:
-    """Writes a tree as msgpack or as an Orbax checkpoint."""
+def _parameters(read: Read, part: str | None) -> Any:
+    """The parameters alone: whoever wants no more need not say which optimizer it was."""
+    if is_train_state(read.tree):
+        return read.tree["params"]
+    if part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
+        return read.tree
+    chosen = choose_part(read.tree, read.path, part)
+    check_parameters(chosen, read.path)
+    return chosen.target
+
+
+def write(
+    path: Path, tree: Any, *, msgpack: bool, told: Told | None = None, name: Path | None = None
+) -> None:
+    """Writes a tree as msgpack or as an Orbax checkpoint; errors call it by its name."""
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf))
     tell = told or (lambda phase, done, total: None)
     tell("write", 0, total)
     if not msgpack:
-        write_orbax = _orbax().write_orbax
+        from optax_bridge.checkpoints.orbax_write import write_orbax  # slow to import
+
         # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
-        write_orbax(path, jax.tree.map(on_device, tree))
+        placed = jax.tree.map(on_device, tree)
+        write_orbax(path, placed, lambda done: tell("write", min(done, total), total), name)
     else:
         done = 0
 
@@ -130,7 +170,7 @@ def compare(path: Path, tree: Any, name: Path, told: Told | None = None) -> None
       CheckpointError: something differs.
     """
     tell = told or (lambda phase, done, total: None)
-    found = read_msgpack(path) if path.is_file() else _orbax().read_orbax(path)
+    found = read_msgpack(path) if path.is_file() else read_orbax(path)
     expected = dict(leaves(serialization.to_state_dict(tree)))
     actual = {leaf_path: leaf for leaf_path, leaf in leaves(found)}
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
@@ -147,7 +187,6 @@ def compare(path: Path, tree: Any, name: Path, told: Told | None = None) -> None
         if size > _LARGE:
             release(pair[0])
             release(pair[1])
-        actual[leaf_path] = None  # what Orbax read is in memory as a whole until then
 
 
 def _same(expected: Any, found: Any) -> bool:
@@ -160,8 +199,18 @@ def _same(expected: Any, found: Any) -> bool:
     return bool(np.array_equal(left, right))
 
 
-def _back(read: Read, definition: legacy_optim.OptimizerDef | None) -> Any:
-    """The legacy tree for a TrainState's checkpoint."""
+def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | None = None) -> Any:
+    """The legacy tree for a TrainState's checkpoint.
+
+    Args:
+      read: the checkpoint.
+      definition: the legacy definition.
+      part: where the optimizer is to stand among what else there is, `models/generator`; at
+        `optimizer` if None, or alone if there is nothing else.
+
+    Raises:
+      CheckpointError: it is no TrainState, or one of another optimizer.
+    """
     if not is_train_state(read.tree):
         names = shown(sorted(read.tree)) if isinstance(read.tree, Mapping) else shown(read.tree)
         raise CheckpointError(
@@ -175,20 +224,39 @@ def _back(read: Read, definition: legacy_optim.OptimizerDef | None) -> Any:
     params, step = read.tree["params"], read.tree["step"]
     opt_state = _fitted(read.tree["opt_state"], definition, params, read.path)
     tree = legacy_tree(params, opt_state, step, definition)
-    others = {k: v for k, v in read.tree.items() if k not in ("step", "params", "opt_state")}
-    return {"optimizer": tree, **others} if others else tree
+    own = ("step", "params", "opt_state")
+    others = {
+        k.removeprefix("legacy_") if k in {f"legacy_{name}" for name in own} else k: v
+        for k, v in read.tree.items()
+        if k not in own
+    }
+    if not others and part is None:
+        return tree
+    return _with(others, tuple((part or "optimizer").strip("/").split("/")), tree, read.path)
+
+
+def _with(others: Any, path: tuple[str, ...], tree: Any, place: Path) -> Any:
+    """What else there is, with the optimizer at a path."""
+    name, *rest = path
+    if not isinstance(others, Mapping) or (name in others and not rest):
+        raise CheckpointError(
+            f"{place}, {leaf_name((name,))}", "a place for the optimizer", "something else there",
+            "Name another one: --part NAME.",
+        )  # fmt: skip
+    inner = _with(others.get(name, {}), tuple(rest), tree, place) if rest else tree
+    return {**others, name: inner}
 
 
 def _fitted(found: Any, definition: legacy_optim.OptimizerDef, params: Any, place: Path) -> Any:
     """The state of a file in the NamedTuples of the exact or of the stock recipe."""
-    templates = state_templates(definition, params)
     actual = {p: (v.shape, v.dtype) for p, v in leaves(found) if is_array(v)}
     differing: list[str] = []
-    for template in templates:
+    for exact, template in state_templates(definition, params):
         plain = serialization.to_state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
-            return serialization.from_state_dict(template, _completed(plain, found))
+            state = serialization.from_state_dict(template, _completed(plain, found))
+            return state if exact else loaded(state)
         differing += [
             leaf_name(p) for p in set(wanted.items()) ^ set(actual.items()) for p in p[:1]
         ]
@@ -206,12 +274,3 @@ def _completed(plain: Any, found: Any) -> Any:
             found = {str(index): value for index, value in enumerate(found)}
         return {k: _completed(v, (found or {}).get(k)) for k, v in plain.items()}
     return found
-
-
-def _orbax() -> Any:
-    from optax_bridge.checkpoints import orbax_format
-
-    return orbax_format
-
-
-__all__ = ["Converted", "compare", "convert_file", "on_device", "write"]

@@ -8,6 +8,7 @@ Recording again gives the same bytes on the same kind of processor.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import types
 import warnings
@@ -24,6 +25,7 @@ with warnings.catch_warnings():
     import jax.numpy as jnp
     import numpy as np
     from flax import jax_utils, optim, serialization, struct  # pyright: ignore[reportAttributeAccessIssue]
+    from flax.core import freeze
 
 # flax 0.5.3's serialization asks jax.xla for a class that jax 0.4.13 calls jax.Array.
 jax.__dict__["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
@@ -113,6 +115,35 @@ def main() -> None:
     }
     files["pre_linen"] = trained(optim.Adagrad(1e-2), {"params": params()})
     files["params_only"] = params()
+    files["adafactor_bfloat16"] = trained(OPTIMIZERS["adafactor"](), params(jnp.bfloat16))
+    files["weight_norm_momentum"] = trained(optim.WeightNorm(optim.Momentum(0.1)), params())
+    files["groups_of_none_and_one"] = trained(
+        optim.MultiOptimizer(
+            (_ending("kernel"), optim.Adam(1e-2)),
+            (_ending("temperature"), optim.Momentum(0.1)),
+            (_ending("nothing"), optim.RMSProp(1e-2)),
+        ),
+        {**params(), "temperature": jnp.asarray(1.5, jnp.float32), "frozen": {}},
+    )
+    files["frozen_dict"] = trained(optim.Adagrad(1e-2), freeze(params()))
+    files["list"] = trained(
+        optim.Adam(1e-2), [jnp.ones((3, 4)), {"a": jnp.ones(2)}, (jnp.ones(1), jnp.zeros((2, 2)))]
+    )
+    files["bare_array"] = trained(optim.Momentum(0.1), jnp.ones((3, 4)))
+    files["no_elements"] = trained(
+        optim.Adam(1e-2), {"w": jnp.ones((3, 2)), "e": jnp.zeros((0, 4))}
+    )
+    files["odd_names"] = trained(
+        optim.Adam(1e-2), {"a.b": jnp.ones(2), "a/b": jnp.ones(3), "..": {"": jnp.ones(4)}}
+    )
+    files["replicated_dataclass"] = jax_utils.replicate(
+        dataclasses.replace(files["dataclass"], discriminator=None), devices=jax.local_devices()
+    )
+    files["values"] = {
+        "optimizer": files["momentum"], "step": 70, "epoch": 3, "best": 0.93, "done": True,
+        "note": "hello", "none": None, "params": {"old": np.ones(2, np.float32)},
+        "seed": np.float64(2.5), "opt_state": np.int64(2**40),
+    }  # fmt: skip
     for name, state in files.items():
         (here / f"{name}.msgpack").write_bytes(serialization.to_bytes(state))
     serialization.MAX_CHUNK_SIZE = 16  # so that a small file has chunked arrays, too

@@ -1,0 +1,302 @@
+"""`optax-bridge inspect` and `convert`, as a user types them."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from optax_bridge.checkpoints import read_checkpoint
+from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.cli import app
+
+FILES = Path(__file__).parent / "testdata"
+ADAM = str(FILES / "adam.msgpack")
+AS_ADAM = ["--optimizer", "Adam(learning_rate=1e-2)"]
+
+
+def bridge(*arguments: str | Path) -> Any:
+    # click before 8.2 mixes both streams unless told not to; later ones have no such argument.
+    mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
+    runner: Any = CliRunner(**({"mix_stderr": False} if mixes else {}))  # pyright: ignore
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def same(one: Path, other: Path) -> None:
+    left, right = (dict(leaves(read_checkpoint(path).tree)) for path in (one, other))
+    assert list(left) == list(right)
+    for path, leaf in left.items():
+        assert np.asarray(leaf).tobytes() == np.asarray(right[path]).tobytes(), path
+
+
+@pytest.mark.parametrize("file_format", ["orbax", "msgpack"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_there_and_back(name: str, file_format: str, tmp_path: Path) -> None:
+    source, optimizer = FILES / f"{name}.msgpack", ["--optimizer", OPTIMIZERS[name]]
+    done = bridge("convert", source, tmp_path / "new", *optimizer, "--format", file_format)
+    assert (done.exit_code, done.stderr) == (0, ""), done.stderr
+    assert "read again and compared" in done.stdout
+    assert (tmp_path / "new").is_dir() == (file_format == "orbax")
+    done = bridge("convert", tmp_path / "new", tmp_path / "back", *optimizer, "--to", "legacy")
+    assert done.exit_code == 0, done.stderr
+    same(tmp_path / "back", source)
+    assert sorted(os.listdir(tmp_path)) == ["back", "new"]
+
+
+@pytest.mark.parametrize("file_format", ["orbax", "msgpack"])
+@pytest.mark.parametrize("name", ["adam", "params_only", "dictionary", "replicated", "new", "t5x"])
+def test_parameters_only(name: str, file_format: str, tmp_path: Path) -> None:
+    source = FILES / f"{name}.msgpack"
+    if name == "new":
+        source = tmp_path / "new"
+        assert bridge("convert", ADAM, source, *AS_ADAM).exit_code == 0
+    if name == "t5x":
+        from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+
+        source = tmp_path / "checkpoint_4"
+        write_t5x(source, read_checkpoint(ADAM).tree)
+    options = ["--params-only", "--format", file_format]
+    optimizer = [] if name in ("params_only", "dictionary", "new") else AS_ADAM
+    done = bridge("convert", source, tmp_path / "params", *options, *optimizer)
+    assert done.exit_code == 0, done.stderr
+    found = read_checkpoint(tmp_path / "params").tree
+    assert sorted(found) == ["dense", "head", "scale"]
+
+
+def test_optimizer_is_inferred_where_it_is_clear(tmp_path: Path) -> None:
+    done = bridge("convert", FILES / "adagrad.msgpack", tmp_path / "new")
+    assert done.exit_code == 0, done.stderr
+    assert "Adagrad" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [("adam", "AdaBelief or Adam or LAMB"), ("momentum", "LARS or Momentum")],
+    ids=["three", "two"],
+)
+def test_ambiguous_state_is_an_error_that_names_the_candidates(
+    name: str, candidates: str, tmp_path: Path
+) -> None:
+    done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new")
+    assert done.exit_code == 1
+    assert candidates in done.stderr and "--optimizer" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("expression", ["Adam(", "exec('x')", "Adam(wrong=1)", "Sgd(0.1)", "1"])
+def test_what_is_no_optimizer_is_misuse(expression: str, tmp_path: Path) -> None:
+    done = bridge("convert", ADAM, tmp_path / "new", "--optimizer", expression)
+    assert done.exit_code == 2
+    assert done.stderr and "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+FAILURES = {
+    "no_source": (["nothing", "{new}", *AS_ADAM], "nothing of that name"),
+    "other_optimizer": ([ADAM, "{new}", "--optimizer", "Momentum(0.1)"], r"Momentum"),
+    "no_folder": ([ADAM, "{new}/deep/er", *AS_ADAM], "Create it first"),
+    "no_part": ([ADAM, "{new}", *AS_ADAM, "--part", "critic"], "critic"),
+    "two_parts": ([str(FILES / "dataclass.msgpack"), "{new}", *AS_ADAM], "--part"),
+    "parameters_alone": ([str(FILES / "params_only.msgpack"), "{new}", *AS_ADAM], "inspect"),
+    "not_a_new_one": ([ADAM, "{new}", *AS_ADAM, "--to", "legacy"], "a TrainState"),
+    "no_stock_equal": (
+        [str(FILES / "weight_norm.msgpack"), "{new}", "--optimizer", "LAMB(1e-3, 0.5)", "--stock"],
+        "expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failure_is_one_clear_line_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    arguments, message = FAILURES[name]
+    done = bridge("convert", *[a.replace("{new}", str(tmp_path / "new")) for a in arguments])
+    assert done.exit_code == 1, done.output
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_way_back_needs_the_optimizer(tmp_path: Path) -> None:
+    assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
+    done = bridge("convert", tmp_path / "new", tmp_path / "back", "--to", "legacy")
+    assert done.exit_code == 1 and "--optimizer" in done.stderr
+
+
+def test_existing_destination_needs_force(tmp_path: Path) -> None:
+    destination = tmp_path / "new"
+    destination.write_text("mine")
+    done = bridge("convert", ADAM, destination, *AS_ADAM)
+    assert done.exit_code == 1 and "--force" in done.stderr
+    assert destination.read_text() == "mine"
+    done = bridge("convert", ADAM, destination, *AS_ADAM, "--force")
+    assert done.exit_code == 0, done.stderr
+    assert destination.is_dir()
+
+
+@pytest.mark.parametrize("place", ["itself", "around", "within", "link"])
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["plain", "force"])
+def test_source_is_never_the_destination(place: str, force: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "run" / "checkpoint_4"
+    source.parent.mkdir()
+    if place == "within":
+        from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+
+        write_t5x(source, read_checkpoint(ADAM).tree)
+    else:
+        source.write_bytes(Path(ADAM).read_bytes())
+    destination = {"itself": source, "around": source.parent, "within": source / "new"}.get(place)
+    if destination is None:
+        destination = tmp_path / "link"
+        destination.symlink_to(source)
+    done = bridge("convert", source, destination, *AS_ADAM, *force)
+    assert done.exit_code == 1 and "another place than the source" in done.stderr
+    done = bridge("inspect", source)
+    assert done.exit_code == 0 and "float32[4, 3]" in done.stdout
+
+
+def test_what_is_new_already_is_said_so(tmp_path: Path) -> None:
+    assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
+    done = bridge("convert", tmp_path / "new", tmp_path / "newer", *AS_ADAM)
+    assert done.exit_code == 1 and "--to legacy" in done.stderr
+
+
+def test_no_verify_says_no_comparison(tmp_path: Path) -> None:
+    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--no-verify")
+    assert done.exit_code == 0 and "compared" not in done.stdout
+
+
+@pytest.mark.parametrize("part", ["generator", "discriminator"])
+def test_part_goes_back_to_its_place(part: str, tmp_path: Path) -> None:
+    name = {"generator": "adafactor", "discriminator": "lars"}[part]
+    optimizer = ["--optimizer", OPTIMIZERS[name], "--part", part]
+    done = bridge("convert", FILES / "dataclass.msgpack", tmp_path / "new", *optimizer)
+    assert done.exit_code == 0, done.stderr
+    done = bridge("convert", tmp_path / "new", tmp_path / "back", "--to", "legacy", *optimizer)
+    assert done.exit_code == 0, done.stderr
+    expected = dict(leaves(read_checkpoint(FILES / "dataclass.msgpack").tree))
+    found = dict(leaves(read_checkpoint(tmp_path / "back").tree))
+    assert set(found) == set(expected)
+    for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf)
+
+
+@pytest.mark.parametrize(("name", "noted"), [("adam_bfloat16", True), ("adam", False)])
+def test_stock_in_bfloat16_is_noted(name: str, noted: bool, tmp_path: Path) -> None:
+    done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new", *AS_ADAM, "--stock")
+    assert done.exit_code == 0
+    assert ("float32" in done.stderr) == noted
+
+
+def test_convert_in_json(tmp_path: Path) -> None:
+    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["optimizer"] == "Adam" and found["step"] == 4 and found["verified"] is True
+    assert found["source"] == ADAM and found["format"] == "Flax msgpack"
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.msgpack")), ids=lambda path: path.stem)
+def test_inspect_lists_every_leaf(path: Path) -> None:
+    done = bridge("inspect", path)
+    assert done.exit_code == 0 and done.stderr == ""
+    assert "Flax msgpack" in done.stdout
+    for names, leaf in leaves(read_checkpoint(path).tree):
+        if hasattr(leaf, "nbytes"):
+            assert (
+                f"{names[-1]} {leaf.dtype}{list(leaf.shape)} {leaf.nbytes:,} bytes" in done.stdout
+            )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("adam", ["AdaBelief or Adam or LAMB", "step 4"]),
+        ("momentum", ["LARS or Momentum"]),
+        ("adagrad", ["Adagrad"]),
+        ("multi_optimizer", ["MultiOptimizer", "some parameters have no state"]),
+        ("weight_norm", ["WeightNorm"]),
+        ("replicated", ["replicated 2 times"]),
+        ("dataclass", ["optimizer generator", "optimizer discriminator"]),
+        ("tuple", ["optimizer 0"]),
+        ("pre_linen", ["before Linen"]),
+        ("params_only", ["no optimizer in it"]),
+    ],
+)
+def test_inspect_says_what_it_is(name: str, said: list[str]) -> None:
+    done = bridge("inspect", FILES / f"{name}.msgpack")
+    for text in said:
+        assert text in done.stdout
+
+
+def test_inspect_in_json() -> None:
+    done = bridge("inspect", FILES / "dataclass.msgpack", "--json")
+    found = json.loads(done.stdout)
+    assert [part["part"] for part in found["optimizers"]] == ["generator", "discriminator"]
+    assert found["optimizers"][0]["candidates"] == ["Adafactor"]
+    kernel = next(
+        leaf for leaf in found["leaves"]
+        if leaf["path"] == ["generator", "target", "dense", "kernel"]
+    )  # fmt: skip
+    assert kernel == {"path": kernel["path"], "dtype": "float32", "shape": [4, 3], "bytes": 48}
+
+
+def test_inspect_of_what_convert_wrote(tmp_path: Path) -> None:
+    assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
+    done = bridge("inspect", tmp_path / "new")
+    assert done.exit_code == 0, done.stderr
+    assert "Orbax, a TrainState" in done.stdout and "\nstep 4\n" in done.stdout
+    assert "float32[4, 3] 48 bytes" in done.stdout
+
+
+def test_inspect_of_damage_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_1").write_bytes(Path(ADAM).read_bytes()[:-9])
+    done = bridge("inspect", tmp_path)
+    assert done.exit_code == 1 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "expected" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "convert"])
+def test_help_shows_examples(command: str) -> None:
+    done = bridge(command, "--help")
+    assert done.exit_code == 0
+    assert "Examples" in done.stdout and f"optax-bridge {command} " in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["convert", ADAM], ["convert", ADAM, "x", "--to", "jax"]])
+def test_missing_and_unknown_arguments_are_misuse(arguments: list[str]) -> None:
+    assert bridge(*arguments).exit_code == 2
+
+
+def test_as_a_process_with_nothing_else_on_the_terminal(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "optax_bridge", "convert", ADAM, str(tmp_path / "new"), *AS_ADAM],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == "" and len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("file_format", ["orbax", "msgpack"])
+def test_disk_that_is_full_is_one_clear_line_and_leaves_nothing(
+    file_format: str, tmp_path: Path
+) -> None:
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300)); "
+        "from optax_bridge.cli import main; main()"
+    )
+    arguments = ["convert", ADAM, str(tmp_path / "new"), *AS_ADAM, "--format", file_format]
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program, *arguments],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,145 @@
+"""Reads Orbax checkpoints: the tree from their metadata, each array when it is asked for.
+
+Orbax restores a checkpoint as a whole, and prints the tracebacks of what fails in its threads. Here
+arrays are read one by one, so that a large one need not fit into memory, and damage is one error.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
+
+METADATA = "_METADATA"
+_OCDBT = "manifest.ocdbt"
+_STRINGS = "_strings.json"
+# A block of zstd holds 128 KiB and takes 4 bytes at least, so a larger promise is a lie.
+_MAX_RATIO = 2**15
+_ARRAYS = ("jax.Array", "np.ndarray")
+_EMPTY: dict[str, Any] = {"Dict": {}, "List": {}, "Tuple": {}, "NamedTuple": {}, "None": None}
+
+
+@dataclass(frozen=True)
+class OrbaxArray(LazyArray):
+    """An array of an Orbax checkpoint.
+
+    Attributes:
+      store: opened by tensorstore.
+    """
+
+    store: Any
+
+    def read(self) -> np.ndarray:
+        """Reads the array."""
+        return self.store.read().result()
+
+
+def read_orbax(folder: Path) -> Any:
+    """Reads a checkpoint.
+
+    Args:
+      folder: the checkpoint; it must not be changed while the result is in use.
+
+    Returns:
+      Nested dicts, of numbers as text where there were lists or tuples, with an `OrbaxArray` for
+      each array; numbers and text as they are.
+
+    Raises:
+      CheckpointError: it cannot be read, promises more than it holds, or leads out of its folder.
+    """
+    import tensorstore as ts
+
+    size = own_files(folder)
+    found = _json(folder / METADATA)
+    entries = found.get("tree_metadata")
+    if not isinstance(entries, Mapping):
+        raise CheckpointError(folder / METADATA, "a tree", shown(entries), DAMAGED)
+    context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
+    tree: dict[str, Any] = {}
+    for entry in entries.values():
+        names, kind = _entry(entry, folder)
+        place = f"{folder}, {leaf_name(names)}"
+        if kind in _EMPTY:
+            leaf: Any = _EMPTY[kind]
+        elif kind == "string":
+            leaf = _json(folder / _STRINGS).get(".".join(names))
+        elif kind == "scalar" or kind in _ARRAYS:
+            leaf = _opened(folder, names, place, found, context)
+            if leaf.nbytes > _MAX_RATIO * size:
+                raise CheckpointError(place, f"at most {size} bytes", f"{leaf.nbytes}", DAMAGED)
+            leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
+        else:
+            raise CheckpointError(
+                place, "an array, a number or text", shown(kind), "Nothing else is read."
+            )
+        _put(tree, names, leaf, place)
+    return tree
+
+
+def _opened(
+    folder: Path, names: tuple[str, ...], place: str, metadata: Mapping[str, Any], context: Any
+) -> OrbaxArray:
+    import tensorstore as ts
+
+    name = ".".join(names)
+    store: dict[str, Any] = {"driver": "file", "path": f"{folder.absolute()}/"}
+    if (folder / _OCDBT).is_file():
+        store = {"driver": "ocdbt", "base": store, "path": f"{name}/"}
+    elif folder.resolve() in (folder / name).resolve().parents and "/" not in name:
+        store["path"] += f"{name}/"
+    else:
+        raise CheckpointError(
+            place, "a name within the checkpoint's folder", shown(name),
+            "Nothing outside the checkpoint is ever read.",
+        )  # fmt: skip
+    spec = {
+        "driver": "zarr3" if metadata.get("use_zarr3") else "zarr",
+        "kvstore": store,
+        # Zeros may have been left out, but only where the metadata do not say otherwise.
+        "fill_missing_data_reads": not metadata.get("store_array_data_equal_to_fill_value"),
+    }
+    try:
+        opened = ts.open(spec, open=True, read=True, context=context).result()
+    except ERRORS as error:
+        raise CheckpointError(
+            place, "an array in zarr format", shown(str(error), 200), DAMAGED
+        ) from None
+    return OrbaxArray(place, tuple(opened.shape), np.dtype(opened.dtype.numpy_dtype), opened)
+
+
+def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
+    """The names on the way to a leaf, and what it is."""
+    try:
+        names = tuple(str(key["key"]) for key in entry["key_metadata"])
+        kind = entry["value_metadata"]["value_type"]
+    except (LookupError, TypeError):
+        names, kind = (), None
+    if not 0 < len(names) <= 100 or not isinstance(kind, str):
+        raise CheckpointError(folder / METADATA, "a leaf's path and type", shown(entry), DAMAGED)
+    return names, kind
+
+
+def _put(tree: dict[str, Any], names: tuple[str, ...], leaf: Any, place: str) -> None:
+    node = tree
+    for name in names[:-1]:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            break
+    if not isinstance(node, dict) or names[-1] in node:
+        raise CheckpointError(place, "each name once", "a leaf and a folder of one name", DAMAGED)
+    node[names[-1]] = dict(leaf) if isinstance(leaf, dict) else leaf
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(path, "metadata in JSON", shown(str(error)), DAMAGED) from None
+    if not isinstance(found, Mapping):
+        raise CheckpointError(path, "metadata in JSON", shown(found), DAMAGED)
+    return found

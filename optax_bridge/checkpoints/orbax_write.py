@@ -1,0 +1,126 @@
+"""Writes Orbax checkpoints of a TrainState's fields: `step`, `params`, `opt_state` and others."""
+
+import contextlib
+import inspect
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.recognise import is_array, leaves
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class _Empty(np.ndarray):
+    """An array without elements, as Orbax takes it.
+
+    Orbax refuses them by their `size`, because zarr 2 has no file for them. Zarr 3 has one, and
+    what is written there is restored like any other array.
+    """
+
+    size = 1  # pyright: ignore[reportAssignmentType]
+
+
+def write_orbax(
+    folder: Path, tree: Any, told: Callable[[int], None] | None = None, place: Path | None = None
+) -> None:
+    """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores.
+
+    Args:
+      folder: does not exist yet; the folder around it has nothing else in it.
+      tree: a pytree of arrays; NamedTuples and dataclasses become folders of their fields' names.
+      told: called from another thread now and then, with the number of bytes written so far.
+      place: how errors call the folder.
+
+    Raises:
+      CheckpointError: two leaves have the same name in Orbax, which joins names with '.'; writing
+        fails.
+    """
+    _check_names(tree)
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
+    # Arrays are written side by side, as far as this many bytes go.
+    largest = max((leaf.nbytes for leaf in arrays), default=0)
+    options: dict[str, Any] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
+    if "use_compression" in inspect.signature(ocp.PyTreeCheckpointHandler).parameters:
+        options["use_compression"] = False  # older versions always compress, which takes longer
+    if any(leaf.size == 0 for leaf in arrays):
+        options["use_zarr3"] = True
+        tree = jax.tree.map(_without_size, tree)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
+        try:
+            with _quiet(), _watched(folder.parent, told):
+                save = ocp.args.PyTreeSave(tree)  # pyright: ignore[reportCallIssue]
+                checkpointer.save(folder.absolute(), args=save)
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            raise CheckpointError(
+                place or folder, "that Orbax writes the checkpoint", shown(str(error), 300),
+                "Is the disk full? --format msgpack writes one file without Orbax.",
+            ) from error  # fmt: skip
+
+
+def _without_size(leaf: Any) -> Any:
+    return np.asarray(leaf).view(_Empty) if is_array(leaf) and leaf.size == 0 else leaf
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Orbax from telling what it does; what fails comes as an exception anyway."""
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _watched(folder: Path, told: Callable[[int], None] | None) -> Iterator[None]:
+    """Tells how many bytes lie in a folder, again and again; Orbax itself reports nothing."""
+    if told is None:
+        yield
+        return
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(_SECONDS_BETWEEN_LOOKS):
+            told(_size(folder))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # temporary files come and go
+            total += path.stat().st_size
+    return total
+
+
+def _check_names(tree: Any) -> None:
+    from flax.serialization import to_state_dict
+
+    paths = [path for path, _ in leaves(to_state_dict(tree))]
+    counted = Counter(".".join(path) for path in paths)
+    for path in paths:
+        if counted[".".join(path)] > 1:
+            raise CheckpointError(
+                leaf_name(path), "names that differ when joined with '.'", "two leaves of one name",
+                "Orbax cannot hold both: rename one, or write msgpack with --format msgpack.",
+            )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Checkpoints restored directly onto a mesh, leaf by leaf."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import serialization
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import legacy_optim
+from optax_bridge import TrainState
+from optax_bridge.checkpoints import CheckpointError
+from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+
+FILES = Path(__file__).parent / "testdata"
+
+
+def _sharding(mesh: jax.sharding.Mesh, path: Any, leaf: Any) -> NamedSharding:
+    """Rows over one axis of the mesh and columns over the other, where they can be cut."""
+    del path
+    axes = zip(mesh.axis_names, leaf.shape, strict=False)
+    names = [name if dim % mesh.shape[name] == 0 else None for name, dim in axes]
+    return NamedSharding(mesh, P(*names))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (8, 1), (4, 2), (1, 8)], ids=lambda shape: str(shape))
+@pytest.mark.parametrize("form", ["msgpack", "t5x", "npz"])
+def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path) -> None:
+    mesh = jax.make_mesh(shape, ("data", "model"), devices=jax.devices()[: shape[0] * shape[1]])
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(3, 16, 8)).astype(np.float32)
+    fields = {"grad_ema": kernel[1], "grad_sq_ema": np.square(kernel[2])}
+    bias = dict.fromkeys(("grad_ema", "grad_sq_ema"), kernel[0, 0])
+    tree = {
+        "target": {"dense": {"kernel": kernel[0], "bias": kernel[0, 1]}},
+        "state": {
+            "step": np.int32(5),
+            "param_states": {"dense": {"kernel": fields, "bias": bias}},
+        },
+    }
+    path = tmp_path / {"msgpack": "checkpoint_5", "t5x": "checkpoint_5", "npz": "model.npz"}[form]
+    if form == "t5x":
+        write_t5x(path, tree)
+    elif form == "npz":
+        named: Any = {"/".join(p): leaf for p, leaf in leaves({"opt": tree})}
+        np.savez(path, **named)
+    else:
+        path.write_bytes(serialization.msgpack_serialize(tree))
+    definition = legacy_optim.Adam(1e-2)
+    state: Any = TrainState.from_legacy_checkpoint(
+        path, optimizer_def=definition, sharding=functools.partial(_sharding, mesh)
+    )
+    for moment in (state.params, state.opt_state.mu, state.opt_state.nu):
+        kernel = moment["dense"]["kernel"]
+        assert kernel.sharding.spec == P("data", "model")
+        assert len(kernel.addressable_shards) == shape[0] * shape[1]
+        assert kernel.addressable_shards[0].data.shape == (16 // shape[0], 8 // shape[1])
+    whole: Any = TrainState.from_legacy_checkpoint(path, optimizer_def=definition)
+    left, right = (jax.tree.leaves((s.params, s.opt_state)) for s in (state, whole))
+    for one, other in zip(left, right, strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    grads = jax.tree.map(lambda p: 0.1 * p, state.params)
+    after = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))(state, grads)
+    assert after.params["dense"]["kernel"].sharding.is_equivalent_to(kernel.sharding, 2)
+
+
+def test_one_sharding_for_all(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((8,), ("data",))
+    everywhere = NamedSharding(mesh, P())
+    state: Any = TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=everywhere)
+    for leaf in jax.tree.leaves((state.params, state.opt_state)):
+        assert len(leaf.sharding.device_set) == 8
+
+
+def test_leaves_are_placed_one_after_another(tmp_path: Path) -> None:
+    """While one leaf is placed, of the others of a T5X folder nothing is in memory yet."""
+    tree: Any = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
+    write_t5x(tmp_path / "checkpoint_4", tree)
+    missing = tmp_path / "checkpoint_4" / "target.head.kernel" / "0.0"
+    missing.unlink()  # is asked for last: what comes before has been read by then
+    placed: list[str] = []
+
+    def sharding(path: Any, leaf: Any) -> Any:
+        del leaf
+        placed.append(jax.tree_util.keystr(path))
+        return jax.sharding.SingleDeviceSharding(jax.devices()[len(placed) % 8])
+
+    with pytest.raises(CheckpointError, match=r"\['head'\]\['kernel'\]"):
+        TrainState.from_legacy_checkpoint(
+            tmp_path, optimizer_def=legacy_optim.Adam(1e-2), sharding=sharding
+        )
+    assert placed[-1] == "['params']['head']['kernel']" and len(placed) > 8
