@@ -46,6 +46,7 @@ from optax_bridge.optimizers.sgd import SgdState as SgdState
 from optax_bridge.optimizers.sgd import sgd as sgd
 from optax_bridge.optimizers.weight_norm import WeightNormState as WeightNormState
 from optax_bridge.optimizers.weight_norm import weight_norm as weight_norm
+from optax_bridge.restoring import restored_into as restored_into
 from optax_bridge.train_state import TrainState as TrainState
 from optax_bridge.transformation import ExactTransformation as ExactTransformation
 

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax.core import meta
 
@@ -163,3 +164,55 @@ KERNEL = {"kernel": P(jnp.ones((6, 4)), ("embed", "mlp"))}
 def test_errors_name_the_parameter_its_shape_and_its_axes(rules: Any, params: Any, message: str):
     with pytest.raises(ValueError, match=message):
         optax_bridge.adafactor(0.1, **rules).init(params)
+
+
+def by_axis(learning_rate: Any = 0.1) -> Any:
+    rules = {name: RULES[name] for name in ("layers", "embed", "mlp")}
+    return optax_bridge.adafactor(learning_rate, axis_rules=rules)
+
+
+def everything(path: str, value: Any) -> bool:
+    del path, value
+    return True
+
+
+WITHIN = {
+    "chain": lambda tx: optax.chain(optax.identity(), tx),
+    "masked": lambda tx: optax.masked(tx, {"kernel": True, "bias": True}),
+    "masked by a function": lambda tx: optax.masked(tx, optax_bridge.path_mask(everything)),
+    "partition": lambda tx: optax.partition({"all": tx}, {"kernel": "all", "bias": "all"}),
+    "MultiSteps": lambda tx: optax.MultiSteps(tx, 1),
+    "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
+    "inject_hyperparams": lambda tx: optax.inject_hyperparams(by_axis)(learning_rate=0.1),
+    "multi_optimizer": lambda tx: optax_bridge.multi_optimizer(
+        (optax_bridge.path_mask(everything), optax.chain(tx))
+    ),
+    "chain of multi_optimizer": lambda tx: optax.chain(
+        optax_bridge.multi_optimizer((optax_bridge.path_mask(everything), tx))
+    ),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN)
+def test_axis_rules_hold_within_other_transformations(within: Any):
+    # Square: which axis a statistic keeps cannot be told by its shape.
+    params = {
+        "kernel": P(array(3, 6, 6), ("layers", "embed", "mlp")),
+        "bias": P(array(3, 6, seed=1), ("layers", "mlp")),
+    }
+    states = [
+        optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+        for tx in (within(by_axis()), by_axis())
+    ]
+    for _ in range(2):
+        states = [state.apply_gradients(grads=jax.tree.map(jnp.cos, params)) for state in states]
+    for ours, alone in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
+        # An update that is added gives the bits of a decrement that is subtracted; MultiSteps and
+        # apply_if_finite compile the step, which may contract a product and a sum: 1 ULP a step.
+        np.testing.assert_allclose(ours, alone, rtol=0, atol=2 * np.spacing(np.abs(alone).max()))
+    names = {
+        box.names
+        for box in jax.tree.leaves(states[0].opt_state, is_leaf=lambda x: isinstance(x, P))
+        if isinstance(box, P) and box.value.ndim == 2
+    }
+    assert names == {("layers", "embed"), ("layers", "mlp")}

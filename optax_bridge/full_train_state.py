@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from optax_bridge.train_state import TrainState
+from optax_bridge.train_state import TrainState, check_gradients
 
 
 class FullTrainState(TrainState, kw_only=True):
@@ -123,6 +123,7 @@ class FullTrainState(TrainState, kw_only=True):
 
     def _accumulate(self, grads: Any, kwargs: dict[str, Any]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
+        check_gradients(grads, self.params)
         total = jax.tree.map(jnp.add, self.accumulated, self._like_params(grads))
         names = {field for field in self.__dataclass_fields__ if field in kwargs}
         own = {name: kwargs[name] for name in names}

@@ -1,5 +1,6 @@
 """The ready training state: collections, keys, averages, accumulation, loss scaling, rates."""
 
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from flax.training import dynamic_scale as flax_dynamic_scale
@@ -148,9 +150,19 @@ KERNEL_RATE = optax_bridge.multi_optimizer(
 )
 
 
+SAM = optax.contrib.sam(optax.sgd(0.25), optax.sgd(0.05))
+KERNEL = {"w": True, "b": False}
+
+
 @pytest.mark.parametrize(
     ("tx", "rate"),
     [
+        (optax.masked(optax_bridge.adam(schedule), KERNEL), 0.25),
+        (optax_bridge.frozen(KERNEL, optax.adam(0.25)), (0.25,)),
+        (optax.MultiSteps(optax.adam(0.25), 2), 0.25),
+        (SAM, 0.25),
+        (optax_bridge.from_legacy(legacy_optim.LAMB(0.25)), 0.25),
+        (optax_bridge.from_legacy(legacy_optim.Adam(0.25), exact=False), 0.25),
         (optax_bridge.adam(0.25), 0.25),
         (optax_bridge.adam(schedule), 0.25),
         (optax.adam(0.25), 0.25),
@@ -162,7 +174,8 @@ KERNEL_RATE = optax_bridge.multi_optimizer(
         (optax_bridge.weight_norm(optax_bridge.sgd(0.25)), 0.25),
         (KERNEL_RATE, (0.5, 0.25)),
     ],
-    ids=["ours", "ours scheduled", "stock", "stock scheduled", "injected", "injected schedule",
+    ids=["masked", "frozen", "MultiSteps", "SAM", "legacy", "legacy stock",
+         "ours", "ours scheduled", "stock", "stock scheduled", "injected", "injected schedule",
          "chain of ours", "pieces", "weight norm", "groups"],
 )  # fmt: skip
 def test_the_learning_rate_is_readable(tx: Any, rate: Any):
@@ -171,7 +184,10 @@ def test_the_learning_rate_is_readable(tx: Any, rate: Any):
     np.testing.assert_allclose(np.asarray(state.learning_rate), rate, rtol=1e-6)
 
 
-def test_a_rate_given_per_call_is_not_kept():
+def test_a_rate_that_cannot_be_told_is_an_error():
+    parts: Any = {"w": optax.sgd(0.5), "b": optax.adam(0.1)}
+    with pytest.raises(ValueError, match="2 learning rates"):
+        _ = create(tx=optax.partition(parts, {"w": "w", "b": "b"})).learning_rate
     with pytest.raises(ValueError, match="given per call"):
         _ = create(tx=optax_bridge.sgd()).learning_rate
 
@@ -204,3 +220,26 @@ def test_checkpointed_loss_gives_the_same_step():
         return state.apply_gradients(grads=grads)
 
     assert_equal(step(create(), jax.checkpoint).params, step(create(), lambda f: f).params)
+
+
+@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
+def test_orbax_gives_back_every_field(key: Any, tmp_path: Path):
+    state = create(
+        batch_stats={"mean": jnp.ones(2)},
+        rngs={"dropout": key(7)},
+        ema_decay=0.9,
+        accumulate_every=2,
+        dynamic_scale=legacy_optim.DynamicScale(),
+    )
+    fresh = state
+    for _ in range(3):
+        state = state.apply_gradients(grads=GRADS, batch_stats={"mean": jnp.zeros(2)})
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "state", fresh)
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    again = restored.apply_gradients(grads=GRADS), state.apply_gradients(grads=GRADS)
+    for left, right in ((restored, state), again):
+        assert_equal(*(s.replace(rngs=None) for s in (left, right)))
+        assert_equal(*(jax.random.normal(s.step_rngs()["dropout"], (3,)) for s in (left, right)))

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
 from optax_bridge.arguments import enclosed
 from optax_bridge.transformation import ExactTransformation
@@ -39,10 +40,12 @@ def learning_rate(tx: optax.GradientTransformation, opt_state: Any, step: Any) -
     factors = list(_factors(tx.update, step))
     if len(rates) == 1:
         return rates[0] * _product(factors) * _plateau(opt_state)
-    if len(kept) > 1 or len(rates) > 1 or not factors:
+    descents = [f for f in factors if not isinstance(f, Tracer) and f < 0]  # one in a chain
+    if len(kept) > 1 or len(rates) > 1 or len(descents) > 1 or not factors:
         raise ValueError(
-            f"the transformation has {max(len(kept), len(rates))} learning rates that can be read. "
-            "Set one in the constructor, as a number or a schedule, or by optax.inject_hyperparams."
+            f"the transformation has {max(map(len, (kept, rates, descents)))} learning rates that "
+            "can be read. Set one in the constructor, as a number or a schedule, or by "
+            "optax.inject_hyperparams; of several groups, multi_optimizer gives each its own."
         )
     return -_product(factors) * _plateau(opt_state)
 
@@ -92,13 +95,11 @@ def _exact_parts(tx: optax.GradientTransformation) -> list[ExactTransformation]:
 def _factors(update: Any, step: Any) -> Iterator[Any]:
     """What the stock pieces of a chain multiply the updates with."""
     for function in _walk(update, {}):
-        code = getattr(function, "__code__", None)
-        cells = getattr(function, "__closure__", None) or ()
-        names: dict[str, Any] = dict(zip(getattr(code, "co_freevars", ()), cells, strict=True))
-        if "step_size_fn" in names:
-            yield names["step_size_fn"].cell_contents(step)
-        elif "step_size" in names and jnp.ndim(names["step_size"].cell_contents) == 0:
-            yield names["step_size"].cell_contents
+        cells = _cells(function)
+        if "step_size_fn" in cells:
+            yield cells["step_size_fn"](step)
+        elif "step_size" in cells and jnp.ndim(cells["step_size"]) == 0:
+            yield cells["step_size"]
 
 
 def _walk(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
@@ -114,4 +115,12 @@ def _walk(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
     elif callable(value):
         yield value
         if getattr(value, "exact", None) is None:
-            yield from _walk(enclosed(value), seen)
+            ascent = _cells(value).get("adv_optimizer")  # of SAM: it leads away and back again
+            yield from _walk([part for part in enclosed(value) if part is not ascent], seen)
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """What a function closes over, by name."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = getattr(function, "__closure__", None) or ()
+    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_bridge.arguments import accepted_arguments
 from optax_bridge.axis_metadata import (
     boxed_as,
     boxed_like,
     is_box,
     keystr,
-    leaves_with_path,
     value_of,
 )
 from optax_bridge.boxed import boxes_handled
-from optax_bridge.masks import Selector, nested_dict, selected
+from optax_bridge.masks import Places, Selector, nested_dict, selected
 from optax_bridge.transformation import ExactTransformation, step
 
 
@@ -105,7 +105,7 @@ def multi_optimizer(
         grad_leaves = treedef.flatten_up_to(grads)
         outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
         new_states = []
-        given = _per_group(extra, len(inner))
+        given = _per_group(extra, inner)
         for tx, group, old, own in zip(handled, parts(params), state.inner, given, strict=True):
             own_params = group.tree(leaves)
             own_grads = boxed_as(own_params, group.tree(grad_leaves))
@@ -143,8 +143,8 @@ def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransfo
     """
 
     def others(params: Any) -> Any:
-        treedef = jax.tree.structure(params, is_leaf=is_box)
-        return treedef.unflatten([not chosen for chosen in selected(selector, params)])
+        places = Places(params)
+        return places.like([not chosen for chosen in selected(selector, places)])
 
     return multi_optimizer((others, tx))
 
@@ -181,10 +181,11 @@ def groups_of(selectors: Sequence[Selector], params: Any) -> list[Group]:
     Raises:
       ValueError: two groups hold the same leaf; all such leaves and their groups are named.
     """
-    paths = [path for path, _ in leaves_with_path(params)]
+    places = Places(params)
+    paths = places.paths
     holders: list[list[int]] = [[] for _ in paths]
     for group, selector in enumerate(selectors):
-        for index, chosen in enumerate(selected(selector, params)):
+        for index, chosen in enumerate(selected(selector, places)):
             if chosen:
                 holders[index].append(group)
     clashes = [
@@ -214,16 +215,26 @@ def _update(
     return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
 
 
-def _per_group(extra: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _per_group(
+    extra: Mapping[str, Any], inner: Sequence[optax.GradientTransformation]
+) -> list[dict[str, Any]]:
     rest = {name: value for name, value in extra.items() if name != "hyper_params"}
     own = extra.get("hyper_params")
     if own is None:
-        return [rest] * count
-    if len(own) != count:
+        return [rest] * len(inner)
+    if len(own) != len(inner):
         raise ValueError(
-            f"hyper_params has {len(own)} entries for {count} groups; give one mapping for each "
-            f"group, {{}} for a group that keeps its own"
+            f"hyper_params has {len(own)} entries for {len(inner)} groups; give one mapping for "
+            "each group, {} for a group that keeps its own"
         )
+    for index, (group, tx) in enumerate(zip(own, inner, strict=True)):
+        accepted = accepted_arguments(tx)
+        unknown = [] if accepted is None else sorted(group.keys() - accepted)
+        if unknown:
+            raise TypeError(
+                f"hyper_params[{index}]: group {index} takes no {', '.join(unknown)}; it takes "
+                f"{', '.join(sorted(accepted or ())) or 'nothing'} per call"
+            )
     return [{**group, **rest} for group in own]
 
 

@@ -101,6 +101,8 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
     assert (own.params["kernel"][0, 0], own.params["bias"][0]) == (0.5, 0.0)
     with pytest.raises(ValueError, match="1 entries for 2 groups"):
         state.apply_gradients(grads=state.params, hyper_params=[{"learning_rate": 0.5}])
+    with pytest.raises(TypeError, match=r"hyper_params\[1\].*learnig_rate.*decay, learning_rate"):
+        state.apply_gradients(grads=state.params, hyper_params=[{}, {"learnig_rate": 0.5}])
 
 
 def test_groups_of_stock_transformations():

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from optax_bridge.axis_metadata import key_names, leaves_with_path, unboxed
-from optax_bridge.boxed import owners_of
+from optax_bridge.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
+from optax_bridge.kept_axes import owners_of
 from optax_bridge.train_state import TrainState
 from optax_bridge.transformation import step as take_step
 
@@ -30,17 +30,16 @@ class Optimizer(nnx.Optimizer[M]):
           grads: what `nnx.grad` returns for it.
           **kwargs: arguments of the transformation, `learning_rate=`, say.
         """
-        params = nnx.as_pure(nnx.state(model, self.wrt))
         new_params, new_state = take_step(
             self.tx,
-            nnx.as_pure(nnx.state(grads, self.wrt)),
-            nnx.as_pure(self.opt_state),
-            params,
-            **nnx.as_pure(kwargs),
+            _arrays(_gradients(grads, self.wrt)),
+            _arrays(self.opt_state),
+            _arrays(nnx.state(model, self.wrt)),
+            **_arrays(kwargs),
         )
         nnx.update(model, new_params)
-        nnx.update(self.opt_state, nnx.state(new_state))
-        self.step[...] += 1
+        _set(self.opt_state, new_state)
+        _set(self.step, _arrays(self.step) + 1)
 
 
 def hand_off(
@@ -87,9 +86,38 @@ def hand_off(
     treedef = jax.tree.structure(unboxed(target))
     nnx.update(model, treedef.unflatten(values))
     made = optimizer(model, state.tx, wrt=wrt)
-    made.opt_state = nnx.data(_moved_state(made.opt_state, state, list(moved), places))
-    made.step = type(made.step)(jnp.asarray(state.step, jnp.uint32))
+    _set(made.opt_state, _moved_state(made.opt_state, state, list(moved), places))
+    _set(made.step, jnp.asarray(state.step, jnp.uint32))
     return made
+
+
+def _arrays(tree: Any) -> Any:
+    """The tree with what is in each variable, in every Flax: `nnx.as_pure` came with 0.12.7."""
+    return jax.tree.map(_raw, tree, is_leaf=is_variable)
+
+
+def _raw(leaf: Any) -> Any:
+    if not is_variable(leaf):
+        return leaf
+    if hasattr(leaf, "get_raw_value"):
+        return leaf.get_raw_value()
+    # Before flax 0.11: an optimizer has variables, a state of it or of a module VariableStates.
+    return leaf.raw_value if isinstance(leaf, nnx.Variable) else leaf.value
+
+
+def _set(variables: Any, values: Any) -> None:
+    """Puts values into the variables of a tree."""
+    flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
+    for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):
+        if hasattr(variable, "set_raw_value"):
+            variable.set_raw_value(value)
+        else:  # before flax 0.11
+            variable.raw_value = value
+
+
+def _gradients(grads: Any, wrt: Any) -> Any:
+    """Those that are asked for; before flax 0.11, `nnx.state` takes modules only."""
+    return nnx.filter_state(grads, wrt) if isinstance(grads, nnx.State) else nnx.state(grads, wrt)
 
 
 def _moved_state(
@@ -101,12 +129,12 @@ def _moved_state(
     for key, leaf in _keyed(state.opt_state, old_places):
         before, owner, after = key
         values[before, None if owner is None else places[moved[owner]], after] = leaf
-    leaves, treedef = jax.tree.flatten(template)
-    keys = [key for key, _ in _keyed(nnx.as_pure(template), places)]
+    template = _arrays(template)
+    keys = [key for key, _ in _keyed(template, places)]
     missing = [key for key in keys if key not in values]
-    if missing or len(values) != len(leaves):
+    if missing or len(values) != len(keys):
         raise ValueError(f"opt_state: no equal in the state for {missing[:3]}")
-    return treedef.unflatten([values[key] for key in keys])
+    return jax.tree.structure(template).unflatten([values[key] for key in keys])
 
 
 def _keyed(opt_state: Any, places: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:

@@ -1,5 +1,6 @@
 """A migrated optimizer drives NNX: the same trajectory, and a hand-off in mid-training."""
 
+import inspect
 from typing import Any
 
 import flax.linen as nn
@@ -17,6 +18,8 @@ from optax_bridge.correspondence import ENTRIES
 from optax_bridge.entry import Entry
 
 INPUTS = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4)), jnp.float32)
+# Before flax 0.11 Flax's own optimizer has a model, and its `update` takes none.
+TAKES_MODEL = "model" in inspect.signature(nnx.Optimizer.update).parameters
 RENAMED = {"Dense_1": "hidden", "Dense_0": "out"}  # Linen names in the order of construction
 
 
@@ -59,7 +62,10 @@ def linen_step(state: Any) -> Any:
 @nnx.jit
 def nnx_step(model: Any, optimizer: Any) -> None:
     grads = nnx.grad(loss)(model)
-    optimizer.update(model, grads)
+    if isinstance(optimizer, nnx_optimizer.Optimizer) or TAKES_MODEL:
+        optimizer.update(model, grads)
+    else:
+        optimizer.update(grads)
 
 
 def in_order(params: Any, model: Any) -> list[tuple[Any, Any]]:

@@ -23,6 +23,7 @@ from optax_bridge.axis_metadata import (
     value_of,
 )
 from optax_bridge.boxed import boxes_handled
+from optax_bridge.kept_axes import abstract_mesh_in_scope
 
 # Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
 # `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for
@@ -173,9 +174,7 @@ def create_sharded(
 
 def _no_mesh() -> Any:
     """A scope in which no mesh is set."""
-    from jax.sharding import AbstractMesh, use_abstract_mesh
-
-    return use_abstract_mesh(AbstractMesh((), ()))
+    return abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
 
 
 def _names(path: Any, leaf: Any, mesh: Mesh, rules: Rules | None) -> tuple[Any, ...]:

@@ -1,9 +1,5 @@
 """Training on eight devices: one device's trajectory, and checkpoints from mesh to mesh."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +44,11 @@ def init() -> Any:
     return {"attend": attend, "mlp": {"up": normal(SIZE, 32), "down": normal(32, SIZE)}}
 
 
+# In ULP, of the program as anyone compiles it: split sums, XLA's simplifier and the contraction of
+# products and sums all round in another way on eight devices, which `equivalence_tests/sharded.py`
+# tells apart. The sums have 64 terms, whose order makes 8 by the square root; seen at most 3.
+OTHERWISE_COMPILED = 16
+
 DATA = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4, SIZE)), jnp.float32)
 
 
@@ -90,6 +91,9 @@ OPTIMIZERS = {
 }
 
 
+set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
+
+
 def mesh(kind: Any = AxisType.Auto, devices: Any = None) -> Any:
     count = 8 if devices is None else len(devices)
     return jax.make_mesh((count,), ("devices",), axis_types=(kind,), devices=devices)
@@ -115,7 +119,7 @@ def alone_on_one_device(tx: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("run", "optimizer"),
-    [*((run, name) for run in RUNS for name in ("adam", "adafactor")), ("fsdp", "stock adafactor")],
+    [("fsdp", "adam"), ("fsdp", "stock adafactor"), ("tensor", "adafactor"), ("data", "adam")],
 )
 def test_eight_devices_give_the_trajectory_of_one(run: str, optimizer: str):
     rule, batch = RUNS[run]
@@ -132,10 +136,7 @@ def test_eight_devices_give_the_trajectory_of_one(run: str, optimizer: str):
         state, alone = step(state, x), one(alone, DATA)
     assert step._cache_size() == 1  # type: ignore[attr-defined]
     assert jax.tree.map(lambda x: x.sharding, state.params) == shardings.params
-    # A split sum, and a program compiled for eight devices at all, changes the last bits of the
-    # gradients; Adam divides by a gradient's own size, which carries its relative error over to
-    # elements that are small beside the tensor's scale.
-    assert_close(state.params, alone.params, 64)
+    assert_close(state.params, alone.params, OTHERWISE_COMPILED)
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), alone.params, start)
     assert min(jax.tree.leaves(moved)) > 1e-3
 
@@ -153,7 +154,7 @@ def test_given_the_same_gradients_no_sum_is_split_and_a_step_rounds_by_one_ulp_a
     state = jax.device_put(alone, optax_bridge.state_shardings(alone, mesh(), rule))
     for _ in range(3):
         state, alone = step(state), step(alone)
-    # The compiler fuses products and sums otherwise for another number of devices.
+    # XLA's simplifier makes x * (1 / c) of x / c on one device and not on eight: 1 ULP each step.
     assert_close(state, alone, 3)
 
 
@@ -168,12 +169,12 @@ def test_reduced_statistics_lie_like_the_axes_they_keep():
 def test_an_explicit_mesh():
     where = mesh(AxisType.Explicit)
     tx = OPTIMIZERS["adafactor"]()
-    with jax.set_mesh(where):
+    with set_mesh(where):
         state = create(tx, where, replicated)
         x = jax.device_put(DATA, NamedSharding(where, PartitionSpec("devices")))
         new = jax.jit(train_step)(state, x)
     alone = alone_on_one_device(tx)
-    assert_close(new.params, jax.jit(train_step)(alone, DATA).params, 64)
+    assert_close(new.params, jax.jit(train_step)(alone, DATA).params, OTHERWISE_COMPILED)
 
 
 @pytest.mark.parametrize("saved_by", ["msgpack", "orbax"])
@@ -214,53 +215,3 @@ def test_saved_on_one_mesh_goes_on_identically_on_another(saved_by: str, tmp_pat
 def test_errors_name_the_leaf(rules: Any, message: str):
     with pytest.raises(ValueError, match=message):
         create(optax_bridge.adam(0.1), mesh(), rules)
-
-
-PROCESS = """
-import sys
-import jax
-jax.config.update("jax_default_matmul_precision", "highest")
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
-import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
-from optax_bridge import sharding_test as t
-where = t.mesh()
-rule, batch = t.RUNS["fsdp"]
-state = t.create(t.OPTIMIZERS["adafactor"](), where, rule)
-x = jax.make_array_from_callback(
-    t.DATA.shape, NamedSharding(where, batch), lambda index: np.asarray(t.DATA)[index]
-)
-for _ in range(3):
-    state = jax.jit(t.train_step)(state, x)
-params = multihost_utils.process_allgather(state.params, tiled=True)
-if jax.process_index() == 0:
-    np.savez(sys.argv[3], *jax.tree.leaves(params))
-"""
-
-
-def test_two_processes(tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    script = tmp_path / "process.py"
-    script.write_text(PROCESS)
-    root = str(Path(__file__).parents[1])
-    flags = "--xla_force_host_platform_device_count=4"
-    env = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"}
-    env.pop("JAX_COMPILATION_CACHE_DIR", None)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), address, str(index), str(tmp_path / "out.npz")],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for index in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    tx = OPTIMIZERS["adafactor"]()
-    alone = alone_on_one_device(tx)
-    for _ in range(3):
-        alone = jax.jit(train_step)(alone, DATA)
-    with np.load(tmp_path / "out.npz") as found:
-        assert_close([found[name] for name in found.files], jax.tree.leaves(alone.params), 64)

@@ -19,6 +19,7 @@ from jax.core import Tracer
 
 from optax_bridge.axis_metadata import (
     Reduced,
+    box_of,
     boxed_like,
     is_box,
     key_names,
@@ -73,11 +74,13 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         cls,
         init: Callable[..., Any],
         update: Callable[..., tuple[Any, Any]],
-        step: Callable[..., tuple[Any, Any]],
-        hyper_params: Mapping[str, Any],
+        step: Callable[..., tuple[Any, Any]] | None = None,
+        hyper_params: Mapping[str, Any] | None = None,
         inner: Sequence[optax.GradientTransformation] = (),
     ):
         """Makes the transformation; the arguments are its attributes."""
+        if step is None or hyper_params is None:  # as a pytree it is rebuilt from its two functions
+            return vars(update)["exact"]
         self = super().__new__(cls, init, update)
         self.step = step
         self.hyper_params = dict(hyper_params)
@@ -298,6 +301,7 @@ def _described(params: Any) -> list[Leaf]:
     described = []
     for path, leaf in leaves_with_path(params):
         where = "params" + keystr(path)
+        leaf = box_of(path, leaf)
         roles = getattr(leaf, "roles", None)
         described.append(
             Leaf(
