@@ -42,9 +42,9 @@ def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
     # A folder of its own: Orbax has temporary folders beside what it writes.
     _remove_abandoned(destination)
     folder = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}.part")
-    folder.mkdir()
     part = folder / destination.name
-    try:
+    try:  # around the first and the last step as well: a signal may come at any of them
+        folder.mkdir()
         with _claimed(folder):
             yield part
             _synced(part)
@@ -55,10 +55,10 @@ def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
             else:
                 _exchange(part, destination)
             _sync_folder(destination.parent)
+        shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
         _remove_for_good(folder)
         raise
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_for_good(folder: Path) -> None:
