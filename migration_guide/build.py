@@ -12,7 +12,7 @@ from pathlib import Path
 
 from migration_guide.cells import SOURCE
 
-NEEDS = {"sphinx": "sphinx", "myst_nb": "myst-nb", "furo": "furo"}
+NEEDS = {"sphinx": "sphinx", "myst_nb": "myst-nb", "furo": "furo", "pytest": "pytest"}
 MISUSE = 2
 
 
