@@ -65,7 +65,7 @@ def adapted(side: SideLike) -> Stepper:
     if isinstance(side, legacy_optim.Optimizer):
         return _legacy(
             side.optimizer_def,
-            lambda params: side.replace(target=params, state=_carried(side.state, params)),
+            lambda params: side.replace(target=params, state=_like(side.state, params)),
         )
     if isinstance(side, train_state.TrainState):
         return _train_state(side)
@@ -97,7 +97,9 @@ def _train_state(state: train_state.TrainState) -> Stepper:
     return Stepper(
         kind=type(state).__name__,
         start=lambda params: state.replace(
-            params=params, opt_state=_carried(state.opt_state, params)
+            step=jnp.asarray(state.step, jnp.int32),  # a Python number is wider in float64
+            params=params,
+            opt_state=_carried(state, params),
         ),
         step=lambda held, grads: held.apply_gradients(grads=grads),
         show=lambda held: (held.params, (held.step, held.opt_state)),
@@ -105,19 +107,41 @@ def _train_state(state: train_state.TrainState) -> Stepper:
     )
 
 
-def _carried(state: Any, params: Any) -> Any:
+def _like(state: Any, params: Any) -> Any:
     """A state that was made elsewhere, for parameters that may be wider by now.
 
     In float64 the moments have to be so too, or their rounding passes for another algorithm.
     """
-    if not any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params)):
-        return state
+    double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
+    return jax.tree.map(_widened, state) if double else state
 
-    def widened(leaf: Any) -> Any:
-        leaf = jnp.asarray(leaf)
-        return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
 
-    return jax.tree.map(widened, state)
+def _widened(leaf: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
+
+
+def _carried(state: train_state.TrainState, params: Any) -> Any:
+    """The optimizer state of a TrainState, for parameters that may be wider by now.
+
+    What is as it was made, a learning rate among the hyper-parameters say, is made anew: 0.1 in
+    float32 is another number in float64.
+    """
+    held = state.opt_state
+    wide = _like(held, params)
+    if wide is held:
+        return held
+    before = state.tx.init(state.params)
+    anew = state.tx.init(jax.tree.map(_widened, state.params))
+    if jax.tree.structure(before) != jax.tree.structure(held):  # restored as other containers
+        return wide
+
+    def carried(leaf: Any, wide: jax.Array, before: Any, anew: Any) -> jax.Array:
+        if wide.dtype != np.float64 or wide.shape != jnp.shape(before):
+            return wide
+        return anew if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
+
+    return jax.tree.map(carried, held, wide, before, anew)
 
 
 def _transformation(tx: optax.GradientTransformation) -> Stepper:

@@ -9,13 +9,14 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from equivalence_tests import html_report, junit, recording, report, sharded
+from equivalence_tests import html_report, junit, recording, report
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.environment import versions as versions
 from equivalence_tests.files import checked, write_text
 from equivalence_tests.running import Compilations, chosen, jobs, run_all
 from equivalence_tests.running import use_compilation_cache as use_compilation_cache
 from equivalence_tests.running import use_host_devices as use_host_devices
+from equivalence_tests.sharded import cases as sharded
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2
@@ -103,33 +104,37 @@ def check(
         console.print(f"real training with {pinned}", highlight=False)
     if full:
         console.print(f"{compilations}; {here['devices']} devices", highlight=False)
-    if record is not None:
-        recording.save(record, results, here, steps)
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
     console.print(report.closing_line(results))
-    if svg_file is not None:
-        write_text(svg_file, report.drawn(table, report.closing_line(results)))
-    if report_folder is not None:
-        title = f"flax.optim against Optax on {device.platform}"
-        ran = {"steps": steps, "compilations": str(compilations)}
-        if pinned:
-            ran["in real training"] = pinned
-        html_report.write(report_folder, title, list(map(html_report.item, results)), here | ran)
-    if junit_file is not None:
-        junit.write(junit_file, list(map(junit.case, results)))
-    _write_json(
-        json_file,
-        {
-            **here,
-            "ran": True,
-            "steps": steps,
-            "compilations": compilations.compiled,
-            "results": report.rows(results),
-            "against": report.against_rows(outcomes),
-        },
-    )
+    ran = {"steps": steps, "compilations": str(compilations)}
+    if pinned:
+        ran["in real training"] = pinned
+    content = {
+        **here,
+        "ran": True,
+        "steps": steps,
+        "compilations": compilations.compiled,
+        "results": report.rows(results),
+        "against": report.against_rows(outcomes),
+    }
+    try:
+        if record is not None:
+            recording.save(record, results, here, steps)
+        if svg_file is not None:
+            write_text(svg_file, report.drawn(table, report.closing_line(results)))
+        if report_folder is not None:
+            title = f"flax.optim against Optax on {device.platform}"
+            html_report.write(
+                report_folder, title, list(map(html_report.item, results)), here | ran
+            )
+        if junit_file is not None:
+            junit.write(junit_file, list(map(junit.case, results)))
+        _write_json(json_file, content)
+    except OSError as error:  # the disk is full, the folder gone since
+        problems.print(f"{error.filename}: not written: {error.strerror}", markup=False)
+        return MISUSE
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return HELD if same and all(result.held for result in results) else BROKEN
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from equivalence_tests import suite
-from equivalence_tests.report import closing_line, rows, table
+import legacy_optim
+from equivalence_tests import check, suite
 from optax_bridge.entry import identical
 
 
@@ -58,6 +59,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         (["--params", "mine:params"], "--params is for --pair"),
         (["--report", "/proc/report"], "--report /proc/report: expected a folder"),
         (["--record", "nowhere/run.zip"], "does not exist"),
+        (["--record", "/proc/run.zip"], "--record /proc/run.zip: expected a folder that can be"),
         (["--against", "nowhere.zip"], "expected a file written by"),
         (["--full", "--only", "float33"], "float33"),
         (["--pair", "mine", "other:side"], "mine: expected module:name"),
@@ -117,8 +119,6 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
     monkeypatch, capsys, tmp_path: Path
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
-    from equivalence_tests import check
-
     monkeypatch.setattr(suite, "recipe_of", _claiming(identical()))
     assert check.check(["adagrad"], steps=20, junit_file=tmp_path / "junit.xml") == 1
     printed = capsys.readouterr().out
@@ -138,11 +138,34 @@ def _claiming(claim):
     return lambda definition, exact: (recipe_of(definition, exact)[0], claim)
 
 
-def test_an_error_on_a_side_is_a_result_and_stops_no_other():
-    broken, whole = suite.Check("sgd", 0), suite.Check("sgd", 0, rate="per call")
-    results = suite.run(broken, steps=2) + suite.run(whole, steps=2)
-    results[0].failed, results[0].comparison, results[0].note = True, None, "ValueError: no"
-    assert [result.held for result in results] == [False, True, True]
-    assert "1 claims did NOT hold" in closing_line(results)
-    assert len(rows(results)) == 3
-    assert table(results, "").row_count == 3
+def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, tmp_path: Path):
+    def raising(definition, recipe):
+        if isinstance(definition, legacy_optim.GradientDescent):
+            raise RuntimeError("out of luck")
+        return whole(definition, recipe)
+
+    whole = suite.sides.stock
+    monkeypatch.setattr(suite.sides, "stock", raising)
+    chosen = ["sgd", "momentum"]
+    file = tmp_path / "junit.xml"
+    assert check.check(chosen, steps=2, junit_file=file) == 1
+    printed = capsys.readouterr().out
+    assert "RuntimeError: out of luck" in printed
+    assert "1 claims did NOT hold" in printed
+    (tests,) = ElementTree.parse(file).getroot()
+    (error,) = tests.iter("error")
+    assert error.attrib["message"] == "RuntimeError: out of luck"
+    assert tests.attrib["failures"] == "0"
+    assert int(tests.attrib["tests"]) > 5
+
+
+def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsys, tmp_path: Path):
+    folder = tmp_path / "report"
+
+    def gone(work, device):
+        shutil.rmtree(folder)  # while the suite runs
+        return []
+
+    monkeypatch.setattr(check, "run_all", gone)
+    assert check.check(["sgd"], report_folder=folder) == 2
+    assert f"{folder}/.index.html.part: not written: No such file" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from equivalence_tests.comparison import NOTICEABLE, Comparison, compare
 from equivalence_tests.gradients import Gradients, Stream
 from equivalence_tests.pair_report import Report
 from equivalence_tests.precision import float64, pinned
-from equivalence_tests.trees import first_mismatch, is_numeric, signature
+from equivalence_tests.trees import first_mismatch, is_numeric, shapes, signature
 
 
 def check_equivalence(
@@ -200,8 +200,10 @@ def _trajectory(
 
     take = jax.jit(body) if side.compiled else body
     held = _guarded(start, f"{name} side ({side.kind}), before step 1")
-    expected, before, seen = signature(params, "params"), None, []
-    current = params
+    expected, seen = signature(params, "params"), []
+    before, current = None, params
+    if side.compiled:  # a function may fill its state at its first step, as torch's optimizers do
+        before = shapes(on_host(jax.jit(show)(held)["state"]), "state")
     for step in range(steps):
         where = f"{name} side ({side.kind}), step {step + 1}"
         grads = _guarded(lambda: on_host(stream(step, current)), f"{where}, its gradients")  # noqa: B023

@@ -258,6 +258,24 @@ def test_the_state_of_a_half_trained_side_is_kept():
     assert report.verdict is Verdict.DIFFERENT
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_rate_in_a_state_is_the_same_rate_in_float64(trained: bool):
+    """Else 0.1 in float32 against 0.1 in float64 would pass for another algorithm."""
+    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1, momentum=0.9)
+    left, right = bridge_state(tx), bridge_state(optax.sgd(0.1, momentum=0.9))
+    if trained:
+        left, right = (side.apply_gradients(grads=PARAMS) for side in (left, right))
+    report = check_equivalence(left, right, PARAMS, gradients="hostile", steps=STEPS)
+    assert report.verdict in (Verdict.IDENTICAL, Verdict.ROUNDING), report
+    assert report.nature in (Nature.NONE, Nature.ROUNDING), report
+
+
+def test_a_state_in_which_a_count_differs_is_no_rounding():
+    trained = bridge_state(optax.adam(0.1)).apply_gradients(grads=PARAMS)
+    report = check_equivalence(trained, optax.adam(0.1), PARAMS, steps=STEPS)
+    assert (report.verdict, report.nature) == (Verdict.DIFFERENT, Nature.ALGORITHM), report
+
+
 def raises_at_three() -> tuple[Any, Any]:
     def step(grads: Any, state: Any, params: Any) -> Any:
         if state == 2:
@@ -272,6 +290,13 @@ def changes_structure() -> tuple[Any, Any]:
         return ({"a": params["a"]} if state else params), state + 1
 
     return lambda params: 0, step
+
+
+def transformation_that_grows() -> optax.GradientTransformation:
+    return optax.GradientTransformation(
+        lambda params: {"count": jnp.zeros([], jnp.int32)},
+        lambda updates, state, params=None: (updates, {**state, "trace": updates}),
+    )
 
 
 def grows_state() -> tuple[Any, Any]:
@@ -322,6 +347,14 @@ BAD = {
         r"right side \(.*\), step 2: it changed its parameters' structure: params\['b'\]",
     ),
     "state": (dict(right=grows_state()), r"right side .* step 2: it changed its state's structure"),
+    "state at once": (
+        dict(right=transformation_that_grows()),
+        r"right side \(GradientTransformation\), step 1: it changed its state's structure: state\[",
+    ),
+    "uneven": (
+        dict(gradients=stream(b=np.zeros((STEPS - 1, 3), np.float32))),
+        r"gradients\['b'\]: has 9 steps along its first axis, expected 10 as other leaves have",
+    ),
     "nonsense": (
         dict(right=returns_nonsense()),
         r"right side .* step 1: raised TypeError: step ret",

@@ -1,6 +1,6 @@
 """Files that are either written whole or not at all."""
 
-import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ def why_no_file(file: Path) -> str | None:
         return f"{file}: the folder {folder} does not exist"
     if file.is_dir():
         return f"{file}: expected a file to write, found a folder"
-    if not os.access(folder, os.W_OK):
-        return f"{file}: expected a folder that can be written to, found {folder}, which cannot"
+    if why := _why_closed(folder):
+        return f"{file}: expected a folder that can be written to, found {folder}: {why}"
     return None
 
 
@@ -57,6 +57,15 @@ def why_not_writable(folder: Path) -> str | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return f"{folder}: expected a folder that can be made, found {error.strerror}"
-    if not os.access(folder, os.W_OK):
-        return f"{folder}: expected a folder that can be written to, found one that cannot"
+    if why := _why_closed(folder):
+        return f"{folder}: expected a folder that can be written to, found {why}"
     return None
+
+
+def _why_closed(folder: Path) -> str | None:
+    """What keeps files from being made in a folder; only trying tells, on any file system."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror

@@ -92,10 +92,16 @@ def _enough(tree: Any, steps: int | None) -> int:
         jax.tree_util.keystr(path): len(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
-    path = min(lengths, key=lambda path: lengths[path])
-    if lengths[path] < (steps or 1):
+    path, longest = min(lengths, key=lambda path: lengths[path]), max(lengths.values())
+    wanted = steps or 1
+    if lengths[path] < wanted:
         raise EquivalenceError(
-            f"gradients{path}: has {lengths[path]} steps along its first axis, expected "
-            f"{steps or 1} or more"
+            f"gradients{path}: has {lengths[path]} steps along its first axis, expected {wanted} "
+            "or more"
+        )
+    if lengths[path] < longest:
+        raise EquivalenceError(
+            f"gradients{path}: has {lengths[path]} steps along its first axis, expected {longest} "
+            "as other leaves have"
         )
     return steps or lengths[path]

@@ -1,5 +1,6 @@
 """The page: self-contained, complete, and working in a browser."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -108,3 +109,22 @@ def test_it_can_be_drawn(size: str, tmp_path: Path):
     done = chromium(tmp_path, file.as_uri(), f"--window-size={size}", f"--screenshot={picture}")
     assert done.returncode == 0, done.stderr
     assert picture.stat().st_size > 5000
+
+
+@needs_chromium
+def test_the_search_stays_above_the_cases_that_scroll_under_it(tmp_path: Path):
+    items = [
+        dataclasses.replace(one, id=f"{one.id}-{n}")
+        for n in range(20)
+        for one in map(item, results())
+    ]
+    text = page("Report", items, {})
+    asked = """<script>addEventListener("load", () => setTimeout(() => {
+      const box = words.getBoundingClientRect(), at = box.top + box.height - 2;
+      const above = document.elementsFromPoint(box.left + 40, at).map(one => one.tagName);
+      document.title = [scrollY > 0, above[0], above.includes("DETAILS")].join(" "); }, 300));
+    </script>"""
+    (tmp_path / "index.html").write_text(text.replace("</html>", asked + "</html>"))
+    anchor = f"{(tmp_path / 'index.html').as_uri()}#{items[60].id.replace(' ', '_')}"
+    done = chromium(tmp_path, anchor, "--dump-dom", "--virtual-time-budget=3000")
+    assert "<title>true INPUT true</title>" in done.stdout

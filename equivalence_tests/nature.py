@@ -41,7 +41,7 @@ def nature(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE
     if not math.isfinite(wide.relative):
         return Nature.ALGORITHM
     few = bound * max(len(found.ulp_by_step) / 100, 1.0)
-    shrank = wide.relative <= found.relative * _HALFWAY
+    shrank = wide.relative <= found.relative * _HALFWAY and math.isfinite(found.relative)
     # Where the difference is rounding of a few units, it may be a few units in float64 too.
     return Nature.ROUNDING if shrank or wide.ulp <= few else Nature.ALGORITHM
 

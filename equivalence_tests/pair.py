@@ -64,15 +64,19 @@ def check_pair(
         print(error, file=sys.stderr)
         return 2
     print(report)
-    if json_file is not None:
-        write_text(json_file, report.to_json() + "\n")
-    if junit_file is not None:
-        different = report.verdict is Verdict.DIFFERENT
-        failure = str(report) if different else ""
-        junit.write(junit_file, [junit.Case("pair", f"{left} / {right}", failure=failure)])
-    if report_folder is not None:
-        write_reports(report_folder, {f"{left} / {right}": report})
-    return 1 if report.verdict is Verdict.DIFFERENT else 0
+    different = report.verdict is Verdict.DIFFERENT
+    try:
+        if json_file is not None:
+            write_text(json_file, report.to_json() + "\n")
+        if junit_file is not None:
+            failure = str(report) if different else ""
+            junit.write(junit_file, [junit.Case("pair", f"{left} / {right}", failure=failure)])
+        if report_folder is not None:
+            write_reports(report_folder, {f"{left} / {right}": report})
+    except OSError as error:  # the disk is full, the folder gone since
+        print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
+        return 2
+    return 1 if different else 0
 
 
 def write_reports(folder: Path, reports: dict[str, Report]) -> Path:
@@ -81,8 +85,12 @@ def write_reports(folder: Path, reports: dict[str, Report]) -> Path:
     return html_report.write(folder, "Equivalence", items, environment(jax.devices()[0]))
 
 
-def item(name: str, report: Report) -> html_report.Item:
-    """A report as a case on the page."""
+def item(name: str, report: Report | str) -> html_report.Item:
+    """A report as a case on the page, or the message that says why there is none."""
+    if isinstance(report, str):
+        return html_report.Item(
+            name, name, "not compared", "error", False, None, [], {"error": report}, {}
+        )
     found = report.comparison
     return html_report.Item(
         id=name,

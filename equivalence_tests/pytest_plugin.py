@@ -69,7 +69,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     """
     import jax
 
-    from equivalence_tests import Verdict, check_equivalence
+    from equivalence_tests import EquivalenceError, Verdict, check_equivalence
 
     platform = request.config.getoption("--equivalence-platform")
     try:
@@ -79,20 +79,27 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     reports = request.config.stash[_REPORTS]
     folder = request.config.getoption("--equivalence-report")
 
+    def note(row: dict[str, Any], found: "Report | str") -> None:
+        if folder is None:
+            return
+        from equivalence_tests import pair
+
+        name, number = request.node.nodeid, 2
+        while name in reports:  # a test may compare several pairs
+            name, number = f"{request.node.nodeid} ({number})", number + 1
+        reports[name] = {"row": {"test": name, **row}, "item": asdict(pair.item(name, found))}
+
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
     ) -> "Report":
         __tracebackhide__ = True
-        with jax.default_device(device):
-            report = check_equivalence(left, right, params, **options)
-        name, number = request.node.nodeid, 2
-        while name in reports:  # a test may compare several pairs
-            name, number = f"{request.node.nodeid} ({number})", number + 1
-        if folder is not None:
-            from equivalence_tests.pair import item
-
-            row = {"test": name, **report.as_dict()}
-            reports[name] = {"row": row, "item": asdict(item(name, report))}
+        try:
+            with jax.default_device(device):
+                report = check_equivalence(left, right, params, **options)
+        except EquivalenceError as error:
+            note({"verdict": "error", "error": str(error)}, str(error))
+            raise
+        note(report.as_dict(), report)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
             pytest.fail(f"expected {at_most.value} at most\n{report}", pytrace=False)
@@ -116,7 +123,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     from equivalence_tests import html_report
 
     items = [html_report.Item(**report["item"]) for report in reports.values()]
-    environment = rows[0]["environment"] if rows else {}
+    environment = next((row["environment"] for row in rows if "environment" in row), {})
     html_report.write(folder, "Equivalence", items, environment)
 
 

@@ -27,6 +27,9 @@ def test_strict(assert_equivalent):
 
 def test_other(assert_equivalent):
     assert_equivalent(optax.adam(0.1), optax.sgd(0.1), PARAMS, steps=5)
+
+def test_not_comparable(assert_equivalent):
+    assert_equivalent(optax.adam(0.1), optax.sgd(0.1), PARAMS, steps=0)
 """
 
 
@@ -48,7 +51,7 @@ def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path
     done = run(tmp_path, "--equivalence-report", "report", "--junitxml", "junit.xml", *workers)
     assert done.returncode == 1, done.stdout
     assert "1 passed" in done.stdout
-    assert "2 failed" in done.stdout
+    assert "3 failed" in done.stdout
     assert "expected identical at most" in done.stdout
     assert "nature: another algorithm" in done.stdout
     rows = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -57,16 +60,18 @@ def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path
         "test_same": "rounding only",
         "test_strict": "rounding only",
         "test_other": "different",
+        "test_not_comparable": "error",
     }
     page = (tmp_path / "report" / "index.html").read_text()
     assert "optimizers_test.py::test_other" in page
-    assert 'tests="3"' in (tmp_path / "junit.xml").read_text()
+    assert "steps is 0; expected at least 1" in page
+    assert 'tests="4"' in (tmp_path / "junit.xml").read_text()
 
 
 def test_a_platform_that_is_not_there_is_skipped(tmp_path: Path):
     done = run(tmp_path, "--equivalence-platform", "tpu", "-rs")
     assert done.returncode == 0, done.stdout
-    assert "3 skipped" in done.stdout
+    assert "4 skipped" in done.stdout
     assert "there is no such device here" in done.stdout
 
 

@@ -31,7 +31,7 @@ from optax_bridge.recipe import Call, filled, render
 
 if TYPE_CHECKING:
     from equivalence_tests.matrix.cases import MatrixCase
-    from equivalence_tests.sharded_training import ShardedCase
+    from equivalence_tests.sharded.training import ShardedCase
 
 SYNTHETIC = "odd shapes"
 RATES = ("constant", "per call")

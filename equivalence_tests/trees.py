@@ -1,5 +1,6 @@
 """Checks of the trees that a user hands in or a side hands back, by the paths of their leaves."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,6 +11,14 @@ import numpy as np
 def path_name(path: Any, root: str) -> str:
     """A leaf's path as `jax.tree_util.keystr` shows it, behind the name of the tree."""
     return root + jax.tree_util.keystr(path)
+
+
+def shapes(tree: Any, root: str) -> dict[str, tuple[tuple[int, ...], None]]:
+    """Path -> (shape, any dtype) of every leaf."""
+    return {
+        path_name(path, root): (np.shape(leaf), None)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def signature(tree: Any, root: str) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -29,15 +38,16 @@ def is_numeric(dtype: str) -> bool:
 
 
 def first_mismatch(
-    expected: dict[str, tuple[tuple[int, ...], str]], found: dict[str, tuple[tuple[int, ...], str]]
+    expected: Mapping[str, tuple[tuple[int, ...], str | None]],
+    found: Mapping[str, tuple[tuple[int, ...], str]],
 ) -> str | None:
-    """What is wrong with the first leaf that does not fit; None if all do."""
+    """What is wrong with the first leaf that does not fit; None if all do. No dtype is any."""
     for path in [*expected, *found]:
         if path not in found:
             return f"{path}: expected shape {expected[path][0]}, found no such leaf"
         if path not in expected:
             return f"{path}: found shape {found[path][0]}, expected no such leaf"
         for what, wanted, seen in zip(("shape", "dtype"), expected[path], found[path], strict=True):
-            if wanted != seen:
+            if wanted not in (None, seen):
                 return f"{path}: expected {what} {wanted}, found {seen}"
     return None

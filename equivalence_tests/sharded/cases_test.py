@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from equivalence_tests import sharded, sharded_training
-from equivalence_tests.partitioned import can_be_pinned, split_sums
-from equivalence_tests.sharded_training import GIVEN, TRAINING, ShardedCase
+from equivalence_tests.sharded import cases, training
+from equivalence_tests.sharded.partitioned import can_be_pinned, split_sums
+from equivalence_tests.sharded.training import GIVEN, TRAINING, ShardedCase
 from optax_bridge.correspondence import Verdict
 
 # Before JAX 0.10 sums that XLA joined to one kept the name of one of them.
 XLA_KEEPS_NAMES = jax.__version_info__ >= (0, 10)
 
 CASES = [
-    *[case for case in sharded.cases() if case.entry == "adam"],
-    *[case for case in sharded.cases() if case.entry == "adafactor" and case.layout == "FSDP"],
+    *[case for case in cases.cases() if case.entry == "adam"],
+    *[case for case in cases.cases() if case.entry == "adafactor" and case.layout == "FSDP"],
 ]
 
 
 @pytest.fixture(autouse=True)
 def _eight_devices() -> None:
-    if len(jax.devices("cpu")) < sharded.DEVICES:
+    if len(jax.devices("cpu")) < cases.DEVICES:
         pytest.skip("needs eight CPU devices: set JAX_PLATFORMS=cpu")
     if not can_be_pinned():
         pytest.skip(
@@ -34,7 +34,7 @@ def _eight_devices() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_identical_where_no_sum_is_split_else_rounding_and_it_says_which(case: ShardedCase):
-    result = sharded.run(case)
+    result = cases.run(case)
     assert not result.failed, result.note
     assert result.held, (result.comparison, result.claim)
     split = result.extra["split_sums"]
@@ -51,7 +51,7 @@ def test_identical_where_no_sum_is_split_else_rounding_and_it_says_which(case: S
 
 
 def test_training_moves_every_parameter_and_the_loss_falls():
-    seen, _ = sharded_training.reference("adam", TRAINING)
+    seen, _ = training.reference("adam", TRAINING)
     assert seen["loss"][-1] < 0.8 * seen["loss"][0]
     moved = [np.abs(v[-1] - v[0]).max() for k, v in seen.items() if k.startswith("params")]
     assert len(moved) == 23
@@ -59,7 +59,7 @@ def test_training_moves_every_parameter_and_the_loss_falls():
 
 
 def test_a_parameter_without_a_gradient_is_found():
-    names = sharded_training.vanishing("momentum")
+    names = training.vanishing("momentum")
     assert {name.rsplit("/", 3)[-2:][0] for name in names} == {"key"}
     assert all(name.endswith("key/bias") for name in names)
 

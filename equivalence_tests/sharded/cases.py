@@ -13,11 +13,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests import sharded_processes
 from equivalence_tests.comparison import compare
-from equivalence_tests.partitioned import can_be_pinned
-from equivalence_tests.sharded_layouts import DEVICES, LAYOUTS
-from equivalence_tests.sharded_training import (
+from equivalence_tests.sharded import processes
+from equivalence_tests.sharded.layouts import DEVICES, LAYOUTS
+from equivalence_tests.sharded.partitioned import can_be_pinned
+from equivalence_tests.sharded.training import (
     GIVEN,
     OPTIMIZERS,
     ShardedCase,
@@ -72,7 +72,7 @@ def run(case: ShardedCase) -> Result:
     result = Result(case, described(case), recipe, source=recipe)
     try:
         alone, _ = reference(case.entry, case.drive)
-        side = trajectory if case.processes == 1 else sharded_processes.trajectory
+        side = trajectory if case.processes == 1 else processes.trajectory
         seen, split = side(case)
         left_out = vanishing(case.entry) if split else ()
         both = ({k: v for k, v in one.items() if k not in left_out} for one in (alone, seen))

@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests import training
-from equivalence_tests.partitioned import compiler_options, split_sums
 from equivalence_tests.precision import float64, pinned
-from equivalence_tests.sharded_layouts import DEVICES, LAYOUTS, Layout
+from equivalence_tests.sharded.layouts import DEVICES, LAYOUTS, Layout
+from equivalence_tests.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
 from optax_bridge.axis_metadata import key_names, leaves_with_path
 from optax_bridge.kept_axes import state_axes

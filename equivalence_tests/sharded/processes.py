@@ -13,18 +13,18 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from equivalence_tests import sharded_training
 from equivalence_tests.files import write_bytes_with
-from equivalence_tests.sharded_layouts import DEVICES
-from equivalence_tests.sharded_training import ShardedCase
+from equivalence_tests.sharded import training
+from equivalence_tests.sharded.layouts import DEVICES
+from equivalence_tests.sharded.training import ShardedCase
 
 _SPLIT = "sums split over devices"  # beside the trajectory in the file, as JSON
 
 
 def trajectory(
-    case: ShardedCase, timeout: float = 240.0
+    case: ShardedCase, timeout: float = 480.0
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As of `sharded_training.trajectory`, from the first of as many processes as the case has.
+    """As of `training.trajectory`, from the first of as many processes as the case has.
 
     Raises:
       RuntimeError: a process failed; its output is in the message.
@@ -51,6 +51,7 @@ def trajectory(
         finally:
             for process in processes:
                 process.kill()
+                process.communicate()
         if not file.exists():  # it is whole if it is there, whatever happened at the end
             raise RuntimeError(f"{case}: a process failed:\n" + "\n".join(outputs))
         with np.load(file, allow_pickle=False) as saved:
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     jax.distributed.initialize(given.coordinator, given.processes, given.process)
     case = ShardedCase(*given.case, processes=given.processes)
-    seen, split = sharded_training.trajectory(case)
+    seen, split = training.trajectory(case)
     if given.process == 0:
         arrays = {**seen, _SPLIT: np.asarray(json.dumps(split))}
         write_bytes_with(given.out, lambda file: np.savez(file, allow_pickle=False, **arrays))
@@ -79,7 +80,7 @@ def _environment(devices: int) -> dict[str, str]:
     """The caller's, with the CPU split in this many devices."""
     flag = "--xla_force_host_platform_device_count"
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(flag)]
-    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",

@@ -1,0 +1,1 @@
+"""The transformer on a mesh of eight devices against one."""
