@@ -111,7 +111,8 @@ def guide(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def benchmarks(session: nox.Session) -> None:
-    """Measures step time and import time as ratios."""
+    """Measures step time and import time as ratios, and migrate in seconds."""
     session.install("-e", ".")
     session.run("python", "-m", "benchmarks.step_time", *session.posargs)
     session.run("python", "-m", "benchmarks.import_time")
+    session.run("python", "-m", "benchmarks.migrate_time")

@@ -19,7 +19,7 @@ from libcst.metadata import (
 )
 
 from migration_guide.codemod import flow, imports
-from migration_guide.codemod.facts import Facts, parameters
+from migration_guide.codemod.facts import Facts, fields, parameters
 from migration_guide.codemod.kinds import (
     CLASS,
     CREATE,
@@ -191,6 +191,8 @@ class Analysis:
             for target, value in self.facts.assignments:
                 self.assign(target, self.kind(value))
                 self._backwards(target, value)
+            for name, value in self.facts.class_attributes:
+                self.assign_field(name, self.kind(value))
             for target, iterable in self.facts.loops:
                 self.assign(target, item(self.kind(iterable)))
             for call in self.facts.calls:
@@ -257,8 +259,7 @@ class Analysis:
             ):
                 if self._key(target) != self._key(node):
                     continue
-                last = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
-                if isinstance(last, cst.Name) and last.value[:1].isupper() and not self.kind(value):
+                if self._is_unknown_instance(value):
                     return True
         return False
 
@@ -308,7 +309,13 @@ class Analysis:
                         isinstance(e, cst.StarredElement) for e in target.elements[:index]
                     )
                     place = index - len(target.elements) if after_star else index
-                    self.assign(element.value, item(kind, place))
+                    self.assign(element.value, joined([item(kind, place), self._of(kind, place)]))
+
+    def _of(self, kind: Kind, index: int) -> Kind:
+        """What the fields of named tuples hold, by their place."""
+        names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
+        known = [own[index] for own in names if -len(own) <= index < len(own)]
+        return joined(self.fields.get(name, NOTHING) for name in known)
 
     def assign_field(self, name: str, kind: Kind) -> None:
         """Adds to what fields of a name may hold."""
@@ -439,9 +446,23 @@ class Analysis:
             return of.get(attribute, NOTHING)
         if DEFINITION in base and attribute in ("hyper_params", "create"):
             return only(HYPER_PARAMS) if attribute == "hyper_params" else only(CREATE)
+        if self._is_something_else(node, base):
+            return NOTHING
         methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]
         known = [self.fields.get(attribute, NOTHING), self.project.fields.get(attribute, NOTHING)]
         return joined([*known, *methods])
+
+    def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
+        """Whether the class itself puts an instance of an unknown class into a field."""
+        owners = {atom.node for atom in base if isinstance(atom, Instance)}
+        owner = self.facts.of_self.get(node)
+        found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
+        return bool(found) and all(v and all(map(self._is_unknown_instance, v)) for v in found)
+
+    def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
+        if not isinstance(value, cst.Call) or self.kind(value):
+            return False
+        return flow.last_name(value.func)[:1].isupper()
 
 
 def _portable(kind: Kind) -> Kind:

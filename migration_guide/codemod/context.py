@@ -128,6 +128,12 @@ class Context:
         self.needed.add(text.split(".")[0])
         return cst.parse_expression(text)
 
+    def string(self, place: cst.CSTNode, text: str) -> cst.SimpleString:
+        """A literal for a place in the original, with quotes that an f-string around it allows."""
+        around = [a.start for a in self.ancestors(place) if isinstance(a, cst.FormattedString)]
+        quote = "'" if any(start.endswith('"') for start in around) else '"'
+        return cst.SimpleString(f"{quote}{text}{quote}")
+
     def source(self, text: str, modules: Sequence[str] = ()) -> cst.BaseExpression:
         """Source text as an expression, with modules that it needs imported."""
         self.needed.update(module.split(".")[0] for module in modules)

@@ -13,6 +13,11 @@ class Facts(cst.CSTVisitor):
 
     assignments: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
     annotated: list[cst.AnnAssign] = field(default_factory=list)
+    class_attributes: list[tuple[str, cst.BaseExpression]] = field(default_factory=list)
+    of_self: dict[cst.CSTNode, cst.ClassDef] = field(default_factory=dict)
+    set_on_self: dict[tuple[cst.ClassDef, str], list[cst.BaseExpression]] = field(
+        default_factory=dict
+    )
     loops: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
     calls: list[cst.Call] = field(default_factory=list)
     attributes: list[cst.Attribute] = field(default_factory=list)
@@ -74,12 +79,30 @@ class Facts(cst.CSTVisitor):
             self.returns[self._within[-1]].append(node.value)
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        self.assignments += [(target.target, node.value) for target in node.targets]
+        for target in node.targets:
+            self.assignments.append((target.target, node.value))
+            if self._in_class_body() and isinstance(target.target, cst.Name):
+                self.class_attributes.append((target.target.value, node.value))
+            owner = self._class_of_self(target.target)
+            if owner is not None and isinstance(target.target, cst.Attribute):
+                values = self.set_on_self.setdefault((owner, target.target.attr.value), [])
+                values.append(node.value)
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         self.annotated.append(node)
         if self._within and isinstance(self._within[-1], cst.ClassDef):
             self.owner[node] = self._within[-1]
+            if node.value is not None and isinstance(node.target, cst.Name):
+                self.class_attributes.append((node.target.value, node.value))
+
+    def _class_of_self(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name):
+            return None
+        classes = [n for n in self._within if isinstance(n, cst.ClassDef)]
+        return classes[-1] if classes and node.value.value == "self" else None
+
+    def _in_class_body(self) -> bool:
+        return bool(self._within) and isinstance(self._within[-1], cst.ClassDef)
 
     def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
         self.assignments.append((node.target, node.value))
@@ -97,6 +120,9 @@ class Facts(cst.CSTVisitor):
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self.attributes.append(node)
+        owner = self._class_of_self(node)
+        if owner is not None:
+            self.of_self[node] = owner
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         self.subscripts.append(node)

@@ -174,10 +174,16 @@ def _of_module(a: Analysis, node: cst.Call) -> Kind | None:
     if last == "eval_shape":
         function = argument(node, 0)
         return _called(a, a.kind(function)) if function is not None else NOTHING
+    if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
+        made = _called(a, a.kind(node.args[0].value))
+        return frozenset([Items(made)]) if last == "map" else a.kind(node.args[-1].value)
     if last in _SAME:
         keyword = next((k for k, name in _KEYWORDS.items() if name == last), "")
         value = argument(node, _SAME[last], keyword)
         return a.kind(value) if value is not None else NOTHING
+    if last == "dict" and node.args and all(arg.keyword is not None for arg in node.args):
+        inside = joined(a.kind(arg.value) for arg in node.args)
+        return frozenset([Items(inside)]) if inside else NOTHING
     if last in ("list", "tuple", "sorted", "reversed", "dict") and node.args:
         return a.kind(node.args[0].value)
     if last == "zip":
@@ -217,6 +223,10 @@ def _of_method(a: Analysis, node: cst.Call) -> Kind | None:
     return base if method in ("replace", "_replace") and base else None
 
 
+def _is_builtin(a: Analysis, node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and a.names.of(node) is None
+
+
 def _called(a: Analysis, kind: Kind) -> Kind:
     results = [a.returned(atom.node) for atom in kind if isinstance(atom, Function)]
     return joined([*results, only(OPTIMIZER) if CREATE in kind else NOTHING])
@@ -250,6 +260,12 @@ def arguments(a: Analysis, node: cst.Call) -> None:
         inside = a.kind(node.args[0].value)
         if inside:
             a.assign(node.func.value, frozenset([Items(inside)]))
+    if last in ("map", "filter") and _is_builtin(a, node.func):
+        for atom in a.kind(node.args[0].value) if node.args else ():
+            if isinstance(atom, Function):
+                free = parameters(atom.node)[atom.bound :]
+                for parameter, arg in zip(free, node.args[1:], strict=False):
+                    a.assign_parameter(atom.node, parameter, item(a.kind(arg.value)))
     is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
     if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
         for atom in a.kind(node.args[0].value):

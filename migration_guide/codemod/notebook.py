@@ -113,5 +113,6 @@ def _dumped(document: dict[str, Any], like: str) -> str:
     match = re.match(r"\{\n( +|\t+)", like)
     indent = match.group(1) if match else None
     ascii_only = like.isascii() and "\\u" in like
-    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
+    tight = (",", ":") if re.match(r'\{"\w+":\S', like) else None
+    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only, separators=tight)
     return text + like[len(like.rstrip()) :]

@@ -9,7 +9,7 @@ Before:
 After:
 
     optimizer = optimizer.apply_gradients(grads=grad, learning_rate=lr)
-    hps = [{"learning_rate": lr} for hp in optimizer.tx.inner]
+    hps = [hp | {"learning_rate": lr} for hp in [tx.hyper_params for tx in optimizer.tx.inner]]
     optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
 
 Per-call values keep working with this project's transformations, under the names of Optax; the rule
@@ -19,9 +19,9 @@ names, so they are left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, keyword, with_keyword
+from migration_guide.codemod.context import Context, with_keyword
 from migration_guide.codemod.kinds import OPTIMIZER
-from migration_guide.codemod.rules.hyper_params import as_overrides, port_name
+from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.replicate import averaged
 
 
@@ -77,10 +77,10 @@ def _argument(
         new = new.with_changes(value=averaged(context, holder, new.value))
         return with_keyword(new, "grads")
     if old.keyword.value == "hyper_params":
-        single = as_overrides(context, old.value, new.value)
-        if single is None:
-            return new
-        return keyword(*single).with_changes(comma=new.comma) if isinstance(single, tuple) else None
+        if not is_one(context, old.value):
+            return None
+        one = as_overrides(context, old.value, new.value)
+        return new if one is None else one.with_changes(comma=new.comma)
     name = port_name(context, old.keyword.value)
     return None if name is None else with_keyword(new, name)
 

@@ -21,7 +21,7 @@ from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import OPTIM, canonical, dotted
 from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree
 
-_GONE = {*jax_names._EQUAL, *jax_ops._METHODS, *jax_tree._EQUAL, "jax.config", "jax.ops.index"}
+_GONE = {*jax_names._EQUAL, *jax_ops._METHODS, *jax_tree._EQUAL, "jax.config"}
 
 
 def rewrite_statement(

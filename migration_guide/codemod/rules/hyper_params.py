@@ -1,17 +1,18 @@
-"""`definition.hyper_params` becomes the transformation's own, by Optax's names.
+"""`definition.hyper_params` becomes the transformation's own: mappings, by Optax's names.
 
 Before:
 
     lr = optimizer.optimizer_def.hyper_params.learning_rate
     hps = optimizer.optimizer_def.hyper_params  # of a MultiOptimizer
-    optimizer.apply_gradient(g, hyper_params=[hps[0].replace(learning_rate=a),
-    hps[1].replace(learning_rate=b)])
+    hps = [hp.replace(learning_rate=lr) for hp in hps]
+    optimizer = optimizer.apply_gradient(grad, hyper_params=hps)
 
 After:
 
     lr = optimizer.tx.hyper_params["learning_rate"]
-    hps = optimizer.tx.inner
-    optimizer.apply_gradients(grads=g, hyper_params=[{"learning_rate": a}, {"learning_rate": b}])
+    hps = [tx.hyper_params for tx in optimizer.tx.inner]
+    hps = [hp | {"learning_rate": lr} for hp in hps]
+    optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
 
 This project's transformations keep what they were constructed with; those of public Optax do not,
 so the rule for constructors writes the former in a file that reads hyper-parameters.
@@ -19,8 +20,12 @@ so the rule for constructors writes the former in a file that reads hyper-parame
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, attribute
+from migration_guide.codemod.context import Context, keyword
+from migration_guide.codemod.flow import last_name
 from migration_guide.codemod.names import port_names
+
+# Functions of Python that take all groups' hyper-parameters at once.
+_OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
 
 
 def rewrite_attribute(
@@ -30,10 +35,11 @@ def rewrite_attribute(
     name = original.attr.value
     if name == "hyper_params" and context.is_definition(original.value):
         above = context.parent(original)
-        reads = isinstance(above, cst.Attribute) and above.attr.value != "replace"
-        if _is_multiple(context) and not reads:
-            return updated.with_changes(attr=cst.Name("inner"))
-        return None
+        of_one = isinstance(above, cst.Attribute)  # a field of it, or its `replace`
+        if not _is_multiple(context) or of_one:
+            return None
+        every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
+        return cst.ListComp(cst.parse_expression("tx.hyper_params"), every)
     if not context.is_hyper_params(original.value) or name == "replace":
         return None
     port = port_name(context, name)
@@ -42,21 +48,15 @@ def rewrite_attribute(
             original, f".{name} has another name in each transformation: see `optax-bridge recipe`"
         )
         return None
-    mapping: cst.BaseExpression = updated.value
-    direct = (
-        isinstance(original.value, cst.Attribute) and original.value.attr.value == "hyper_params"
-    )
-    if _is_multiple(context) and not direct:
-        mapping = attribute(mapping, "hyper_params")
-    index = cst.SubscriptElement(cst.Index(cst.SimpleString(f'"{port}"')))
-    return cst.Subscript(mapping, [index], lpar=updated.lpar, rpar=updated.rpar)
+    index = cst.SubscriptElement(cst.Index(context.string(original, port)))
+    return cst.Subscript(updated.value, [index], lpar=updated.lpar, rpar=updated.rpar)
 
 
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """`hp.replace(learning_rate=lr)` of one group: a dict of what this step overrides."""
-    if not _is_replace(context, original) or not _is_multiple(context):
+    """`hp.replace(learning_rate=lr)`: all of them, with what this step overrides."""
+    if not _is_replace(context, original):
         return None
     elements = []
     for arg in updated.args:
@@ -66,35 +66,64 @@ def rewrite_call(
                 original, "give the overridden hyper-parameters by the names of optax_bridge"
             )
             return None
-        elements.append(cst.DictElement(cst.SimpleString(f'"{port}"'), arg.value))
-    return cst.Dict(elements)
+        elements.append(cst.DictElement(context.string(original, port), arg.value))
+    assert isinstance(updated.func, cst.Attribute)
+    above = context.parent(original)
+    bracketed = bool(updated.lpar) or not isinstance(above, cst.Attribute | cst.Subscript)
+    merged = cst.BinaryOperation(
+        updated.func.value, cst.BitOr(), cst.Dict(elements), lpar=updated.lpar, rpar=updated.rpar
+    )
+    return merged if bracketed else _in_brackets(merged)
 
 
 def as_overrides(
     context: Context, old: cst.BaseExpression, new: cst.BaseExpression
-) -> tuple[str, cst.BaseExpression] | bool | None:
-    """The (keyword, value) for `hyper_params=`; None if it stays, False if nobody can tell."""
+) -> cst.Arg | None:
+    """The argument for `hyper_params=`; None if that stays, as a list with an item for each group.
+
+    One definition's own are keyword arguments of the step. Where only one definition is made, only
+    what `replace` names is given.
+    """
     if _is_multiple(context):
         return None
     if isinstance(old, cst.Call) and _is_replace(context, old) and len(old.args) == 1:
-        assert isinstance(new, cst.Call)
-        name = old.args[0].keyword
-        port = port_name(context, name.value) if name is not None else None
-        if port is not None:
-            return port, new.args[0].value
-    return False
+        single = new.right if isinstance(new, cst.BinaryOperation) else None
+        if isinstance(single, cst.Dict) and len(_made(context)) < 2:
+            (element,) = single.elements
+            name = old.args[0].keyword
+            port = port_name(context, name.value) if name is not None else None
+            if port is not None and isinstance(element, cst.DictElement):
+                return keyword(port, element.value)
+    if not context.is_hyper_params(old):
+        return None
+    plain = isinstance(new, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or new.lpar
+    return cst.Arg(new if plain else _in_brackets(new), star="**")
+
+
+def is_one(context: Context, node: cst.BaseExpression) -> bool:
+    """Whether an expression is what one definition has, or a list for several."""
+    return _is_multiple(context) or context.is_hyper_params(node)
 
 
 def port_name(context: Context, legacy: str) -> str | None:
     """A hyper-parameter's name in the ports of what this file constructs, if they agree on one."""
-    classes = frozenset(
+    classes = frozenset(_made(context))
+    names = port_names(legacy, classes) or port_names(legacy, frozenset())
+    return next(iter(names)) if len(names) == 1 else None
+
+
+def _made(context: Context) -> list[str]:
+    """The legacy classes that this file constructs, one for each call."""
+    return [
         entry.legacy.__name__
         for call in context.analysis.facts.calls
         if (entry := context.analysis.names.entry(call.func)) is not None
         and not any(hp.variadic for hp in entry.hyper_params)
-    )
-    names = port_names(legacy, classes) or port_names(legacy, frozenset())
-    return next(iter(names)) if len(names) == 1 else None
+    ]
+
+
+def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
+    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def _is_replace(context: Context, node: cst.Call) -> bool:
@@ -106,7 +135,12 @@ def _is_replace(context: Context, node: cst.Call) -> bool:
 
 
 def _is_multiple(context: Context) -> bool:
-    """Whether this file subscripts hyper-parameters or iterates over them: those of groups."""
+    """Whether this file takes hyper-parameters apart by index or by loop: those of groups."""
     facts = context.analysis.facts
-    subscripted = any(context.is_hyper_params(node.value) for node in facts.subscripts)
-    return subscripted or any(context.is_hyper_params(node) for node in facts.iterated)
+    whole = [
+        *(node.value for node in facts.subscripts),
+        *facts.iterated,
+        *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
+        *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),
+    ]
+    return any(context.is_hyper_params(node) for node in whole)

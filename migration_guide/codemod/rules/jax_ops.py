@@ -47,3 +47,14 @@ def rewrite_call(
         x = x.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     at = cst.Subscript(attribute(x, "at"), place)
     return updated.with_changes(func=attribute(at, method), args=[cst.Arg(value)])
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> None:
+    """A function that is not called, but given on."""
+    del updated
+    method = _METHODS.get(context.name(original))
+    above = context.parent(original)
+    if method is not None and not (isinstance(above, cst.Call) and above.func is original):
+        context.by_hand(original, f"lambda x, index, value: x.at[index].{method}(value)")

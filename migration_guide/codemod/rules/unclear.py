@@ -19,6 +19,7 @@ methods that are taken as a value.
 """
 
 import re
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -26,11 +27,13 @@ from migration_guide.codemod.context import Context
 from migration_guide.codemod.flow import last_name
 from migration_guide.codemod.kinds import FOREIGN
 
-_NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)")
+_NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
 _METHODS = (
     "apply_gradient", "compute_gradient", "compute_gradients", "optimize", "state_dict",
     "restore_state",
 )  # fmt: skip
+_PARTS = {"target", "state", "step", "optimizer_def"}
+_BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
 _UNCLEAR = (
     "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
@@ -60,14 +63,21 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
-    """`getattr(optimizer, name)`, `hasattr` and `setattr`."""
+    """`getattr(optimizer, name)`, `hasattr` and `setattr`; `operator.attrgetter("target")`."""
     del updated
+    if context.name(original.func) == "operator.attrgetter":
+        names = [a.value.evaluated_value for a in original.args if _is_string(a.value)]
+        if context.analysis.uses_optim and {str(n).split(".")[-1] for n in names} & _PARTS:
+            context.by_hand(original, _BY_STRING)
+        return
     if last_name(original.func) not in ("getattr", "hasattr", "setattr") or not original.args:
         return
     if isinstance(original.func, cst.Name) and context.is_optimizer(original.args[0].value):
-        context.by_hand(
-            original, "an attribute looked up by a string: a TrainState has params, step, opt_state"
-        )
+        context.by_hand(original, _BY_STRING)
+
+
+def _is_string(node: cst.BaseExpression) -> TypeGuard[cst.SimpleString]:
+    return isinstance(node, cst.SimpleString)
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:

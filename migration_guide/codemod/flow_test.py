@@ -1,0 +1,33 @@
+"""How optimizers get from where they are made to where they are used."""
+
+import pytest
+
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.rewrite import rewrite
+
+MADE = "optim.Adam(0.1).create(p)"
+CASES = {
+    "class-attribute": f"class T:\n    best = {MADE}\n    def f(self): return self.best.target\n",
+    "annotated-class-attribute": f"class T:\n    best: object = {MADE}\nT.best.target\n",
+    "class-attribute-definition": (
+        "class T:\n    OPT = optim.Adam(0.1)\n    def f(self): return self.OPT.create(p).target\n"
+    ),
+    "named-tuple": (
+        "from typing import NamedTuple\nclass T(NamedTuple):\n    n: int\n    o: optim.Optimizer\n"
+        "n, x = T(1, y)\nx.target\n"
+    ),
+    "dict-of-keywords": f"for k, v in dict(a={MADE}).items(): v.target\n",
+    "map-over": f"map(lambda x, k: x.target, [{MADE}], ks)\n",
+    "map-makes": f"def f(p): return {MADE}\nfor x in map(f, ps): x.target\n",
+    "filter": f"for x in filter(lambda x: x.target, [{MADE}]): pass\n",
+    "filtered": f"for x in filter(None, [{MADE}]): x.target\n",
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_optimizer_is_known_where_it_arrives(case: str):
+    result = rewrite(f"from flax import optim\n{CASES[case]}", Options())
+    assert result.messages == ()
+    assert ".params" in result.code
+    assert ".target" not in result.code
+    assert "legacy" not in result.code

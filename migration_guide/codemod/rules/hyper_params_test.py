@@ -1,0 +1,80 @@
+"""Hyper-parameters that are read, changed and given back: as mappings, of one and of several."""
+
+import pytest
+
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.rewrite import rewrite
+
+ONE = "from flax import optim\no = optim.Adam(0.1).create(p)\n"
+TWO = "from flax import optim\no = optim.MultiOptimizer((a, optim.Adam(0.1)), (b, optim.Adam(0.2)))"
+SEVERAL = f"{TWO}.create(p)\n"
+ALL = "[tx.hyper_params for tx in o.tx.inner]"
+
+CASES = {
+    "read": (
+        ONE,
+        "x = o.optimizer_def.hyper_params.beta1",
+        'x = o.tx.hyper_params["b1"]',
+    ),
+    "read-in-an-f-string": (
+        ONE,
+        """f"{o.optimizer_def.hyper_params.beta1:g}", f'{o.optimizer_def.hyper_params.eps}'""",
+        """f"{o.tx.hyper_params['b1']:g}", f'{o.tx.hyper_params["eps"]}'""",
+    ),
+    "replaced-and-read": (
+        ONE,
+        "x = o.optimizer_def.hyper_params.replace(beta1=2).learning_rate",
+        'x = (o.tx.hyper_params | {"b1": 2})["learning_rate"]',
+    ),
+    "given-at-once": (
+        ONE,
+        "o.apply_gradient(g, hyper_params=o.optimizer_def.hyper_params.replace(learning_rate=1))",
+        "o.apply_gradients(grads=g, learning_rate=1)",
+    ),
+    "given-by-name": (
+        ONE,
+        "hp = o.optimizer_def.hyper_params\no.apply_gradient(g, hyper_params=hp)",
+        "hp = o.tx.hyper_params\no.apply_gradients(grads=g, **hp)",
+    ),
+    "two-replaced": (
+        ONE,
+        "hp = o.optimizer_def.hyper_params\n"
+        "o.apply_gradient(g, hyper_params=hp.replace(beta1=2, eps=3))",
+        'hp = o.tx.hyper_params\no.apply_gradients(grads=g, **(hp | {"b1": 2, "eps": 3}))',
+    ),
+    "of-groups-by-index": (
+        SEVERAL,
+        "x = o.optimizer_def.hyper_params[1].beta2",
+        f'x = {ALL}[1]["b2"]',
+    ),
+    "of-groups-taken-apart": (
+        SEVERAL,
+        "x, y = o.optimizer_def.hyper_params\nx.replace(eps=1).replace(beta1=2)",
+        f'x, y = {ALL}\n(x | {{"eps": 1}}) | {{"b1": 2}}',
+    ),
+    "of-groups-in-a-loop": (
+        SEVERAL,
+        "n = [h.replace(learning_rate=r) for h, r in zip(o.optimizer_def.hyper_params, rates)]\n"
+        "o.apply_gradient(g, hyper_params=n)\nlog(n[0].learning_rate)",
+        f'n = [h | {{"learning_rate": r}} for h, r in zip({ALL}, rates)]\n'
+        'o.apply_gradients(grads=g, hyper_params=n)\nlog(n[0]["learning_rate"])',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rewrites(case: str):
+    setup, before, after = CASES[case]
+    result = rewrite(f"{setup}{before}\n", Options())
+    assert result.refused == ""
+    assert result.messages == ()
+    assert result.code.split("\n", maxsplit=2)[2] == f"{after}\n"
+
+
+def test_one_optimizers_settings_given_to_another_are_given_whole():
+    more = (
+        "q = optim.Adam(0.3).create(p)\n"
+        "o.apply_gradient(g, hyper_params=q.optimizer_def.hyper_params.replace(learning_rate=1))\n"
+    )
+    new = rewrite(ONE + more, Options()).code
+    assert 'o.apply_gradients(grads=g, **(q.tx.hyper_params | {"learning_rate": 1}))' in new
