@@ -13,6 +13,7 @@ from flax import serialization
 
 T = TypeVar("T")
 
+_NO_FIELDS = {"legacy_layout"}  # what `optax-bridge convert` remembers for the way back
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
 
 
@@ -78,6 +79,7 @@ def _fitted(expected: Any, saved: Any, place: str) -> Any:
                 "Restore into the model and the transformation that it was saved from."
             )
         missing, unknown = expected.keys() - saved.keys(), saved.keys() - expected.keys()
+        unknown -= _NO_FIELDS
         if missing or unknown:
             raise ValueError(
                 f"{place}: expected {_shown(expected)}, found {_shown(saved)} in the checkpoint. "

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import optax
+from flax import serialization
 
 import legacy_optim
 from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.transfer import compare, on_device, write
+from optax_bridge.checkpoints.transfer import compare, on_device, placed_among, write
 from optax_bridge.checkpoints.transformed import is_transformation
 from optax_bridge.conversion import from_legacy
 from optax_bridge.train_state import TrainState
@@ -33,17 +35,18 @@ def convert_state(
     """Converts in memory: a legacy state dict to a TrainState, a TrainState to a state dict.
 
     Args:
-      state: a TrainState, or nested dicts as `flax.serialization.to_state_dict` makes them
-        of an optimizer or of what holds one.
-      optimizer_def: the legacy definition. From a state dict it may be None where the state's
-        fields fit one optimizer only. Or a transformation, `optax_bridge.adafactor` by axis.
+      state: a TrainState; or a legacy `Optimizer`, a dataclass, dict or tuple that holds one, or
+        the nested dicts that `flax.serialization.to_state_dict` makes of either.
+      optimizer_def: the legacy definition. May be None for an `Optimizer`, which has its own, and
+        where the state's fields fit one optimizer only. Or a transformation,
+        `optax_bridge.adafactor` by axis.
       exact: see `optax_bridge.from_legacy`.
       part: which optimizer of the tree, where there are several: its '/'-joined path.
       allow_nan: let NaN in the optimizer's state through.
 
     Returns:
-      A `TrainState` for a state dict; `{'target', 'state': {'step', 'param_states'}}` for a
-      TrainState.
+      A `TrainState`, whose arrays lie where they did; for a TrainState the state dict
+      `{'target', 'state': {'step', 'param_states'}}`.
 
     Raises:
       CheckpointError: the state is not of this optimizer.
@@ -52,7 +55,10 @@ def convert_state(
         if optimizer_def is None:
             raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
         return legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
-    converted = convert_tree(state, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
+    if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
+        optimizer_def = state.optimizer_def
+    tree = serialization.to_state_dict(state)
+    converted = convert_tree(tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
     return _train_state(TrainState, converted, None, None, {})
 
 
@@ -77,14 +83,37 @@ def from_legacy_checkpoint(
 
 
 def to_legacy_checkpoint(
-    state: TrainState, path: Path | str, optimizer_def: Definition, force: bool
+    state: TrainState,
+    path: Path | str,
+    optimizer_def: Definition,
+    *,
+    part: str | None,
+    force: bool,
 ) -> None:
     """See `TrainState.to_legacy_checkpoint`."""
     path = Path(path)
     tree = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
-    with written_whole(path, force=force) as part:
-        write(part, tree, msgpack=True)
-        compare(part, tree, path)
+    if part is not None:
+        tree = placed_among(_others(state), tuple(part.strip("/").split("/")), tree, path)
+    with written_whole(path, force=force) as file:
+        write(file, tree, msgpack=True)
+        compare(file, tree, path)
+
+
+def _others(state: TrainState) -> dict[str, Any]:
+    """What a state has besides the optimizer; keys as the bits that programs had then."""
+    own = {"params", "opt_state"}
+    fields = [f.name for f in dataclasses.fields(state) if f.metadata.get("pytree_node", True)]
+    found = {name: getattr(state, name) for name in fields if name not in own}
+    with_bits = jax.tree.map(
+        lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf,
+        {name: value for name, value in found.items() if value is not None},
+    )
+    return serialization.to_state_dict(with_bits)
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _train_state(
@@ -98,14 +127,29 @@ def _train_state(
     tree = {"params": converted.params, "opt_state": converted.opt_state}
     own = {field.name for field in dataclasses.fields(cls)} - {"step", "apply_fn", "tx", *tree}
     tree |= {name: value for name, value in converted.others.items() if name in own}
-    placed = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: on_device(
-            leaf, sharding(path, leaf) if callable(sharding) else sharding
-        ),
-        tree,
-    )
+    placed = _placed(tree, sharding)
     tx = converted.definition
     if not is_transformation(tx):
         tx = from_legacy(tx, converted.exact)
     step = jnp.asarray(converted.step, jnp.int32)
     return cls.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | fields))
+
+
+def _placed(tree: dict[str, Any], sharding: Any) -> dict[str, Any]:
+    """The fields of a state with their leaves on devices, one after another."""
+    if isinstance(sharding, TrainState):
+        fields = {name: getattr(sharding, name) for name in tree}
+        leaves, treedef = jax.tree.flatten(tree)
+        each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes
+        if len(each) != len(leaves):
+            raise CheckpointError(
+                "sharding", f"a state with {len(leaves)} shardings, as the checkpoint has leaves",
+                f"{len(each)}", "Make it by state_shardings of a state of the same optimizer.",
+            )  # fmt: skip
+        return treedef.unflatten(map(on_device, leaves, each))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: on_device(
+            leaf, sharding(path, leaf) if callable(sharding) else sharding
+        ),
+        tree,
+    )

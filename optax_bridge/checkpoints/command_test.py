@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flax import serialization
 from typer.testing import CliRunner
 
+import legacy_optim
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
@@ -76,10 +78,34 @@ def test_optimizer_is_inferred_where_it_is_clear(tmp_path: Path) -> None:
     assert "Adagrad" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["adafactor", "adafactor_bfloat16"])
+def test_settings_that_shape_the_state_are_inferred_with_it(name: str, tmp_path: Path) -> None:
+    """Momentum, its dtype, and which axes are long enough to be factored."""
+    done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new")
+    assert done.exit_code == 0, done.stderr
+    optimizer = ["--optimizer", OPTIMIZERS[name]]
+    assert bridge("convert", FILES / f"{name}.msgpack", tmp_path / "x", *optimizer).exit_code == 0
+    same(tmp_path / "new", tmp_path / "x")
+
+
+def test_what_weight_norm_wraps_is_inferred(tmp_path: Path) -> None:
+    definition = legacy_optim.WeightNorm(legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2))
+    optimizer = definition.create({"w": np.ones((4, 3), np.float32)})
+    (tmp_path / "old").write_bytes(serialization.to_bytes(optimizer))
+    done = bridge("convert", tmp_path / "old", tmp_path / "new")
+    assert done.exit_code == 0, done.stderr
+    assert "WeightNorm of Adafactor" in bridge("inspect", tmp_path / "old").stdout
+
+
 @pytest.mark.parametrize(
     ("name", "candidates"),
-    [("adam", "AdaBelief or Adam or LAMB"), ("momentum", "LARS or Momentum")],
-    ids=["three", "two"],
+    [
+        ("adam", "AdaBelief or Adam or LAMB"),
+        ("momentum", "LARS or Momentum"),
+        ("weight_norm", "WeightNorm of AdaBelief or Adam or LAMB"),
+        ("multi_optimizer", "MultiOptimizer of AdaBelief or Adam or LAMB, LARS or Momentum"),
+    ],
+    ids=["three", "two", "wrapped", "groups"],
 )
 def test_ambiguous_state_is_an_error_that_names_the_candidates(
     name: str, candidates: str, tmp_path: Path
@@ -138,6 +164,14 @@ def test_existing_destination_needs_force(tmp_path: Path) -> None:
     done = bridge("convert", ADAM, destination, *AS_ADAM, "--force")
     assert done.exit_code == 0, done.stderr
     assert destination.is_dir()
+
+
+def test_destination_that_is_a_link_in_a_circle_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "new").symlink_to(tmp_path / "new")
+    assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 1
+    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--force")
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "new").is_dir()
 
 
 @pytest.mark.parametrize("place", ["itself", "around", "within", "link"])
@@ -220,7 +254,10 @@ def test_inspect_lists_every_leaf(path: Path) -> None:
         ("adam", ["AdaBelief or Adam or LAMB", "step 4"]),
         ("momentum", ["LARS or Momentum"]),
         ("adagrad", ["Adagrad"]),
-        ("multi_optimizer", ["MultiOptimizer", "some parameters have no state"]),
+        (
+            "multi_optimizer",
+            ["MultiOptimizer of AdaBelief or Adam", "some parameters have no state"],
+        ),
         ("weight_norm", ["WeightNorm"]),
         ("replicated", ["replicated 2 times"]),
         ("dataclass", ["optimizer generator", "optimizer discriminator"]),
@@ -260,6 +297,23 @@ def test_inspect_of_damage_is_one_clear_line(tmp_path: Path) -> None:
     done = bridge("inspect", tmp_path)
     assert done.exit_code == 1 and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1 and "expected" in done.stderr
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["text", "json"])
+def test_inspect_of_a_state_that_is_no_optimizers_lists_it_and_says_so(
+    json_too: list[str], tmp_path: Path
+) -> None:
+    tree: Any = read_checkpoint(ADAM).tree
+    del tree["state"]["param_states"]["scale"]
+    (tmp_path / "checkpoint_1").write_bytes(serialization.msgpack_serialize(tree))
+    done = bridge("inspect", tmp_path, *json_too)
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 1 and "['param_states']" in done.stderr
+    if json_too:
+        found = json.loads(done.stdout)
+        assert found["optimizers"] == [] and len(found["leaves"]) == 11
+    else:
+        assert "grad_ema float32[4, 3] 48 bytes" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["inspect", "convert"])

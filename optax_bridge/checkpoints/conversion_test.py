@@ -15,7 +15,9 @@ import legacy_optim
 from optax_bridge import TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.checkpoints.transfer import compare, write
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 
 FILES = Path(__file__).parent / "testdata"
@@ -235,6 +237,84 @@ def test_values_beside_the_optimizer_come_along(msgpack: bool, tmp_path: Path) -
         assert np.asarray(before[name]) == np.asarray(after[name]), name
 
 
+HOLDERS = {
+    "tuple": ("tuple", None, "Adam(1e-2)"),
+    "generator": ("dataclass", "generator", OPTIMIZERS["adafactor"]),
+    "discriminator": ("dataclass", "discriminator", "LARS(1.0)"),
+    "dictionary": ("dictionary", None, OPTIMIZERS["adagrad"]),
+    "values": ("values", None, OPTIMIZERS["momentum"]),
+    "deep": ("deep", None, OPTIMIZERS["adagrad"]),
+    "step_of_python": ("step_of_python", None, OPTIMIZERS["adagrad"]),
+    "step_of_numpy": ("step_of_numpy", None, OPTIMIZERS["adagrad"]),
+    "names_taken": ("names_taken", None, OPTIMIZERS["adagrad"]),
+}
+
+
+def held(name: str, folder: Path) -> Path:
+    """A genuine file with an optimizer among other things, or a genuine optimizer among others."""
+    if (FILES / f"{name}.msgpack").exists():
+        return FILES / f"{name}.msgpack"
+    optimizer = serialization.msgpack_restore((FILES / "adagrad.msgpack").read_bytes())
+    tree = {
+        "deep": {"models": {"generator": {"opt": optimizer}, "x": np.ones(2)}, "epoch": 4},
+        "step_of_python": {"optimizer": optimizer, "step": 4},
+        "step_of_numpy": {"optimizer": optimizer, "global_step": np.int64(4), "step": 1e-3},
+        "names_taken": {"opt": optimizer, "params": 1, "legacy_params": 2, "legacy_layout": 3},
+    }[name]
+    (folder / name).write_bytes(serialization.msgpack_serialize(tree))
+    return folder / name
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_holds_an_optimizer_comes_back_whole(name: str, msgpack: bool, tmp_path: Path) -> None:
+    """With the step beside the optimizer, which a TrainState has once, and at the same place."""
+    file, part, expression = HOLDERS[name]
+    source, definition = held(file, tmp_path), parse_definition(expression)
+    convert_file(source, tmp_path / "new", definition, msgpack=msgpack, part=part)
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    before, after = (dict(leaves(read_checkpoint(p).tree)) for p in (source, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    for path, leaf in before.items():
+        # Orbax keeps NumPy's numbers as arrays.
+        assert msgpack is False or type(after[path]) is type(leaf), path
+        assert np.asarray(after[path]).dtype == np.asarray(leaf).dtype, path
+        assert np.asarray(after[path]).tobytes() == np.asarray(leaf).tobytes(), path
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path: Path) -> None:
+    """What a conversion remembers of the old layout is not in the way."""
+    source = FILES / "dictionary.msgpack"
+    convert_file(source, tmp_path / "new", msgpack=msgpack)
+    expected: Any = WithStats.from_legacy_checkpoint(source)
+    empty = jax.tree.map(jnp.zeros_like, expected)
+    if msgpack:
+        restored = serialization.from_bytes(empty, (tmp_path / "new").read_bytes())
+    else:
+        with ocp.StandardCheckpointer() as checkpointer:
+            restored = checkpointer.restore(tmp_path / "new", empty)
+    same_bits(restored, expected)
+
+
+@pytest.mark.parametrize("part", ["optimizer", "models/generator"])
+def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(
+    part: str, tmp_path: Path
+) -> None:
+    definition = parse_definition(OPTIMIZERS["adagrad"])
+    state: Any = TrainState.create(
+        apply_fn=None, params={"w": jnp.ones(3)}, tx=from_legacy(definition),
+        batch_stats={"mean": jnp.ones(2)}, rngs={"dropout": jax.random.key(0)},
+    )  # fmt: skip
+    state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition, part=part)
+    found: Any = read_checkpoint(tmp_path / "back").tree
+    assert int(found["step"]) == 0
+    np.testing.assert_array_equal(found["batch_stats"]["mean"], np.ones(2))
+    assert found["rngs"]["dropout"].dtype == np.uint32
+    again: Any = WithStats.from_legacy_checkpoint(tmp_path / "back")
+    same_bits((again.params, again.opt_state), (state.params, state.opt_state))
+
+
 def test_two_optimizers_and_no_name_is_an_error_that_names_both() -> None:
     with pytest.raises(CheckpointError, match=r"generator, discriminator.*--part"):
         TrainState.from_legacy_checkpoint(FILES / "dataclass.msgpack")
@@ -285,6 +365,61 @@ def test_state_in_memory_goes_there_and_back() -> None:
     definition = legacy_optim.Adam(1e-2)
     tree: Any = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
     same_bits(convert_state(convert_state(tree, definition), definition), tree)
+
+
+@pytest.mark.parametrize("holder", ["itself", "dictionary", "tuple"])
+def test_optimizer_in_memory_is_converted(holder: str) -> None:
+    optimizer = uninterrupted("adagrad")
+    held: Any = {"itself": optimizer, "dictionary": {"a": optimizer}, "tuple": (optimizer, 3)}
+    same_bits(
+        convert_state(held[holder]),
+        convert_state(serialization.to_state_dict(optimizer)),
+    )
+    assert int(convert_state(uninterrupted("adam")).opt_state.count) == 4  # which it is, it says
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.parametrize("change", ["bit", "sign_of_zero", "dtype", "shape", "missing", "more"])
+def test_verification_finds(change: str, msgpack: bool, tmp_path: Path) -> None:
+    tree: Any = {"a": {"w": np.asarray([[0.0, 1.0]], np.float32)}, "b": np.int32(3)}
+    other: Any = {
+        "bit": np.nextafter(tree["a"]["w"], np.float32(2)),
+        "sign_of_zero": -0.0 * tree["a"]["w"],
+        "dtype": tree["a"]["w"].view(np.int32),
+        "shape": tree["a"]["w"].reshape(2, 1),
+    }
+    if change == "sign_of_zero":
+        tree["a"]["w"] = 0.0 * tree["a"]["w"]
+    (tmp_path / "new").mkdir()
+    write(tmp_path / "new" / "x", tree, msgpack=msgpack)
+    compare(tmp_path / "new" / "x", tree, tmp_path)
+    changed = {"a": {"w": other.get(change, tree["a"]["w"])}, "b": tree["b"]}
+    if change == "missing":
+        del changed["b"]
+    if change == "more":
+        changed["c"] = np.int32(3)
+    with pytest.raises(CheckpointError, match="what was written"):
+        compare(tmp_path / "new" / "x", changed, tmp_path)
+
+
+@pytest.mark.parametrize("max_chunk_size", [2**30, 7_000_000], ids=["whole", "chunked"])
+def test_large_arrays_may_be_donated_and_come_back(
+    max_chunk_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arrays are handled block by block, and JAX takes the memory as it is."""
+    monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", max_chunk_size)
+    monkeypatch.setattr("optax_bridge.checkpoints.msgpack_write.MAX_CHUNK_SIZE", max_chunk_size)
+    kernel = np.random.default_rng(0).standard_normal((2100, 2048)).astype(np.float32)
+    definition, source = legacy_optim.Momentum(0.1), tmp_path / "old"
+    optimizer = definition.create({"w": kernel}).apply_gradient({"w": kernel})
+    source.write_bytes(serialization.to_bytes(optimizer))
+    state: Any = TrainState.from_legacy_checkpoint(source, optimizer_def=definition)
+    step = jax.jit(lambda s: s.apply_gradients(grads=s.params), donate_argnums=0)
+    legacy_step = jax.jit(lambda o: o.apply_gradient(o.target))
+    same_bits(step(state).params, legacy_step(optimizer).target)
+    convert_file(source, tmp_path / "new", definition)
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
 
 
 def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.experimental
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from flax import serialization
@@ -15,6 +16,8 @@ import legacy_optim
 from optax_bridge import conversion
 from optax_bridge.checkpoints.definitions import focused, infer_definitions, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.layout import LAYOUT, Layout, layout_of, renamed
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of
 from optax_bridge.checkpoints.msgpack_format import release
 from optax_bridge.checkpoints.recognise import Part, find_parts, is_array, is_train_state, leaves
 from optax_bridge.checkpoints.transformed import (
@@ -48,6 +51,7 @@ class Converted:
       opt_state: the state of the definition's transformation, in its own NamedTuples.
       step: steps taken.
       others: what the checkpoint held besides the optimizer, by name.
+      layout: where it held the optimizer, for the way back.
     """
 
     definition: Any
@@ -56,11 +60,15 @@ class Converted:
     opt_state: Any
     step: np.ndarray
     others: dict[str, Any] = field(default_factory=dict)
+    layout: Layout = field(default_factory=Layout)
 
     def tree(self) -> dict[str, Any]:
         """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
-        own = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
-        return own | {(f"legacy_{k}" if k in own else k): v for k, v in self.others.items()}
+        tree = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
+        for name, value in self.others.items():
+            if name not in self.layout.steps:
+                tree[renamed(name)] = value
+        return tree | ({LAYOUT: self.layout.tree()} if self.layout.part else {})
 
 
 def choose_part(tree: Any, place: Any, name: str | None = None) -> Part:
@@ -142,14 +150,10 @@ def convert_tree(
     others = _without(tree, chosen.path) if chosen.path else {}
     if chosen.copies is not None and isinstance(others, dict):
         others = {name: _unreplicated(value, chosen.copies) for name, value in others.items()}
+    others = others if isinstance(others, dict) else {}
     step = np.asarray(chosen.step, np.int32)
-    for name in ("step", "global_step"):
-        if name in others and is_array(others[name]) and np.array_equal(others[name], step):
-            others.pop(name)
-    return Converted(
-        definition, exact, target, opt_state, step,
-        others if isinstance(others, dict) else {},
-    )  # fmt: skip
+    layout = layout_of(chosen.path, others, chosen.step)
+    return Converted(definition, exact, target, opt_state, step, others, layout)
 
 
 def _optax_state(chosen: Part, optimizer: Any, exact: bool, place: Any) -> Any:
@@ -188,7 +192,12 @@ def _check_kept(chosen: Part, optimizer: Any, opt_state: Any, place: Any) -> Non
 
 def loaded(tree: Any) -> Any:
     """A tree whose arrays are NumPy's: those of T5X and Orbax are read only now."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if is_array(leaf) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: (
+            np.asarray(leaf) if is_array(leaf) and not isinstance(leaf, jax.Array) else leaf
+        ),
+        tree,
+    )
 
 
 def restore(
@@ -203,16 +212,31 @@ def restore(
     found = part.param_states
     if part.is_grouped:
         found = ungrouped(part, definition, place)
-    definition = focused(definition, part)
+    definition = focused(definition, part, place)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part.target)
     with _enable_x64() if _is_wide(part.target) else contextlib.nullcontext():
-        template = jax.eval_shape(definition.init_state, shapes).param_states
+        template = shape_of_state(definition.init_state, shapes, place, definition).param_states
     state_path = (*part.path, "state", "param_states")
     _check(serialization.to_state_dict(template), found, state_path, place, definition, allow_nan)
     restored = serialization.from_state_dict(template, found)
     step = np.asarray(part.step, np.int32)
     state = legacy_optim.OptimizerState(step, restored)
     return legacy_optim.Optimizer(definition, state, part.target)
+
+
+def shape_of_state(init: Any, params: Any, place: Any, definition: Any) -> Any:
+    """The state that a definition or its transformation makes for parameters, without data.
+
+    Raises:
+      CheckpointError: it refuses the parameters.
+    """
+    try:
+        return jax.eval_shape(init, params)
+    except (ValueError, TypeError, LookupError) as error:
+        raise CheckpointError(
+            place, f"parameters that {_name(definition)} takes", shown(str(error), 300),
+            "Give the optimizer that the checkpoint was written with.",
+        ) from error  # fmt: skip
 
 
 def check_parameters(part: Part, place: Any) -> None:
@@ -284,10 +308,16 @@ def _check(
 
 
 def _has_nan(found: Any) -> bool:
-    has = bool(found.size) and bool(np.isnan(np.min(np.asarray(found))))  # without a mask in memory
-    if found.nbytes > 2**24:
-        release(found)
-    return has
+    if isinstance(found, jax.Array):  # perhaps over many devices
+        return bool(found.size) and bool(jnp.isnan(jnp.min(found)))
+    data = bytes_of(found)
+    for start in range(0, found.nbytes, BLOCK):  # the least of them: without a mask in memory
+        block = data(start, min(start + BLOCK, found.nbytes)).view(found.dtype)
+        if np.isnan(np.min(block)):
+            return True
+        if found.nbytes > BLOCK:
+            release(found)
+    return False
 
 
 def _kind(found: Any) -> str:
@@ -353,5 +383,5 @@ def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[
         except ValueError:
             continue
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        templates.append((exact, jax.eval_shape(tx.init, shapes)))
+        templates.append((exact, shape_of_state(tx.init, shapes, "params", definition)))
     return templates

@@ -116,12 +116,10 @@ def _report(done: Conversion, destination: Path, verified: bool, json: bool) -> 
     arrays = [leaf for _, leaf in leaves(plain) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
     name = None if done.definition is None else type(done.definition).__name__
-    state = plain.get("optimizer", plain)
-    step = state.get("step", state.get("state", {}).get("step")) if name else None
     if json:
         print(dumps({
             "source": str(read.path), "format": read.description, "destination": str(destination),
-            "optimizer": name, "step": None if step is None else int(step),
+            "optimizer": name, "step": done.step,
             "arrays": len(arrays), "bytes": size, "verified": verified,
         }))  # fmt: skip
         return

@@ -2,15 +2,29 @@
 
 import fnmatch
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import legacy_optim
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
-from optax_bridge.checkpoints.recognise import Part, candidates, rows
+from optax_bridge.checkpoints.recognise import (
+    Part,
+    candidates,
+    is_array,
+    looks_like,
+    rows,
+    within_weight_norm,
+)
 from optax_bridge.correspondence import ENTRIES, Described
 from optax_bridge.parse import ExpressionError, parse
 from optax_bridge.recipe import Call, Source, build
+
+# Those that hold others, with an example.
+_WRAPPERS = {
+    "MultiOptimizer": 'MultiOptimizer(("*/kernel", Adam(1e-3)), ("*/bias", Momentum(0.1)))',
+    "WeightNorm": "WeightNorm(Adam(learning_rate=1e-3))",
+}
 
 
 def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
@@ -66,18 +80,28 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
 def infer_definitions(part: Part, place: Any) -> list[legacy_optim.OptimizerDef]:
     """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
 
+    Which settings have no part in the shapes, learning rates and decays, nothing says: they are
+    the class's own.
+
     Raises:
       CheckpointError: the fields fit several classes, or none.
     """
-    names = candidates(part, place)
-    if len(names) != 1 or names[0] in ("MultiOptimizer", "WeightNorm"):
-        found = f"fields that fit {' or '.join(names)}" if names else "fields of none of them"
+    (name, *more) = candidates(part, place) or ("", "")
+    if name == "WeightNorm":
+        inner_part = within_weight_norm(part, place)
+        (inner, *more) = candidates(inner_part, place) or ("", "")
+        if not more and inner not in _WRAPPERS:
+            return [legacy_optim.WeightNorm(d) for d in infer_definitions(inner_part, place)]
+    if more or name in _WRAPPERS:
         raise CheckpointError(
             f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
-            found,
-            'Say which: --optimizer "Adam(learning_rate=1e-3)", or optimizer_def= in Python.',
+            f"fields that fit {looks_like(part, place)}",
+            f"Say which: --optimizer '{_WRAPPERS.get(name, 'Adam(learning_rate=1e-3)')}', or "
+            "optimizer_def= in Python.",
         )  # fmt: skip
-    entry = next(e for e in ENTRIES.values() if e.legacy.__name__ == names[0])
+    if name == "Adafactor":
+        return [_adafactor(part, place)]
+    entry = next(e for e in ENTRIES.values() if e.legacy.__name__ == name)
     switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
     defaults = entry.defaults()
     tries = []
@@ -87,7 +111,26 @@ def infer_definitions(part: Part, place: Any) -> list[legacy_optim.OptimizerDef]
     return tries
 
 
-def focused(definition: legacy_optim.OptimizerDef, part: Part) -> legacy_optim.OptimizerDef:
+def _adafactor(part: Part, place: Any) -> legacy_optim.Adafactor:
+    """An Adafactor that factors the parameters that were, and has momentum if there is some."""
+    settings: dict[str, Any] = {"factored": False}
+    for _, param, state in rows(part, place):
+        if not isinstance(state, Mapping) or not all(map(is_array, (param, *state.values()))):
+            continue
+        if param.shape == (1,):  # as what is not used has
+            continue
+        if state["m"].shape == param.shape:
+            settings |= {"beta1": 0.9, "dtype_momentum": state["m"].dtype}
+        if state["v"].shape == (1,) and len(param.shape) > 1:
+            shortest = sorted(param.shape)[-2]
+            length = min(settings.get("min_dim_size_to_factor", shortest), shortest)
+            settings |= {"factored": True, "min_dim_size_to_factor": length}
+    return legacy_optim.Adafactor(**settings)
+
+
+def focused(
+    definition: legacy_optim.OptimizerDef, part: Part, place: Any
+) -> legacy_optim.OptimizerDef:
     """The definition that made a state with unmatched leaves, from the one for the matched leaves.
 
     A state from `create(target, focus=...)` has None at the leaves out of focus; which those are
@@ -95,7 +138,7 @@ def focused(definition: legacy_optim.OptimizerDef, part: Part) -> legacy_optim.O
     """
     if isinstance(definition, legacy_optim.MultiOptimizer) or part.is_grouped:
         return definition
-    held = {"/" + "/".join(path): state is not None for path, _, state in rows(part)}
+    held = {"/" + "/".join(path): state is not None for path, _, state in rows(part, place)}
     if all(held.values()):
         return definition
     traversal = legacy_optim.ModelParamTraversal(lambda path, _: held.get(path, False))

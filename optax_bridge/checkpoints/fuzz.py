@@ -5,6 +5,7 @@ Every input has a number, and with the seed it says what the damage is: `--forma
 """
 
 import argparse
+import contextlib
 import re
 import resource
 import shutil
@@ -26,10 +27,11 @@ from flax import serialization
 from optax_bridge.checkpoints.convert import convert_tree, loaded
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.inspect_command import described
 from optax_bridge.checkpoints.msgpack_format import decode
 from optax_bridge.checkpoints.orbax_write import write_orbax
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.recognise import find_parts, leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 from optax_bridge.checkpoints.transfer import back
@@ -45,7 +47,8 @@ _NUMBERS = [b"-1", b"0", b"1e999", b"null", b"[]", b"{}", b'"x"', b"1" + b"0" * 
             b"4611686018427387904", b"1099511627776", b"[[[[[[[[]]]]]]]]"]  # fmt: skip
 _VALUES: list[Any] = [
     *(-1, 0, 2**40, 2**63, None, True, 1.5, "", "..", "/etc", "../../etc", "x" * 5000, "a\0b"),
-    *([], [0], [-1], [2**40], [2**62, 2**62], [1] * 40, ["3"], {}, {"0": 3}, [[3]], b"\xff"),
+    *([], [0], [-1], [2**40], [2**62, 2**62], [0, 2**40, 2**40], [0, 2**63]),
+    *([1] * 40, ["3"], {}, {"0": 3}, [[3]], b"\xff"),
     *({"id": "pickle"}, {"id": "gzip", "level": 99}, {"id": "blosc"}, "file:///etc/", "zarr3"),
 ]
 
@@ -122,19 +125,34 @@ def damaged(files: Files, rng: np.random.Generator) -> Files:
     return files
 
 
+class _Opened(list[Any]):
+    """The shape, dtype and data of an array in a msgpack file, to be changed."""
+
+    code = 0
+
+    @classmethod
+    def read(cls, code: int, payload: bytes) -> "_Opened":
+        array = cls(msgpack.unpackb(payload))
+        array.code = code
+        return array
+
+    def packed(self) -> msgpack.ExtType:
+        return msgpack.ExtType(self.code, msgpack.packb(list(self)) or b"")
+
+
 def reworded(data: Any, rng: np.random.Generator) -> Any:
     """A file in which a number is another one, or a msgpack index with another value in it."""
     if not isinstance(data, bytes):
         return data
     if data[:1] != b"{":
         try:
-            tree = msgpack.unpackb(data, strict_map_key=False)
+            tree = msgpack.unpackb(data, strict_map_key=False, ext_hook=_Opened.read)
         except ValueError:
             return mutated(data, rng)
         places = list(_places(tree))
         holder, key = places[int(rng.integers(len(places)))] if places else ({}, "")
         holder[key] = _VALUES[int(rng.integers(len(_VALUES)))]
-        return msgpack.packb(tree)
+        return msgpack.packb(tree, strict_types=True, default=_Opened.packed)
     numbers = list(re.finditer(rb"\d+|null|true|\"[^\"]*\"", data))
     spot = numbers[int(rng.integers(len(numbers)))] if numbers else re.match(b"", data)
     assert spot is not None
@@ -250,6 +268,8 @@ def _made(folder: Path) -> dict[str, Format]:
     state = convert_tree(trees["adam"], ADAM).tree()
     (folder / "orbax").mkdir()
     write_orbax(folder / "orbax" / "plain", jax.tree.map(jax.numpy.asarray, state))
+    held = {"models": {"critic": trees["adam"]}, "step": trees["adam"]["state"]["step"]}
+    write_orbax(folder / "orbax" / "held", convert_tree(held, ADAM).tree())
     write_orbax(folder / "orbax" / "zarr3", state | {"empty": np.zeros((0, 3)), "note": "text"})
     for number, compressed in enumerate((np.savez, np.savez_compressed)):
         (folder / "npz").mkdir(exist_ok=True)
@@ -263,7 +283,12 @@ def _made(folder: Path) -> dict[str, Format]:
 
     def read_any(path: Path) -> Any:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
-        return loaded(convert_tree(read_checkpoint(path).tree, definition, allow_nan=True).tree())
+        tree = read_checkpoint(path).tree
+        with contextlib.suppress(CheckpointError):
+            for part in find_parts(tree, path):
+                described(part, path)
+            convert_tree(tree, allow_nan=True)
+        return loaded(convert_tree(tree, definition, allow_nan=True).tree())
 
     t5x = [_files(path / "checkpoint_1") for path in sorted((folder / "t5x").iterdir())]
     orbax = [_files(path) for path in sorted((folder / "orbax").iterdir())]

@@ -16,7 +16,7 @@ from flax import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optax_bridge.checkpoints import CheckpointError, read_checkpoint
+from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.convert import convert_tree
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.fuzz import formats, mutated, survives, survives_folder, write
@@ -52,6 +52,17 @@ DAMAGED = {
     "array_of_objects": array((1,), "object", b"12345678"),
     "array_of_records": array((1,), "V8", b"12345678"),
     "shape_too_large": array((2**40, 2**40), "float32", b"1234"),
+    "shape_of_nothing_too_large": array((0, 2**40, 2**40), "float32", b""),
+    "shape_of_nothing_beyond_64_bits": array((0, 2**63), "float32", b""),
+    "chunks_of_nothing_too_large": msgpack.packb(
+        {
+            "x": {
+                "__msgpack_chunked_array__": True,
+                "shape": {"0": 0, "1": 2**62, "2": 9},
+                "chunks": {"0": msgpack.ExtType(1, msgpack.packb(((0,), "float32", b"")))},
+            }
+        }
+    ),
     "shape_negative": array((-1,), "float32", b"1234"),
     "shape_of_text": array(("4",), "int8", b"1234"),
     "wrong_size": array((3,), "float32", b"1234"),
@@ -77,19 +88,43 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty_folder", "two_series"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "empty_folder", "two_series", "deep", "circle", "name_too_long"]
+)
 def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path) -> None:
+    if kind == "deep":
+        (tmp_path / "/".join(["x_1"] * 900)).mkdir(parents=True)
+    if kind == "circle":
+        (tmp_path / "x_1").symlink_to(tmp_path)
     if kind == "two_series":
         (tmp_path / "generator_1").write_bytes(ADAM)
         (tmp_path / "critic_1").write_bytes(ADAM)
     with pytest.raises(CheckpointError):
-        read_checkpoint(tmp_path / "no" if kind == "missing" else tmp_path)
+        read_checkpoint(tmp_path / {"missing": "no", "name_too_long": "x" * 5000}.get(kind, ""))
 
 
-def test_latest_is_by_number(tmp_path: Path) -> None:
-    for step in (9, 20, 100):
-        (tmp_path / f"checkpoint_{step}").write_bytes(ADAM)
-    assert read_checkpoint(tmp_path).path.name == "checkpoint_100"
+LOGS = "events.out.tfevents.1625674313.t1v-n-9f6d6b0a-w-0"
+
+
+@pytest.mark.parametrize(
+    ("names", "latest"),
+    [
+        (["checkpoint_9", "checkpoint_20", "checkpoint_100"], "checkpoint_100"),
+        (["checkpoint_9", "checkpoint_20", "model_100"], "checkpoint_20"),
+        (["checkpoint_9", "checkpoint_20.tmp-1625674313", LOGS], "checkpoint_9"),
+        (["model_9", "model_20.orbax-checkpoint-tmp-162567", LOGS, ".model_30"], "model_9"),
+        (["checkpoint_2.5", "checkpoint_1e2", "checkpoint_99", "checkpoint_tmp"], "checkpoint_1e2"),
+        (["ckpt-9.flax", "ckpt-10.flax", "ckpt-10.index", "checkpoint"], "ckpt-10.flax"),
+        (["my-model_v2_7", "my-model_v2_17"], "my-model_v2_17"),
+    ],
+    ids=["number", "usual", "rests", "rests_of_others", "decimal", "clu", "prefix"],
+)
+def test_latest_is_by_number(names: list[str], latest: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(
+            b'model_checkpoint_path: "ckpt-10"' if name == "checkpoint" else ADAM
+        )
+    assert read_checkpoint(tmp_path).path.name == latest
 
 
 def broken(change: Any) -> Any:
@@ -272,6 +307,37 @@ def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> No
         np.asarray(read_checkpoint(folder).tree["params"]["w"])
 
 
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("part", value={"1": "x"}),
+        _set("part", value=["x"]),
+        _set("part", "0", value=7),
+        _set("steps", value=None),
+        _set("steps", value={"step": "array object"}),
+        _set("steps", value={"step": {"step": {}}}),
+        _set("steps", value={"step": "array bfloat1" + "6" * 9999}),
+    ],
+)
+def test_bad_memory_of_the_old_layout_is_a_clear_error(
+    change: Any, msgpack: bool, tmp_path: Path
+) -> None:
+    adagrad = parse_definition("Adagrad(1e-2)")
+    path = tmp_path / "new"
+    convert_file(FILES / "dictionary.msgpack", path, adagrad, msgpack=msgpack)
+    if msgpack:
+        tree = serialization.msgpack_restore(path.read_bytes())
+        change(tree["legacy_layout"])
+        path.write_bytes(serialization.msgpack_serialize(tree))
+    else:
+        metadata = json.loads((path / "_METADATA").read_text())
+        change(metadata["custom_metadata"]["legacy_layout"])
+        (path / "_METADATA").write_text(json.dumps(metadata))
+    with pytest.raises(CheckpointError, match="legacy_layout"):
+        convert_file(path, tmp_path / "back", adagrad, to_legacy=True)
+
+
 def npz_header(shape: str) -> bytes:
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     text = text.ljust(117) + b"\n"
@@ -317,6 +383,7 @@ def overlapping() -> bytes:
 
 NPZ = {
     "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
+    "absurd_shape_of_nothing": zipped({"x.npy": npz_header("(0, 1000000000000, 10000000)")}),
     "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),
     "no_array": zipped({"x.npy": b"hello"}),
     "objects": objects(),

@@ -20,6 +20,7 @@ from optax_bridge.checkpoints.recognise import (
     is_array,
     is_train_state,
     leaves,
+    looks_like,
 )
 
 FOUND, FAILED = 0, 1
@@ -33,19 +34,24 @@ def run(path: Path, json: bool = False) -> int:
       json: print it as JSON.
 
     Returns:
-      0, or 1 if it cannot be read.
+      0, or 1 if it cannot be read, or holds no optimizer's state where it seems to hold one.
     """
-    console = Console(soft_wrap=True)
+    console, errors = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
     try:
         read = read_checkpoint(path)
-        parts = find_parts(read.tree, read.path)
-        lines = [_described(part, read.path) for part in parts]
     except CheckpointError as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
+        errors.print(str(error), markup=False, highlight=False)
         return FAILED
+    parts, lines, problem = [], [], None
+    try:
+        parts = find_parts(read.tree, read.path)
+        lines = [described(part, read.path) for part in parts]
+    except CheckpointError as error:  # no state of an optimizer known here; its leaves are listed
+        problem = error
+        errors.print(str(error), markup=False, highlight=False)
     if json:
-        print(dumps(_facts(read, parts)))
-        return FOUND
+        print(dumps(_facts(read, parts if problem is None else [])))
+        return FOUND if problem is None else FAILED
     arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
     console.print(
@@ -56,12 +62,12 @@ def run(path: Path, json: bool = False) -> int:
         console.print(line, markup=False, highlight=False)
     if is_train_state(read.tree):
         console.print(f"step {_step(read)}", markup=False, highlight=False)
-    elif not parts:
+    elif not parts and problem is None:
         console.print("no optimizer in it: parameters or other data only", highlight=False)
     tree = Tree(escape(read.path.name))
     _grow(tree, read.tree)
     console.print(tree, highlight=False)
-    return FOUND
+    return FOUND if problem is None else FAILED
 
 
 def _step(read: Read) -> Any:
@@ -92,10 +98,10 @@ def _array_facts(leaf: Any) -> dict[str, Any]:
     return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 
-def _described(part: Part, place: Path) -> str:
-    names = candidates(part, place)
-    looks = " or ".join(names) if names else "none of legacy_optim's optimizers"
-    if len(names) > 1:
+def described(part: Part, place: Path) -> str:
+    """What an optimizer looks like, its step, and what is special about it, in one line."""
+    looks = looks_like(part, place)
+    if " or " in looks:
         looks += " (their states have the same fields: say which with --optimizer)"
     notes = [f"optimizer {part.name or '(the whole)'}: {looks}", f"step {part.step}"]
     if part.copies is not None:

@@ -1,6 +1,7 @@
-"""Arrays in a checkpoint's folder that are read, by tensorstore, when they are asked for."""
+"""Arrays that are read when they are asked for: by tensorstore, or joined from pieces."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
 
+BLOCK = 2**24  # bytes that are handled at a time
 # What tensorstore raises for files that are damaged or promise too much.
 ERRORS = (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError)
 
@@ -65,6 +67,37 @@ class LazyArray:
                 "The checkpoint was changed while it was read.",
             )  # fmt: skip
         return array if dtype is None else array.astype(dtype)
+
+
+@dataclass(frozen=True)
+class ChunkedArray(LazyArray):
+    """An array that a msgpack file has in pieces; it is joined each time it is asked for.
+
+    Attributes:
+      pieces: of one axis each, in order.
+    """
+
+    pieces: Sequence[np.ndarray]
+
+    def read(self) -> np.ndarray:
+        """Joins the pieces."""
+        return self.bytes_at(0, self.nbytes).view(self.dtype).reshape(self.shape)
+
+    def bytes_at(self, start: int, stop: int) -> np.ndarray:
+        """Some of the array's bytes, a copy."""
+        found, at = [np.empty(0, np.uint8)], 0
+        for piece in self.pieces:
+            found.append(piece.view(np.uint8)[max(start - at, 0) : max(stop - at, 0)])
+            at += piece.nbytes
+        return np.concatenate(found)
+
+
+def bytes_of(leaf: Any) -> Callable[[int, int], np.ndarray]:
+    """A function to any range of an array's bytes, so that not all are needed at once."""
+    if isinstance(leaf, ChunkedArray):
+        return leaf.bytes_at
+    flat = np.ascontiguousarray(np.asarray(leaf)).reshape(-1).view(np.uint8)
+    return lambda start, stop: flat[start:stop]
 
 
 def own_files(folder: Path) -> int:

@@ -5,6 +5,7 @@ so that nothing is ever allocated for a promise; arrays are views of the map. No
 constructed but dicts, lists, numbers, text and arrays.
 """
 
+import math
 import mmap
 import struct
 from pathlib import Path
@@ -14,10 +15,12 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.lazy import ChunkedArray
 
 MAX_DEPTH = 100
 # Containers, numbers and text; a checkpoint of a large model has some ten thousand.
 MAX_NODES = 5_000_000
+MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
 CHUNKED = "__msgpack_chunked_array__"
 
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
@@ -54,8 +57,8 @@ def read_msgpack(path: Path) -> Any:
       path: the file. It is mapped, and must not be changed while the result is in use.
 
     Returns:
-      Nested dicts and lists; arrays are read-only views of the mapped file. Chunked arrays are
-      joined, which copies them.
+      Nested dicts and lists; arrays are read-only views of the mapped file, chunked ones
+      `ChunkedArray`s.
 
     Raises:
       CheckpointError: it is no such file, or a damaged one.
@@ -78,6 +81,8 @@ def release(leaf: Any) -> None:
     Args:
       leaf: anything; only arrays that `read_msgpack` returned are affected, and their file.
     """
+    if isinstance(leaf, ChunkedArray):
+        leaf = leaf.pieces[0]
     while isinstance(leaf, np.ndarray):
         leaf = leaf.base
     mapped = leaf.obj if isinstance(leaf, memoryview) else None
@@ -110,15 +115,15 @@ def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
 class _Decoder:
     """A position in the bytes, and the tree built so far."""
 
-    def __init__(self, data: memoryview, place: Any, *, raw: bool = False):
-        self.data, self.place, self.raw = data, place, raw
+    def __init__(self, data: memoryview, place: Any, start: int = 0):
+        self.data, self.place, self.start = data, place, start
         self.at, self.nodes = 0, 0
 
     def error(
         self, path: tuple[str, ...], expected: str, found: str, remedy: str = DAMAGED
     ) -> CheckpointError:
         return CheckpointError(
-            f"{self.place}, {leaf_name(path) or 'top level'} (byte {self.at})",
+            f"{self.place}, {leaf_name(path) or 'top level'} (byte {self.start + self.at})",
             expected, found, remedy,
         )  # fmt: skip
 
@@ -199,7 +204,7 @@ class _Decoder:
     def extension(self, length: int, path: tuple[str, ...]) -> Any:
         code = self.number(">b", path)
         payload = self.take(length, path, "an array")
-        inner = _Decoder(payload, f"{self.place}, {leaf_name(path)}", raw=True)
+        inner = _Decoder(payload, self.place, self.start + self.at - length)
         if code in (_NDARRAY, _SCALAR):
             array = inner.array(path)
             return array[()] if code == _SCALAR and array.ndim == 0 else array
@@ -220,9 +225,9 @@ class _Decoder:
         shape, name, buffer = triple
         if not isinstance(buffer, memoryview):
             raise self.error(path, "the bytes of an array", type(buffer).__name__)
-        dims = shape if isinstance(shape, list) else None
-        if dims is None or len(dims) > 32 or not all(type(d) is int and d >= 0 for d in dims):
+        if not is_shape(shape):
             raise self.error(path, "a shape", shown(shape))
+        dims: list[int] = shape
         name = bytes(name).decode("latin-1") if isinstance(name, memoryview) else name
         if not isinstance(name, str) or name not in DTYPES:
             raise self.error(
@@ -231,28 +236,39 @@ class _Decoder:
         dtype, size = DTYPES[name], 1
         for dim in dims:
             size *= dim
-        if size * dtype.itemsize != len(buffer) or max(dims, default=0) > 2**48:
+        if size * dtype.itemsize != len(buffer):
             raise self.error(
                 path, f"{size * dtype.itemsize} bytes for {name}{dims}", f"{len(buffer)}"
             )
         return np.frombuffer(buffer, dtype).reshape(dims)
 
-    def joined(self, tree: dict[str, Any], path: tuple[str, ...]) -> np.ndarray:
-        """Flax cuts arrays of more than 1 GiB into pieces; this puts them together."""
+    def joined(self, tree: dict[str, Any], path: tuple[str, ...]) -> Any:
+        """Flax cuts arrays of more than 1 GiB into pieces."""
         shape, chunks = (_numbered(tree.get(key)) for key in ("shape", "chunks"))
         pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
         if shape is None or not pieces_fit or len({c.dtype for c in chunks or ()}) != 1:
             raise self.error(path, "a chunked array: its shape, its pieces", shown(list(tree)))
         assert chunks is not None
-        if not all(type(dim) is int and dim >= 0 for dim in shape) or len(shape) > 32:
+        if not is_shape(shape):
             raise self.error(path, "the shape of a chunked array", shown(shape))
         size, total = sum(chunk.size for chunk in chunks), 1
         for dim in shape:
             total *= dim
         if size != total:
             raise self.error(path, f"{total} elements for shape {shape}", f"{size} in the pieces")
-        whole = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-        return whole.reshape(shape)
+        if len(chunks) == 1:
+            return chunks[0].reshape(shape)
+        place = f"{self.place}, {leaf_name(path)}"
+        return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
+
+
+def is_shape(dims: Any) -> bool:
+    """Whether these are lengths of axes that NumPy takes, those of an empty array as well."""
+    if not isinstance(dims, list | tuple) or len(dims) > 32:
+        return False
+    if not all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims):
+        return False
+    return math.prod(dim or 1 for dim in dims) <= MAX_ELEMENTS
 
 
 def _numbered(node: Any) -> list[Any] | None:

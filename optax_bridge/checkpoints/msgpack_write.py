@@ -1,5 +1,6 @@
 """Writes what `flax.serialization.msgpack_restore` reads, an array at a time."""
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
@@ -7,10 +8,10 @@ from typing import Any, BinaryIO
 import msgpack
 import numpy as np
 
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of
 from optax_bridge.checkpoints.msgpack_format import CHUNKED, release
 
 MAX_CHUNK_SIZE = 2**30  # as in Flax: msgpack's own limit is four times that
-_BLOCK = 2**24
 _pack: Any = msgpack.packb
 
 
@@ -38,32 +39,37 @@ def _write(file: BinaryIO, node: Any, told: Callable[[int], None]) -> None:
         for value in node:
             _write(file, value, told)
     elif isinstance(node, np.generic):
-        _extension(file, 3, np.asarray(node), told)
+        _extension(file, 3, node.shape, node.dtype, bytes_of(node), told)
     elif hasattr(node, "shape") and hasattr(node, "dtype"):
-        array = np.asarray(node)
-        if array.nbytes > MAX_CHUNK_SIZE:
-            _write(file, _chunked(array), told)
+        if node.nbytes > MAX_CHUNK_SIZE:
+            _chunked(file, node, told)
         else:
-            _extension(file, 1, array, told)
+            _extension(file, 1, node.shape, node.dtype, bytes_of(node), told)
+        if node.nbytes > BLOCK:
+            release(node)
     elif isinstance(node, complex):
         file.write(_pack(msgpack.ExtType(2, _pack((node.real, node.imag)))))
     else:
         file.write(_pack(node))
 
 
-def _extension(file: BinaryIO, code: int, array: np.ndarray, told: Callable[[int], None]) -> None:
-
-    head = msgpack.Packer().pack_array_header(3) + _pack(array.shape)
-    head += _pack(array.dtype.name) + _bin_header(array.nbytes)
-    file.write(_ext_header(code, len(head) + array.nbytes))
+def _extension(
+    file: BinaryIO,
+    code: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    data: Callable[[int, int], np.ndarray],
+    told: Callable[[int], None],
+) -> None:
+    size = math.prod(shape) * dtype.itemsize
+    head = msgpack.Packer().pack_array_header(3) + _pack(shape)
+    head += _pack(dtype.name) + _bin_header(size)
+    file.write(_ext_header(code, len(head) + size))
     file.write(head)
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
+    for start in range(0, size, BLOCK):
+        block = data(start, min(start + BLOCK, size))
         file.write(block.data)
         told(block.size)
-    if flat.size > _BLOCK:
-        release(array)
 
 
 def _bin_header(length: int) -> bytes:
@@ -82,12 +88,17 @@ def _ext_header(code: int, length: int) -> bytes:
     return struct.pack(">BIb", 0xC9, length, code)
 
 
-def _chunked(array: np.ndarray) -> dict[str, Any]:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    count = max(1, MAX_CHUNK_SIZE // array.dtype.itemsize)
-    starts = range(0, flat.size, count)
-    return {
-        CHUNKED: True,
-        "shape": {str(i): dim for i, dim in enumerate(array.shape)},
-        "chunks": {str(i): flat[start : start + count] for i, start in enumerate(starts)},
-    }
+def _chunked(file: BinaryIO, leaf: Any, told: Callable[[int], None]) -> None:
+    count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
+    starts = range(0, leaf.size, count)
+    file.write(msgpack.Packer().pack_map_header(3))
+    file.write(_pack(CHUNKED) + _pack(True))
+    file.write(_pack("shape") + _pack({str(i): dim for i, dim in enumerate(leaf.shape)}))
+    file.write(_pack("chunks") + msgpack.Packer().pack_map_header(len(starts)))
+    data = bytes_of(leaf)
+    for number, first in enumerate(starts):
+        file.write(_pack(str(number)))
+        at = first * leaf.dtype.itemsize
+        length = min(count, leaf.size - first)
+        _extension(file, 1, (length,), leaf.dtype, lambda i, j, at=at: data(at + i, at + j), told)
+        release(leaf)

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.msgpack_format import is_shape
 
 _MAX_MEMBERS = 1_000_000
 # DEFLATE cannot pack tighter than this, so a larger promise is a lie.
@@ -81,8 +82,8 @@ def _array(
                 where, "an array of numbers", str(dtype),
                 "Pickled objects are never loaded; save the numbers alone.",
             )  # fmt: skip
-        count = math.prod(shape) if all(type(dim) is int and dim >= 0 for dim in shape) else -1
-        if count < 0 or count * dtype.itemsize != info.file_size - file.tell() or len(shape) > 32:
+        count = math.prod(shape) if is_shape(shape) else -1
+        if count < 0 or count * dtype.itemsize != info.file_size - file.tell():
             raise CheckpointError(
                 where, f"{info.file_size - file.tell()} bytes of data", f"{dtype}{list(shape)}",
                 DAMAGED,

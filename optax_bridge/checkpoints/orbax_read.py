@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.layout import LAYOUT, read_layout
 from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
 
 METADATA = "_METADATA"
@@ -78,6 +79,9 @@ def read_orbax(folder: Path) -> Any:
                 place, "an array, a number or text", shown(kind), "Nothing else is read."
             )
         _put(tree, names, leaf, place)
+    remembered = found.get("custom_metadata")
+    if isinstance(remembered, Mapping) and LAYOUT in remembered:
+        tree[LAYOUT] = read_layout(remembered[LAYOUT], folder).tree()
     return tree
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.layout import LAYOUT
 from optax_bridge.checkpoints.recognise import is_array, leaves
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -44,6 +45,10 @@ def write_orbax(
       CheckpointError: two leaves have the same name in Orbax, which joins names with '.'; writing
         fails.
     """
+    metadata = None
+    if isinstance(tree, dict) and LAYOUT in tree:  # so that it is no leaf in the way of restoring
+        metadata = {LAYOUT: tree[LAYOUT]}
+        tree = {name: value for name, value in tree.items() if name != LAYOUT}
     _check_names(tree)
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     # Arrays are written side by side, as far as this many bytes go.
@@ -57,7 +62,9 @@ def write_orbax(
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
             with _quiet(), _watched(folder.parent, told):
-                save = ocp.args.PyTreeSave(tree)  # pyright: ignore[reportCallIssue]
+                save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
+                    tree, custom_metadata=metadata
+                )
                 checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             raise CheckpointError(

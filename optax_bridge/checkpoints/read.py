@@ -17,6 +17,11 @@ MSGPACK, NPZ, T5X, ORBAX = "Flax msgpack", "npz", "T5X", "Orbax"
 _NUMBERED = re.compile(
     r"(?P<stem>.*?)[_-](?P<step>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:\.flax)?", re.ASCII
 )
+# What lies beside them: hidden files, rests of Orbax and T5X, TensorBoard's logs of a host `w-0`.
+_NO_CHECKPOINT = re.compile(r"\.|.*\.(?:orbax-checkpoint-)?tmp\b|events\.out\.tfevents\.")
+_TENSORFLOW = b"model_checkpoint_path"  # how its file `checkpoint` starts, which clu leaves
+_LEVELS = 4  # `run_3/checkpoint_100` is two
+_USUAL = ("checkpoint", "ckpt")  # the prefixes of flax.training and T5X, and of clu
 
 
 @dataclass(frozen=True)
@@ -54,59 +59,74 @@ def read_checkpoint(path: Path | str) -> Read:
       CheckpointError: nothing is there, nothing that is known, or something damaged.
     """
     path = Path(path)
+    try:
+        return _read(path)
+    except OSError as error:
+        raise CheckpointError(
+            path, "a file or folder that can be read", shown(error.strerror or str(error)),
+            "Check the path and its permissions.",
+        ) from None  # fmt: skip
+
+
+def _read(path: Path, levels: int = _LEVELS) -> Read:
+    if levels == 0:
+        raise CheckpointError(
+            path, f"a checkpoint within {_LEVELS} levels of numbered folders", "yet another",
+            "Name the file itself.",
+        )  # fmt: skip
     if not path.exists():
         raise CheckpointError(path, "a checkpoint", "nothing of that name", "Check the path.")
     if path.is_dir():
-        return _read_folder(path)
+        return _read_folder(path, levels)
     if not path.is_file():
         raise CheckpointError(path, "a file or a folder", "neither", "Check the path.")
-    if path.name == INDEX and (path.parent / INDEX).is_file() and _is_index(path):
+    if path.name == INDEX and _is_index(path):
         return Read(path.parent, T5X, *read_t5x(path.parent))
     return _read_file(path)
 
 
 def _is_index(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.read(len(_TENSORFLOW)) == _TENSORFLOW:
+            return False
     return is_t5x(read_msgpack(path))
 
 
-def _read_folder(path: Path) -> Read:
+def _read_folder(path: Path, levels: int) -> Read:
     if (path / "_METADATA").is_file() or (path / "_CHECKPOINT_METADATA").is_file():
         return Read(path, ORBAX, read_orbax(path))
     if (path / INDEX).is_file() and _is_index(path / INDEX):
         return Read(path, T5X, *read_t5x(path))
-    return read_checkpoint(latest(path))
+    return _read(latest(path), levels - 1)
 
 
 def latest(folder: Path) -> Path:
     """The entry of a folder with the highest step in its name; by number, so 100 is after 20.
 
+    Of several series of names it is `checkpoint_N`, as for `flax.training.checkpoints`.
+
     Raises:
-      CheckpointError: no name ends in a number, or several series of names do.
+      CheckpointError: no name ends in a number, or several series do and none has a usual name.
     """
     found: dict[str, list[tuple[float, str, Path]]] = {}
     for entry in folder.iterdir():
         match = _NUMBERED.fullmatch(entry.name)
-        if match and not entry.name.startswith("."):
+        if match and not _NO_CHECKPOINT.match(entry.name):
             step = float(match["step"])
             found.setdefault(match["stem"], []).append((step, entry.name, entry))
-    if len(found) != 1:
+    usual = [stem for stem in _USUAL if stem in found]
+    if len(found) != 1 and not usual:
         names = sorted(entry.name for entry in folder.iterdir())
         raise CheckpointError(
             folder, "one series of step-numbered checkpoints, such as checkpoint_100",
             shown(names) if names else "an empty folder", "Name the file itself.",
         )  # fmt: skip
-    ((_, entries),) = found.items()
-    return max(entries)[2]
+    return max(found[usual[0] if usual else next(iter(found))])[2]
 
 
 def _read_file(path: Path) -> Read:
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except OSError as error:
-        raise CheckpointError(
-            path, "a file that can be read", error.strerror or str(error), "Check the path."
-        ) from None
+    with path.open("rb") as file:
+        head = file.read(8)
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return Read(path, NPZ, read_npz(path))
     # A pickle of protocol 2 or later starts so; in msgpack that is an empty map and then more.

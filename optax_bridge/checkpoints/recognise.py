@@ -209,6 +209,38 @@ def candidates(part: Part, place: Any = "checkpoint") -> list[str]:
     )
 
 
+def within_weight_norm(part: Part, place: Any = "checkpoint") -> Part:
+    """What WeightNorm wrapped: directions, with the states of the optimizer for them."""
+    directions, states = {}, {}
+    for path, target, row in rows(part, place):
+        if isinstance(row, Mapping):
+            name = "/".join(path)
+            directions[name] = row.get("direction", target)
+            states[name] = row.get("direction_state")
+    return Part(part.path, directions, states, part.step, part.copies)
+
+
+def groups(part: Part, place: Any = "checkpoint") -> list[Part]:
+    """Of a MultiOptimizer the parameters with the same fields each; none in the older layout."""
+    found: dict[frozenset[str], tuple[dict[str, Any], dict[str, Any]]] = {}
+    for path, target, row in rows(part, place):
+        if isinstance(row, Mapping):
+            targets, states = found.setdefault(frozenset(row), ({}, {}))
+            targets["/".join(path)], states["/".join(path)] = target, row
+    return [Part(part.path, *pair, part.step, part.copies) for pair in found.values()]
+
+
+def looks_like(part: Part, place: Any = "checkpoint") -> str:
+    """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
+    names = candidates(part, place)
+    if names == ["WeightNorm"]:
+        return f"WeightNorm of {looks_like(within_weight_norm(part, place), place)}"
+    if names == ["MultiOptimizer"] and not part.is_grouped:
+        inner = sorted(looks_like(group, place) for group in groups(part, place))
+        return f"MultiOptimizer of {', '.join(inner)}"
+    return " or ".join(names) or "none of legacy_optim's optimizers"
+
+
 def fields_of(entry: Any) -> frozenset[str]:
     """The fields of an entry's legacy parameter state."""
     return frozenset({field.legacy for field in entry.state} | set(entry.dropped))

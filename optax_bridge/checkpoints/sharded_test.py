@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization
@@ -12,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import legacy_optim
-from optax_bridge import TrainState
+from optax_bridge import TrainState, convert_state, from_legacy, state_shardings
 from optax_bridge.checkpoints import CheckpointError
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
@@ -75,6 +76,52 @@ def test_one_sharding_for_all(tmp_path: Path) -> None:
     state: Any = TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=everywhere)
     for leaf in jax.tree.leaves((state.params, state.opt_state)):
         assert len(leaf.sharding.device_set) == 8
+
+
+def test_shardings_of_a_state(tmp_path: Path) -> None:
+    """What `state_shardings` says of a state that is not there yet."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    definition = legacy_optim.Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=2)
+    params = {"kernel": jnp.ones((16, 8)), "bias": jnp.arange(8.0)}
+    optimizer = definition.create(params).apply_gradient(params)
+    (tmp_path / "checkpoint_1").write_bytes(serialization.to_bytes(optimizer))
+    shapes = jax.eval_shape(
+        lambda: TrainState.create(apply_fn=None, params=params, tx=from_legacy(definition))
+    )
+    shardings = state_shardings(
+        shapes, mesh, lambda path, leaf: P("data", "model") if leaf.ndim == 2 else P()
+    )
+    state: Any = TrainState.from_legacy_checkpoint(
+        tmp_path, optimizer_def=definition, sharding=shardings
+    )
+    for field in ("params", "opt_state"):
+        found, wanted = (jax.tree.leaves(getattr(s, field)) for s in (state, shardings))
+        assert [leaf.sharding for leaf in found] == wanted
+    state = jax.jit(lambda state: state.apply_gradients(grads=state.params))(state)
+    optimizer = jax.jit(lambda optimizer: optimizer.apply_gradient(optimizer.target))(optimizer)
+    for name, leaf in optimizer.target.items():
+        # Sums over a mesh are made in another order: 4 ULP of the largest.
+        atol = 4 * np.spacing(np.abs(leaf).max())
+        np.testing.assert_allclose(state.params[name], leaf, rtol=0, atol=atol)
+    with pytest.raises(CheckpointError, match="state_shardings"):
+        TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=shardings)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
+def test_tree_in_memory_stays_where_it_is(exact: bool) -> None:
+    mesh = jax.make_mesh((8,), ("data",))
+    definition = legacy_optim.Momentum(0.1)
+    optimizer = definition.create({"w": jnp.ones((16, 4))}).apply_gradient({"w": jnp.ones((16, 4))})
+    rows = NamedSharding(mesh, P("data"))
+    optimizer = optimizer.replace(
+        target=jax.device_put(optimizer.target, rows),
+        state=optimizer.state.replace(
+            param_states=jax.device_put(optimizer.state.param_states, rows)
+        ),
+    )
+    state: Any = convert_state(optimizer, exact=exact)
+    for leaf in jax.tree.leaves((state.params, state.opt_state)):
+        assert leaf.ndim == 0 or leaf.sharding.is_equivalent_to(rows, 2)
 
 
 def test_leaves_are_placed_one_after_another(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.lazy import LazyArray
-from optax_bridge.checkpoints.msgpack_format import read_msgpack
+from optax_bridge.checkpoints.msgpack_format import is_shape, read_msgpack
 
 INDEX = "checkpoint"
 _COMPRESSORS = ("gzip", "zlib", None)
@@ -130,8 +130,9 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrA
         raise CheckpointError(
             place, "a zarr array with a path", shown(spec), "No other storage is read."
         )
-    inside = (folder / name).resolve()
-    if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in inside.parents:
+    # Unlike Path.resolve, this takes links in a circle.
+    outer, inside = (Path(os.path.realpath(path)) for path in (folder, folder / name))
+    if os.path.isabs(name) or ".." in Path(name).parts or outer not in inside.parents:
         raise CheckpointError(
             place, "a path within the checkpoint's folder", shown(name),
             "Nothing outside the checkpoint is ever read.",
@@ -201,10 +202,9 @@ def _dims(value: Any, place: str) -> list[int]:
         value = [value[str(index)] for index in range(len(value))]
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
         value = value.tolist()
-    fits = isinstance(value, list) and all(type(dim) is int and 0 <= dim < 2**48 for dim in value)
-    if not fits or len(value) > 32:
+    if not isinstance(value, list) or not is_shape(value):
         raise CheckpointError(place, "the lengths of the axes", shown(value), DAMAGED)
-    return list(value)
+    return value
 
 
 def _dtype(name: Any, place: str) -> np.dtype:

@@ -233,6 +233,16 @@ def test_link_out_of_the_checkpoint_is_a_clear_error(name: str, tmp_path: Path) 
         np.asarray(read_checkpoint(folder).tree["optimizer"]["target"]["w"])
 
 
+@pytest.mark.parametrize("name", ["target.w", "target.w/0.0"])
+def test_link_in_a_circle_is_a_clear_error(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint_1"
+    write_t5x(folder, {"target": {"w": ARRAY}}, largest_chunk=99)
+    (folder / name).rename(tmp_path / "moved")
+    (folder / name).symlink_to(folder / name)
+    with pytest.raises(CheckpointError):
+        np.asarray(read_checkpoint(folder).tree["optimizer"]["target"]["w"])
+
+
 def test_missing_chunk_is_a_clear_error(tmp_path: Path) -> None:
     write_t5x(tmp_path / "checkpoint_4", genuine("adafactor"))
     next(path for path in tmp_path.rglob("0.0")).unlink()

@@ -1,5 +1,7 @@
 """From one checkpoint to another: reads, converts, writes, reads again and compares."""
 
+import gc
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +22,19 @@ from optax_bridge.checkpoints.convert import (
 )
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.layout import (
+    LAYOUT,
+    Layout,
+    place_in,
+    read_layout,
+    renamed_back,
+)
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of
 from optax_bridge.checkpoints.msgpack_format import read_msgpack, release
 from optax_bridge.checkpoints.msgpack_write import write_msgpack
 from optax_bridge.checkpoints.orbax_read import read_orbax
-from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.read import T5X, Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import is_array, is_train_state, leaves
-
-_LARGE = 2**24  # bytes; below that, memory is not worth a call to the system
 
 Told = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
 
@@ -39,11 +47,13 @@ class Conversion:
       read: what was read.
       tree: the tree that was written.
       definition: the legacy definition; None if only parameters were asked for.
+      step: steps taken; None if only parameters were asked for.
     """
 
     read: Read
     tree: Any
     definition: Any
+    step: int | None
 
 
 def convert_file(
@@ -85,25 +95,29 @@ def convert_file(
     """
     read = read_checkpoint(source)
     _check_apart(read.path, destination)
-    definition = optimizer_def
+    definition, step = optimizer_def, None
     if params_only:
         definition, tree = None, _parameters(read, part)
     elif to_legacy:
         tree = back(read, optimizer_def, part)
+        step = int(np.asarray(read.tree["step"]))
     else:
         converted = convert_tree(
             read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
         )
-        definition, tree = converted.definition, converted.tree()
+        definition, tree, step = converted.definition, converted.tree(), int(converted.step)
+        if read.format == T5X and set(read.tree) == {"optimizer"}:
+            del tree[LAYOUT]  # every T5X checkpoint has that level; the way back is Flax's
     with written_whole(destination, force=force) as path:
         write(path, tree, msgpack=msgpack or to_legacy, told=told, name=destination)
         if verify:
             compare(path, tree, destination, told)
-    return Conversion(read, tree, definition)
+    return Conversion(read, tree, definition, step)
 
 
 def _check_apart(source: Path, destination: Path) -> None:
-    one, other = source.resolve(), destination.resolve()
+    # Unlike Path.resolve, this takes links in a circle.
+    one, other = (Path(os.path.realpath(path)) for path in (source, destination))
     if one == other or one in other.parents or other in one.parents:
         raise CheckpointError(
             destination, "another place than the source", f"the source, {source}",
@@ -135,6 +149,9 @@ def write(
         # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
         placed = jax.tree.map(on_device, tree)
         write_orbax(path, placed, lambda done: tell("write", min(done, total), total), name)
+        del placed
+        if total > BLOCK:
+            gc.collect()  # Orbax leaves the arrays in circles of references
     else:
         done = 0
 
@@ -152,15 +169,27 @@ def on_device(leaf: Any, sharding: Any = None) -> Any:
     """A leaf as a JAX array, perhaps over a mesh; left alone if JAX would narrow it."""
     if not is_array(leaf):
         return leaf
-    array = np.asarray(leaf)
-    if array.size == 0 or jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
-        return array
+    if isinstance(leaf, jax.Array):  # of a tree in memory: it is there already
+        return leaf if sharding is None else jax.device_put(leaf, sharding)
+    if leaf.size == 0 or jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
+        return np.asarray(leaf)
+    if leaf.nbytes > BLOCK:
+        placed = jax.device_put(_own_copy(leaf), sharding, may_alias=True)
+        return jax.block_until_ready(placed)
     # A copy, as a view of the mapped file must not be donated to a step.
-    placed = jax.device_put(array, sharding, may_alias=False)
-    if array.nbytes > _LARGE:
-        jax.block_until_ready(placed)
+    return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
+
+
+def _own_copy(leaf: Any) -> np.ndarray:
+    """An array in memory of its own, where JAX takes it as it is; made block by block."""
+    alignment = 64
+    memory = np.empty(leaf.nbytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    own, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
+    for at in range(0, own.size, BLOCK):
+        own[at : at + BLOCK] = data(at, min(at + BLOCK, own.size))
         release(leaf)
-    return placed
+    return own.view(leaf.dtype).reshape(leaf.shape)
 
 
 def compare(path: Path, tree: Any, name: Path, told: Told | None = None) -> None:
@@ -182,21 +211,24 @@ def compare(path: Path, tree: Any, name: Path, told: Told | None = None) -> None
                 f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
                 "Writing failed, nothing was left behind: is the disk full or failing?",
             )  # fmt: skip
-        done += (size := getattr(pair[0], "nbytes", 0))
+        done += getattr(pair[0], "nbytes", 0)
         tell("verify", done, total)
-        if size > _LARGE:
-            release(pair[0])
-            release(pair[1])
 
 
 def _same(expected: Any, found: Any) -> bool:
     if not is_array(expected):
         return is_array(found) == is_array(expected) and bool(expected == found)
-    one, other = np.asarray(expected), np.asarray(found)
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if not is_array(found) or expected.shape != found.shape or expected.dtype != found.dtype:
         return False
-    left, right = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (one, other))
-    return bool(np.array_equal(left, right))
+    one, other, size = bytes_of(expected), bytes_of(found), expected.nbytes
+    for start in range(0, size, BLOCK):
+        stop = min(start + BLOCK, size)
+        if not np.array_equal(one(start, stop), other(start, stop)):
+            return False
+        if size > BLOCK:
+            release(expected)
+            release(found)
+    return True
 
 
 def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | None = None) -> Any:
@@ -205,8 +237,8 @@ def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | N
     Args:
       read: the checkpoint.
       definition: the legacy definition.
-      part: where the optimizer is to stand among what else there is, `models/generator`; at
-        `optimizer` if None, or alone if there is nothing else.
+      part: where the optimizer is to stand among what else there is, `models/generator`; where
+        it stood if None, else at `optimizer`, or alone if there is nothing else.
 
     Raises:
       CheckpointError: it is no TrainState, or one of another optimizer.
@@ -224,26 +256,31 @@ def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | N
     params, step = read.tree["params"], read.tree["step"]
     opt_state = _fitted(read.tree["opt_state"], definition, params, read.path)
     tree = legacy_tree(params, opt_state, step, definition)
-    own = ("step", "params", "opt_state")
     others = {
-        k.removeprefix("legacy_") if k in {f"legacy_{name}" for name in own} else k: v
-        for k, v in read.tree.items()
-        if k not in own
+        renamed_back(name): value
+        for name, value in read.tree.items()
+        if name not in ("step", "params", "opt_state", LAYOUT)
     }
-    if not others and part is None:
+    layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
+    if not others and not layout.part and part is None:
         return tree
-    return _with(others, tuple((part or "optimizer").strip("/").split("/")), tree, read.path)
+    path = tuple(part.strip("/").split("/")) if part else layout.part or place_in(others)
+    return placed_among(others | layout.steps_at(step), path, tree, read.path)
 
 
-def _with(others: Any, path: tuple[str, ...], tree: Any, place: Path) -> Any:
-    """What else there is, with the optimizer at a path."""
+def placed_among(others: Any, path: tuple[str, ...], tree: Any, place: Path) -> Any:
+    """What else there is, with the optimizer at a path.
+
+    Raises:
+      CheckpointError: something else stands there.
+    """
     name, *rest = path
     if not isinstance(others, Mapping) or (name in others and not rest):
         raise CheckpointError(
             f"{place}, {leaf_name((name,))}", "a place for the optimizer", "something else there",
             "Name another one: --part NAME.",
         )  # fmt: skip
-    inner = _with(others.get(name, {}), tuple(rest), tree, place) if rest else tree
+    inner = placed_among(others.get(name, {}), tuple(rest), tree, place) if rest else tree
     return {**others, name: inner}
 
 
