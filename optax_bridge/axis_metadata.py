@@ -98,6 +98,15 @@ def box_of(path: Iterable[Any], leaf: Any) -> Any:
     return box if jnp.shape(value_of(box)) == jnp.shape(leaf) else leaf
 
 
+def in_remembered_boxes(params: Any) -> Any:
+    """Parameters in the boxes that they were in before `boxes_remembered`."""
+
+    def boxed(path: Any, leaf: Any) -> Any:
+        return boxed_like(box_of(path, leaf), value_of(leaf))
+
+    return jax.tree_util.tree_map_with_path(boxed, params, is_leaf=is_box)
+
+
 _REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Any]] = contextvars.ContextVar(
     "boxes of the parameters, by path", default=types.MappingProxyType({})
 )

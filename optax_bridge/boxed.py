@@ -1,5 +1,7 @@
 """Any transformation on boxed parameters: boxes off, step, boxes on again with the right names."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,13 +13,15 @@ from optax_bridge.axis_metadata import (
     boxes_remembered,
     check_names,
     has_boxes,
+    in_remembered_boxes,
+    is_box,
     keystr,
     leaves_with_path,
     unboxed,
     with_axes,
 )
 from optax_bridge.kept_axes import state_axes
-from optax_bridge.transformation import ExactTransformation
+from optax_bridge.transformation import ExactTransformation, check_transformation
 
 
 def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
@@ -35,6 +39,7 @@ def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransf
       The transformation, whose `init` takes parameters with or without boxes, and whose `update`
       takes gradients with or without boxes, whatever the parameters have.
     """
+    check_transformation(tx)
     if isinstance(tx, ExactTransformation):
         return exact_with_axis_metadata(tx)
     return optax.GradientTransformationExtraArgs(*_init_and_update(tx))
@@ -56,17 +61,18 @@ def _init_and_update(tx: optax.GradientTransformation) -> tuple[Any, Any]:
     with_extra = optax.with_extra_args_support(tx)
 
     def init(params: Any) -> Any:
-        if not has_boxes(params):
+        boxes = in_remembered_boxes(params)  # within another transformation that handles them
+        if not has_boxes(boxes):
             return tx.init(params)
-        check_names(params)
-        with boxes_remembered(params):
-            return _boxed_state(tx, unboxed(params), params)
+        check_names(boxes)
+        with boxes_remembered(boxes), _masks_explained():
+            return _boxed_state(tx, unboxed(params), boxes)
 
     def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         template = grads if params is None else params
         raw = None if params is None else unboxed(params)
         args = (unboxed(grads), unboxed(state), raw)
-        with boxes_remembered(template):
+        with boxes_remembered(template), _masks_explained():
             updates, new_state = with_extra.update(*args, **_unboxed_values(extra))
         return boxed_as(template, updates), boxed_as(state, new_state)
 
@@ -78,10 +84,25 @@ def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformat
     return tx if isinstance(tx, ExactTransformation) else with_axis_metadata(tx)
 
 
+@contextlib.contextmanager
+def _masks_explained() -> Iterator[None]:
+    """Adds the remedy to an error about a mask that was made from boxed parameters."""
+    try:
+        yield
+    except ValueError as error:
+        if any(word in str(error) for word in ("structure", "mismatch", "Mismatch")):
+            error.add_note(
+                "The transformation is handed trees without boxes. A mask or labels within it must "
+                "be made so as well: from optax_bridge.axis_metadata.unboxed(params), or by a "
+                "function of the parameters, path_mask(...), say."
+            )
+        raise
+
+
 def _boxed_state(tx: optax.GradientTransformation, raw: Any, params: Any) -> Any:
     state = tx.init(raw)
     boxes = leaves_with_path(params)
-    leaves, treedef = jax.tree.flatten(state)
+    leaves, treedef = jax.tree.flatten(state, is_leaf=is_box)
     placed = []
     for leaf, owner in zip(leaves, state_axes(tx, raw, state), strict=True):
         if owner is None:

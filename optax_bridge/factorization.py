@@ -94,7 +94,7 @@ def with_roles(
     Returns:
       The initializer.
     """
-    checked = tuple(Role(role) for role in roles)
+    checked = tuple(_role(role, "with_roles") for role in roles)
 
     def boxed(*args: Any, **kwargs: Any) -> FactoredPartitioned:
         return FactoredPartitioned(init(*args, **kwargs), tuple(names), roles=checked)
@@ -114,7 +114,10 @@ def planner(
       ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
     """
     by_name = _checked_axis_rules(axis_rules)
-    by_path = [(re.compile(p), tuple(map(Role, roles))) for p, roles in _pairs(path_rules)]
+    by_path = [
+        (_compiled(p), tuple(_role(role, f"path rule {p!r}") for role in roles))
+        for p, roles in _pairs(path_rules)
+    ]
 
     def plan(leaves: list[Leaf]) -> list[Factors]:
         found = [factors(leaf) for leaf in leaves]
@@ -166,7 +169,9 @@ def _stated_roles(
     said = [(f"path rule {p.pattern!r}", roles) for p, roles in by_path if p.search(path)]
     if leaf.roles is not None:
         # A box of FactoredPartitioned may have had an axis narrowed away: None is no role.
-        roles = tuple(Role.NONE if role is None else Role(role) for role in leaf.roles)
+        roles = tuple(
+            Role.NONE if r is None else _role(r, f"box of {leaf.path}") for r in leaf.roles
+        )
         said.insert(0, ("its box", roles))
     for who, roles in said:
         if len(roles) != len(leaf.shape):
@@ -196,8 +201,9 @@ def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
 
 def _checked_axis_rules(rules: AxisRules | None) -> dict[str, Role]:
     checked: dict[str, Role] = {}
-    for name, role in _pairs(rules):
-        if checked.setdefault(name, Role(role)) != Role(role):
+    for name, given in _pairs(rules):
+        role = _role(given, f"axis rule {name!r}")
+        if checked.setdefault(name, role) != role:
             raise ValueError(
                 f"adafactor: two axis rules collide: {name!r} is {checked[name]} and {role}. Leave "
                 "one of them out."
@@ -222,6 +228,23 @@ def _check_all_used(
             f"with their shapes and axes: {shown}. Axis rules need parameters in boxes with names "
             "(nn.with_partitioning); path rules match the '/'-joined path."
         )
+
+
+def _role(role: Any, where: str) -> Role:
+    if role not in [*Role]:
+        raise ValueError(
+            f"adafactor: {where}: expected a role of {', '.join(Role)}, found {role!r}"
+        )
+    return Role(role)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"adafactor: path rule {pattern!r}: expected a regular expression: {error}"
+        ) from error
 
 
 def _pairs(rules: Any) -> list[tuple[Any, Any]]:

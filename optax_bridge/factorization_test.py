@@ -154,11 +154,12 @@ KERNEL = {"kernel": P(jnp.ones((6, 4)), ("embed", "mlp"))}
             KERNEL,
             r"\['kernel'\].*\(6, 4\).*collide",
         ),
-        ({"axis_rules": {"embed": "rows"}}, KERNEL, "rows"),
+        ({"axis_rules": {"embed": "rows"}}, KERNEL, "axis rule 'embed'.*role of row,.*'rows'"),
+        ({"path_rules": {"(": ("row", "column")}}, KERNEL, r"path rule '\('.*regular expression"),
     ],
     ids=[
         "no rule", "no axis", "names collide", "wrong rank", "paths collide", "left over",
-        "no parameter", "path against name", "no role",
+        "no parameter", "path against name", "no role", "no expression",
     ],
 )  # fmt: skip
 def test_errors_name_the_parameter_its_shape_and_its_axes(rules: Any, params: Any, message: str):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from optax_bridge.train_state import TrainState, check_gradients
+from optax_bridge.train_state import TrainState, check_gradients, strong
 
 
 class FullTrainState(TrainState, kw_only=True):
@@ -24,11 +24,13 @@ class FullTrainState(TrainState, kw_only=True):
     Attributes:
       batch_stats: a mutable collection, replaced by `apply_gradients(batch_stats=...)`.
       rngs: name -> key; `step_rngs()` gives those of this step.
-      ema_params: exponential moving average of the parameters, a tree like them.
+      ema_params: exponential moving average of the parameters, a tree like them, float32 for
+        bfloat16 and float16, in which it would stand still; `create(ema_params=...)` gives another.
       ema_decay: its decay per step, None for no average; static.
       accumulate_every: calls of `apply_gradients` that make a step with the mean of their
         gradients; static.
-      accumulated: sum of the gradients since the last step, a tree like the parameters.
+      accumulated: sum of the gradients since the last step, a tree like the parameters, float32
+        for bfloat16 and float16; the mean is in the gradients' dtype.
       micro_step: calls since the last step, int32 scalar.
       dynamic_scale: a `legacy_optim.DynamicScale` or Flax's.
     """
@@ -45,10 +47,10 @@ class FullTrainState(TrainState, kw_only=True):
     @classmethod
     def create(
         cls,
-        *,
         apply_fn: Callable[..., Any] | None,
         params: Any,
         tx: optax.GradientTransformation,
+        *,
         ema_decay: float | None = None,
         accumulate_every: int = 1,
         dynamic_scale: Any = None,
@@ -73,12 +75,14 @@ class FullTrainState(TrainState, kw_only=True):
         """
         if accumulate_every < 1:
             raise ValueError(f"accumulate_every: expected 1 or more, found {accumulate_every}")
+        params = jax.tree.map(strong, params)
         if ema_decay is not None:
             if not 0 <= ema_decay <= 1:
                 raise ValueError(f"ema_decay: expected a number in [0, 1], found {ema_decay}")
-            kwargs.setdefault("ema_params", jax.tree.map(jnp.copy, params))
+            kwargs.setdefault("ema_params", jax.tree.map(_wide, params))
         if accumulate_every > 1:
-            kwargs.setdefault("accumulated", jax.tree.map(jnp.zeros_like, params))
+            zeros = jax.tree.map(lambda param: jnp.zeros_like(_wide(param)), params)
+            kwargs.setdefault("accumulated", zeros)
             kwargs.setdefault("micro_step", jnp.zeros([], jnp.int32))
         if dynamic_scale is not None:  # Python numbers would be arrays, and recompile, after a step
             dynamic_scale = jax.tree.map(_strong, dynamic_scale)
@@ -124,7 +128,8 @@ class FullTrainState(TrainState, kw_only=True):
     def _accumulate(self, grads: Any, kwargs: dict[str, Any]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
         check_gradients(grads, self.params)
-        total = jax.tree.map(jnp.add, self.accumulated, self._like_params(grads))
+        grads = self._like_params(grads)
+        total = jax.tree.map(jnp.add, self.accumulated, grads)
         names = {field for field in self.__dataclass_fields__ if field in kwargs}
         own = {name: kwargs[name] for name in names}
         extra = {name: value for name, value in kwargs.items() if name not in names}
@@ -133,7 +138,9 @@ class FullTrainState(TrainState, kw_only=True):
             return state.replace(accumulated=total, micro_step=state.micro_step + 1)
 
         def go(state: Self) -> Self:
-            mean = jax.tree.map(lambda g: g / state.accumulate_every, total)
+            mean = jax.tree.map(
+                lambda s, g: (s / state.accumulate_every).astype(jnp.result_type(g)), total, grads
+            )
             new = state._plain_step(grads=mean, **extra)
             zeros = jax.tree.map(jnp.zeros_like, total)
             new = new.replace(accumulated=zeros, micro_step=jnp.zeros_like(state.micro_step))
@@ -152,7 +159,7 @@ class FullTrainState(TrainState, kw_only=True):
         decay = self.ema_decay
 
         def average(old: Any, param: Any) -> Any:
-            return (decay * old + (1.0 - decay) * param).astype(old.dtype)
+            return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
         return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
 
@@ -161,6 +168,13 @@ class FullTrainState(TrainState, kw_only=True):
         from optax_bridge.axis_metadata import boxed_as
 
         return boxed_as(self.params, grads)
+
+
+def _wide(param: jax.Array) -> jax.Array:
+    """A copy in which many small terms add up: bfloat16 keeps 8 bits, and loses them."""
+    dtype = jnp.result_type(param)
+    floating = jnp.issubdtype(dtype, jnp.floating)
+    return jnp.array(param, jnp.promote_types(dtype, jnp.float32) if floating else dtype)
 
 
 def _strong(value: Any) -> jax.Array:

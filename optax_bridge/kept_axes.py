@@ -20,9 +20,11 @@ from optax_bridge.axis_metadata import (
     box_of,
     boxed_like,
     boxes_remembered,
+    is_box,
     key_names,
     keystr,
     leaves_with_path,
+    unboxed,
 )
 
 
@@ -37,8 +39,8 @@ def state_axes(
       state: what `tx.init(params)` returns, arrays or shapes.
 
     Returns:
-      For each leaf of the state the index of its parameter among the leaves of `params` and the
-      axes; None for a leaf that belongs to no parameter.
+      For each leaf of the state, boxes being leaves, the index of its parameter among the leaves of
+      `params` and the axes; None for a leaf that belongs to no parameter, or is in a box already.
 
     Warns:
       UserWarning: an array may keep one of several axes, and nothing says which. It is taken to
@@ -47,12 +49,12 @@ def state_axes(
     flat_params = leaves_with_path(params)
     shapes = [jnp.shape(leaf) for _, leaf in flat_params]
     by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
-    flat = jax.tree_util.tree_leaves_with_path(state)
+    flat = leaves_with_path(state)
     spans = owners_of([path for path, _ in flat], by_path)
     found: list[tuple[int, Axes] | None] = []
     unclear: dict[int, list[Axes]] = {}
     for index, ((path, leaf), span) in enumerate(zip(flat, spans, strict=True)):
-        if span is None:
+        if span is None or is_box(leaf):
             found.append(None)
             continue
         owner = by_path[key_names(path)[span[0] : span[1]]]
@@ -172,7 +174,7 @@ def _axes_at_other_lengths(
     treedef = jax.tree.structure(params)
     boxed = [boxed_like(box_of(*leaf), other) for leaf, other in zip(flat, others, strict=True)]
     with boxes_remembered(treedef.unflatten(boxed)):
-        state = jax.tree.leaves(jax.eval_shape(tx.init, treedef.unflatten(others)))
+        state = jax.tree.leaves(unboxed(jax.eval_shape(tx.init, treedef.unflatten(others))))
     if len(state) != len(leaves):
         return [None] * len(leaves)
     axes: list[Axes | None] = []
@@ -213,7 +215,7 @@ def _axes_seen_in_a_trace(
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
 
     def one_step(params: Any) -> Any:
-        return tx.update(params, tx.init(params), params)[1]
+        return unboxed(tx.update(params, tx.init(params), params)[1])
 
     try:
         with abstract_mesh_in_scope(mesh):

@@ -18,7 +18,7 @@ from optax_bridge.axis_metadata import (
 )
 from optax_bridge.boxed import boxes_handled
 from optax_bridge.masks import Places, Selector, nested_dict, selected
-from optax_bridge.transformation import ExactTransformation, step
+from optax_bridge.transformation import ExactTransformation, check_transformation, step
 
 
 class MultiOptimizerState(NamedTuple):
@@ -78,6 +78,8 @@ def multi_optimizer(
       its own. `init` raises ValueError where two groups hold the same leaf. Each transformation
       sees its group's leaves only, as a nested dict, so the cost grows with the leaves.
     """
+    for index, (_, tx) in enumerate(groups):
+        check_transformation(tx, f"groups[{index}][1]")
     selectors = [selector for selector, _ in groups]
     inner = [tx for _, tx in groups]
     handled = [boxes_handled(tx) for tx in inner]

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 import pytest
@@ -90,7 +91,19 @@ def shampoo_like() -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-CASES = {**dict(members()), **COMPOSED}
+def every_other(step: Any, *args: Any, **kwargs: Any) -> Any:
+    del args, kwargs
+    return step % 2 == 0
+
+
+CASES = {
+    **dict(members()),
+    **COMPOSED,
+    # What a warning asks for where nothing else tells rows from columns.
+    "asked for": optax.conditionally_transform(
+        optax_bridge.with_axis_metadata(adafactor()), every_other
+    ),
+}
 
 
 def test_there_are_many():
@@ -98,11 +111,21 @@ def test_there_are_many():
     assert {"adafactor", "novograd", "sm3", "lbfgs", "muon", "prodigy", "dadapt_adamw"} <= {*CASES}
 
 
+# Under `lax.cond`, whose outputs had no sharding in their types in older JAX.
+UNDER_COND = pytest.param(
+    "apply_if_finite",
+    marks=pytest.mark.skipif(
+        jax.__version_info__ < (0, 10),
+        reason="older JAX: lax.cond drops the axes; users are warned and told the remedy",
+    ),
+)
+
+
 def mesh() -> Any:
     return jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [UNDER_COND if c == "apply_if_finite" else c for c in CASES])
 def test_the_state_lies_like_the_axes_that_it_keeps(name: str):
     tx = CASES[name]
     shardings = optax_bridge.opt_state_shardings(tx, PARAMS, mesh())
@@ -123,8 +146,8 @@ def kept(state: Any) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["adafactor", "chain", "MultiSteps", "apply_if_finite", "masked", "partition"]
-)  # fmt: skip
+    "name", ["adafactor", "chain", "MultiSteps", UNDER_COND, "masked", "partition", "asked for"]
+)
 def test_rows_and_columns_of_a_square_kernel_keep_their_own_names(name: str):
     state = jax.eval_shape(boxes_handled(CASES[name]).init, PARAMS)
     assert kept(state) == {("data",), ("model",)}
@@ -141,6 +164,22 @@ def test_a_transformation_of_ones_own():
     assert state["norms"]["kernel"].names == ("data",)
     assert state["norms"]["table"].names == ("data",)
     assert state["left"]["kernel"].value.shape == (128, 128)
+
+
+def test_a_mask_made_from_boxes_works_or_is_explained():
+    def kernels(params: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
+    def step(mask: Any) -> Any:
+        tx = optax.adamw(0.1, mask=mask)
+        state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
+        return state.apply_gradients(grads=PARAMS).params
+
+    plain = kernels(axis_metadata.unboxed(PARAMS))
+    jax.tree.map(np.testing.assert_array_equal, step(kernels), step(plain))
+    with pytest.raises(ValueError) as error:
+        step(kernels(PARAMS))
+    assert "from optax_bridge.axis_metadata.unboxed(params)" in error.value.__notes__[0]
 
 
 def test_what_cannot_be_told_is_said_with_the_leaf_and_the_remedy():

@@ -18,6 +18,7 @@ from optax_bridge.arguments import accepted_arguments
 from optax_bridge.axis_metadata import has_boxes, unboxed
 from optax_bridge.boxed import boxes_handled
 from optax_bridge.restoring import fit_on_restore
+from optax_bridge.transformation import check_transformation
 from optax_bridge.transformation import step as take_step
 
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
@@ -92,7 +93,6 @@ class TrainState(train_state.TrainState):
     @classmethod
     def create(
         cls,
-        *,
         apply_fn: Callable[..., Any] | None,
         params: Any,
         tx: optax.GradientTransformation,
@@ -113,7 +113,7 @@ class TrainState(train_state.TrainState):
         Raises:
           TypeError: a field that there is not, or `tx` is no transformation.
         """
-        _check_transformation(tx)
+        check_transformation(tx)
         unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             from optax_bridge.full_train_state import FullTrainState
@@ -131,6 +131,7 @@ class TrainState(train_state.TrainState):
             boxed = _optimized(params)
             kwargs["opt_state"] = (boxes_handled(tx) if has_boxes(boxed) else tx).init(boxed)
         kwargs.setdefault("step", jnp.zeros([], jnp.int32))
+        params, kwargs["opt_state"] = jax.tree.map(strong, (params, kwargs["opt_state"]))
         kwargs["opt_state"] = _copied_where_shared(kwargs["opt_state"], params)
         fields: dict[str, Any] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
         return cls(**fields)
@@ -248,8 +249,9 @@ class TrainState(train_state.TrainState):
           apply_fn: usually `model.apply`.
           exact: see `optax_bridge.from_legacy`.
           part: which optimizer, where the checkpoint has several: its '/'-joined path.
-          sharding: a `jax.sharding.Sharding` for every leaf, or a function
-            `sharding(path, leaf)` to one; leaves are placed one after another.
+          sharding: a `jax.sharding.Sharding` for every leaf, a function `sharding(path, leaf)`
+            to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
+            another.
           allow_nan: let NaN in the optimizer's state through.
           **kwargs: the subclass's own fields; those that the checkpoint has come from there.
 
@@ -278,6 +280,7 @@ class TrainState(train_state.TrainState):
         path: Path | str,
         *,
         optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation,
+        part: str | None = None,
         force: bool = False,
     ) -> None:
         """Saves what `flax.optim` would have saved, as Flax msgpack.
@@ -286,6 +289,8 @@ class TrainState(train_state.TrainState):
           path: the file to write; it appears whole or not at all.
           optimizer_def: the definition that this state's transformation corresponds to; or that
             transformation, for Adafactor by axis.
+          part: where the optimizer is to stand, "optimizer" say, with the step and this state's
+            other fields beside it; None: the optimizer is the whole, and they stay out.
           force: replace an existing file.
 
         Raises:
@@ -293,7 +298,7 @@ class TrainState(train_state.TrainState):
         """
         from optax_bridge.checkpoints import api
 
-        api.to_legacy_checkpoint(self, path, optimizer_def, force)
+        api.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
     def _check(self, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
         taken = [name for name in replaced if name in _SET_BY_THE_STEP]
@@ -328,6 +333,18 @@ def _optimized(tree: Any) -> Any:
     return tree["params"] if _has_overwritten(tree) else tree
 
 
+def strong(leaf: Any) -> Any:
+    """A number, or an array made of one, in the type that a step returns it in.
+
+    JAX calls the type of `jnp.asarray(1.0)` weak, and compiles a second time for that of the sum of
+    two arrays, which is not.
+    """
+    if isinstance(leaf, bool | int | float | complex):
+        return jnp.asarray(leaf, jnp.result_type(leaf))
+    is_weak = isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False)
+    return jnp.asarray(leaf, leaf.dtype) if is_weak else leaf
+
+
 def _copied_where_shared(opt_state: Any, params: Any) -> Any:
     """The state without arrays that it shares with the parameters: both may be donated."""
     seen = {id(leaf) for leaf in jax.tree.leaves(params)}
@@ -339,16 +356,6 @@ def _copied_where_shared(opt_state: Any, params: Any) -> Any:
         return leaf
 
     return jax.tree.map(own, opt_state)
-
-
-def _check_transformation(tx: Any) -> None:
-    if isinstance(tx, legacy_optim.OptimizerDef):
-        raise TypeError(
-            f"tx is {type(tx).__name__}, a definition of the old API. Give "
-            "tx=optax_bridge.from_legacy(definition)."
-        )
-    if not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise TypeError(f"tx: expected an Optax transformation, found {type(tx).__name__}")
 
 
 def check_gradients(grads: Any, params: Any) -> None:

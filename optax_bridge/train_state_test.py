@@ -246,15 +246,28 @@ def test_the_ready_fields_can_be_asked_of_train_state_itself():
     assert set(new.step_rngs()) == {"dropout"}
 
 
+def test_a_legacy_definition_as_a_group_says_where_and_the_remedy():
+    with pytest.raises(TypeError, match=r"groups\[1\]\[1\] is Adam.*from_legacy"):
+        definition: Any = legacy_optim.Adam(0.1)
+        optax_bridge.multi_optimizer((False, optax_bridge.sgd(0.1)), (True, definition))
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "message"),
     [
         (optax_bridge.TrainState, {"batch_stat": {}}, r"batch_stat,.*batch_stats, rngs"),
         (BatchNormState, {"batch_stats": {}, "rngs": {}}, r"BatchNormState.*rngs.*FullTrainState"),
         (optax_bridge.TrainState, {"tx": legacy_optim.Adam(0.1)}, r"Adam.*from_legacy"),
+        (
+            optax_bridge.TrainState,
+            {"tx": legacy_optim.Adam(0.1).create(PARAMS)},
+            r"Optimizer of.*"
+            r"TrainState.from_legacy\(optimizer\)",
+        ),
+        (optax_bridge.TrainState, {"tx": legacy_optim.Adam}, "expected.*found Adam"),
         (optax_bridge.TrainState, {"tx": 0.1}, "float"),
     ],
-    ids=["misspelt", "of a subclass", "legacy", "no transformation"],
+    ids=["misspelt", "of a subclass", "legacy", "legacy optimizer", "class", "no transformation"],
 )
 def test_what_create_cannot_take(kind: Any, given: dict[str, Any], message: str):
     with pytest.raises(TypeError, match=message):

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
+import legacy_optim
 from optax_bridge.axis_metadata import (
     Reduced,
     box_of,
@@ -115,6 +116,24 @@ def step(
         return tx.step(grads, state, params, **extra)
     updates, new_state = optax.with_extra_args_support(tx).update(grads, state, params, **extra)
     return optax.apply_updates(params, updates), new_state
+
+
+def check_transformation(tx: Any, where: str = "tx") -> None:
+    """Raises TypeError where this is no transformation, with the way to one from the old API."""
+    if isinstance(tx, legacy_optim.OptimizerDef):
+        raise TypeError(
+            f"{where} is {type(tx).__name__}, a definition of the old API. Give "
+            f"{where}=optax_bridge.from_legacy(definition)."
+        )
+    if isinstance(tx, legacy_optim.Optimizer):
+        raise TypeError(
+            f"{where} is an Optimizer of the old API. TrainState.from_legacy(optimizer) takes it "
+            "over with parameters and state; optax_bridge.from_legacy(optimizer.optimizer_def) is "
+            "the transformation alone."
+        )
+    if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
+        found = getattr(tx, "__qualname__", type(tx).__name__)
+        raise TypeError(f"{where}: expected an Optax transformation, found {found}")
 
 
 def is_zero(value: Any) -> bool:
