@@ -67,7 +67,7 @@ def check(
         if recorded is not None and recorded.steps != steps:
             raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
         try:
-            some, cases = chosen(only, full)
+            asked = chosen(only, full)
         except ValueError as error:
             raise ValueError(f"--only: {error}") from None
     except ValueError as error:
@@ -85,15 +85,22 @@ def check(
         return HELD
     compilations = Compilations()
     keep = record is not None or recorded is not None
-    on_devices = sharded.chosen(only, full) if device.platform == "cpu" else []
-    work = jobs(some, cases, steps, keep=keep) + sharded.jobs(on_devices)
+    on_devices = asked.sharded if device.platform == "cpu" and sharded.can_run() else []
+    work = jobs(asked.checks, asked.matrix, steps, keep=keep) + sharded.jobs(on_devices)
+    if not work:
+        why = "nothing is all of these"
+        if asked.sharded:
+            why = f"layouts need a CPU as {sharded.DEVICES} devices, --devices {sharded.DEVICES}"
+        problems.print(f"--only {', '.join(only)}: {why}", markup=False)
+        return MISUSE
     results = run_all(work, device)
     here = environment(device)
     table = report.table(
         [result for result in results if not sharded.is_sharded(result)],
         f"{device.platform}, {steps} steps each",
     )
-    console.print(table)
+    if asked.checks or asked.matrix:
+        console.print(table)
     if on_devices:
         console.print(sharded.table(results))
     report.print_broken(console, results)
@@ -150,13 +157,14 @@ def _write_json(file: Path | None, content: dict[str, Any]) -> None:
         write_text(file, json.dumps(content, indent=1) + "\n")
 
 
-def print_list(only: Sequence[str] = (), full: bool = False) -> int:
+def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
     _silence_deprecations()
     try:
-        for part in chosen(only, full):
-            for item in part:
-                print(item)
+        asked = chosen(only, full)
+        on_devices = asked.sharded if devices >= sharded.DEVICES else []
+        for item in (*asked.checks, *asked.matrix, *on_devices):
+            print(item)
     except ValueError as error:
         Console(stderr=True, emoji=False).print(f"--only: {error}", markup=False)
         return MISUSE

@@ -62,6 +62,11 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         (["--record", "/proc/run.zip"], "--record /proc/run.zip: expected a folder that can be"),
         (["--against", "nowhere.zip"], "expected a file written by"),
         (["--full", "--only", "float33"], "float33"),
+        (
+            ["--devices", "2", "--only", "FSDP"],
+            "--only FSDP: layouts need a CPU as 8 devices, --devices 8",
+        ),
+        (["--only", "FSDP", "--only", "sgd"], "--only FSDP, sgd: nothing is all of these"),
         (["--pair", "mine", "other:side"], "mine: expected module:name"),
     ],
 )

@@ -1,6 +1,7 @@
 """`optax-bridge check --pair module:left module:right`: a pair of the user's own."""
 
 import importlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,30 +57,53 @@ def check_pair(
         except RuntimeError:
             print(f"{platform}: not run, there is no such device here")
             return 0
-        with jax.default_device(device):
-            report = check_equivalence(
-                sides[0], sides[1], chosen, gradients=stream, steps=steps, names=(left, right)
-            )
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    print(report)
-    different = report.verdict is Verdict.DIFFERENT
+    name = f"{left} / {right}"
     try:
-        if json_file is not None:
-            write_text(json_file, report.to_json() + "\n")
-        if junit_file is not None:
-            failure = str(report) if different else ""
-            junit.write(junit_file, [junit.Case("pair", f"{left} / {right}", failure=failure)])
-        if report_folder is not None:
-            write_reports(report_folder, {f"{left} / {right}": report})
+        with jax.default_device(device):
+            found = check_equivalence(
+                sides[0], sides[1], chosen, gradients=stream, steps=steps, names=(left, right)
+            )
+    except EquivalenceError as error:
+        found = str(error)
+        print(found, file=sys.stderr)
+        code = 2
+    else:
+        print(found)
+        code = 1 if found.verdict is Verdict.DIFFERENT else 0
+    try:
+        _write(name, found, json_file, junit_file, report_folder)
     except OSError as error:  # the disk is full, the folder gone since
         print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
         return 2
-    return 1 if different else 0
+    return code
 
 
-def write_reports(folder: Path, reports: dict[str, Report]) -> Path:
+def _write(
+    name: str,
+    found: Report | str,
+    json_file: Path | None,
+    junit_file: Path | None,
+    report_folder: Path | None,
+) -> None:
+    """Writes a report, or the message that says why there is none, wherever it is asked for."""
+    failed = isinstance(found, str)
+    if json_file is not None:
+        content = json.dumps({"verdict": "error", "error": found}) if failed else found.to_json()
+        write_text(json_file, content + "\n")
+    if junit_file is not None:
+        different = not failed and found.verdict is Verdict.DIFFERENT
+        case = junit.Case(
+            "pair", name, failure=str(found) if different else "", error=found if failed else ""
+        )
+        junit.write(junit_file, [case])
+    if report_folder is not None:
+        write_reports(report_folder, {name: found})
+
+
+def write_reports(folder: Path, reports: dict[str, Report | str]) -> Path:
     """Writes the reports of pairs as one page and returns its path."""
     items = [item(name, report) for name, report in reports.items()]
     return html_report.write(folder, "Equivalence", items, environment(jax.devices()[0]))

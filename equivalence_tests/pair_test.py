@@ -24,6 +24,11 @@ def legacy():
 
 def broken():
     raise RuntimeError("not today")
+
+def stop(gradients, state, params=None):
+    raise RuntimeError("not this step")
+
+stopping = optax.GradientTransformation(lambda params: (), stop)
 """
 
 
@@ -74,3 +79,21 @@ def test_an_unwritable_report_folder_is_misuse(tmp_path: Path, capsys: pytest.Ca
     folder = tmp_path / "file" / "report"
     assert check_pair("my_pair:adam", "my_pair:adam", report_folder=folder) == 2
     assert "--report" in capsys.readouterr().err
+
+
+def test_a_side_that_raises_is_in_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    code = check_pair(
+        "my_pair:adam",
+        "my_pair:stopping",
+        "my_pair:PARAMS",
+        steps=2,
+        json_file=tmp_path / "pair.json",
+        junit_file=tmp_path / "pair.xml",
+        report_folder=tmp_path / "report",
+    )
+    assert code == 2
+    assert "not this step" in capsys.readouterr().err
+    content = json.loads((tmp_path / "pair.json").read_text())
+    assert content["verdict"] == "error" and "not this step" in content["error"]
+    assert 'errors="1"' in (tmp_path / "pair.xml").read_text()
+    assert "not this step" in (tmp_path / "report" / "index.html").read_text()

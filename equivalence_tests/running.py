@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from equivalence_tests.matrix import run as matrix_run
 from equivalence_tests.matrix.cases import MatrixCase, matrix
+from equivalence_tests.sharded import cases as sharded
+from equivalence_tests.sharded.layouts import LAYOUTS
+from equivalence_tests.sharded.training import ShardedCase
 from equivalence_tests.suite import Check, Result, checks, run
 
 _DEVICE_FLAG = "--xla_force_host_platform_device_count"
@@ -50,17 +53,40 @@ class Compilations:
         self._cached += event == _FROM_CACHE
 
 
-def chosen(only: Sequence[str], full: bool) -> tuple[list[Check], list[MatrixCase]]:
-    """The checks and the cases of the matrix that a command asks for.
+class Chosen(NamedTuple):
+    """What a command asks for.
+
+    Attributes:
+      checks: the optimizers' own cases.
+      matrix: cases of the matrix.
+      sharded: trainings on eight devices.
+    """
+
+    checks: list[Check]
+    matrix: list[MatrixCase]
+    sharded: list[ShardedCase]
+
+
+def chosen(only: Sequence[str], full: bool) -> Chosen:
+    """The cases that a command asks for.
 
     Args:
-      only: names of optimizers or problems; with `full`, of any value on an axis as well: cases
-        must fit on every axis that is named.
-      full: whether the matrix is wanted.
+      only: names of optimizers, problems or layouts on devices; with `full`, of any value on an
+        axis of the matrix as well: cases must fit on every axis that is named.
+      full: whether the matrix is wanted, and training in several processes.
 
     Raises:
       ValueError: an unknown name.
     """
+    on_devices = sharded.chosen(only, full)
+    others = [name for name in only if name not in LAYOUTS]
+    some, cases = _without_layouts(others, full)
+    return (
+        Chosen([], [], on_devices) if len(others) < len(only) else Chosen(some, cases, on_devices)
+    )
+
+
+def _without_layouts(only: Sequence[str], full: bool) -> tuple[list[Check], list[MatrixCase]]:
     if not full:
         return checks(only), []
     cases = matrix()

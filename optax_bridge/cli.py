@@ -58,7 +58,10 @@ def _main(
 def check(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="An optimizer or a problem, e.g. `adam` or `mlp`; may be repeated."),
+        typer.Option(
+            help="An optimizer, a problem, or a layout on devices, e.g. `adam`, `mlp` or `FSDP`; "
+            "may be repeated."
+        ),
     ] = None,
     json: Annotated[
         Path | None, typer.Option(help="Write the results to this file as well.")
@@ -127,7 +130,7 @@ def check(
         if value:
             raise typer.BadParameter(f"{option} is {'' if pair is None else 'not '}for --pair")
     if list_checks:
-        raise typer.Exit(suite.print_list(only or (), full))
+        raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1)))
     if devices or full:
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()

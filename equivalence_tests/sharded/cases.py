@@ -44,20 +44,24 @@ def cases() -> list[ShardedCase]:
 
 
 def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
-    """The cases that `check` runs; none where devices are too few or XLA cannot be pinned.
+    """The cases that fit every name.
 
     Args:
-      only: names of optimizers, layouts or the problem; empty for all.
+      only: names of optimizers, layouts or the problem; empty for all. Cases must fit in each of
+        the three of which something is named; a name of anything else fits none.
       full: whether to run in several processes as well.
     """
-    if len(jax.devices("cpu")) < DEVICES or not can_be_pinned():
-        return []
-    return [
-        case
-        for case in cases()
-        if (full or case.processes == 1)
-        and (not only or {case.entry, case.layout, case.problem} & {*only})
-    ]
+    found = [case for case in cases() if full or case.processes == 1]
+    for axis in ("entry", "layout", "problem"):
+        named = {*only} & {getattr(case, axis) for case in found}
+        found = [case for case in found if not named or getattr(case, axis) in named]
+        only = [name for name in only if name not in named]
+    return [] if only else found
+
+
+def can_run() -> bool:
+    """Whether there are enough devices on this CPU, and XLA can be pinned."""
+    return len(jax.devices("cpu")) >= DEVICES and can_be_pinned()
 
 
 def run(case: ShardedCase) -> Result:
