@@ -38,7 +38,7 @@ from migration_guide.codemod.kinds import (
     joined,
     only,
 )
-from migration_guide.codemod.names import OPTIM, Names
+from migration_guide.codemod.names import OPTIM, Names, dotted
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
@@ -262,6 +262,20 @@ class Analysis:
                 if self._is_unknown_instance(value):
                     return True
         return False
+
+    def read_of(self, node: cst.CSTNode) -> set[str]:
+        """The attributes that are read of the variable that this is, `target` or `state.step`."""
+        return self._reads.get((self.scopes.get(node), dotted(node) or ""), set())
+
+    @functools.cached_property
+    def _reads(self) -> dict[tuple[Any, str], set[str]]:
+        found: dict[tuple[Any, str], set[str]] = {}
+        for attribute in self.facts.attributes:
+            parts = (dotted(attribute) or "").split(".")
+            for cut in range(1, len(parts)):
+                key = self.scopes.get(attribute), ".".join(parts[:cut])
+                found.setdefault(key, set()).add(".".join(parts[cut:]))
+        return found
 
     def _backwards(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
         """`opt = state.opt`: what is known of the one holds for the other.

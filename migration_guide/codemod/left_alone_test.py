@@ -60,6 +60,11 @@ BY_HAND = {
     "class-as-value": ("table = {'adam': optim.Adam}", "chosen at run time"),
     "module-as-value": ("f(optim)", "chosen at run time"),
     "unclear-optimizer": ("def f(optimizer): return optimizer.target", "Nothing here says so"),
+    "unclear-by-use": ("def f(x): return x.target, x.state.step", "Nothing here says so"),
+    "unclear-parts": (
+        "x = treedef.unflatten(leaves)\nprint(x.target, x.optimizer_def)",
+        "Nothing here says so",
+    ),
     "unclear-step": ("def f(s): return s.optimizer.state.step", "Nothing here says so"),
     "unclear-definition": ("def f(opt_def): return opt_def.create(p)", "Nothing here says so"),
     "attribute-by-string": (

@@ -13,9 +13,9 @@ After:
     optimizer = make_optimizer(config).create(params)
 
 A name says little: there are target networks, optimizers of other libraries and `create` methods of
-all kinds. So nothing is rewritten by name alone, but nothing that is named like an optimizer is
-passed over in silence either. The same holds for attributes that are looked up by a string, and for
-methods that are taken as a value.
+all kinds. So nothing is rewritten by name alone, but nothing that is named or used like an
+optimizer is passed over in silence either. The same holds for attributes that are looked up by a
+string, and for methods that are taken as a value.
 """
 
 import re
@@ -33,6 +33,8 @@ _METHODS = (
     "restore_state",
 )  # fmt: skip
 _PARTS = {"target", "state", "step", "optimizer_def"}
+# Other things have one of these as well; what has two of them is an optimizer by another name.
+_MARKS = {"target", "optimizer_def", "state.step", "state.param_states", "apply_gradient"}
 _BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
 _UNCLEAR = (
     "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
@@ -56,7 +58,8 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         return
     if not _is_unclear(context, holder):
         return
-    if name == "target" or (name == "step" and last_name(holder) == "state"):
+    of_state = name in ("step", "param_states") and last_name(holder) == "state"
+    if name in ("target", "optimizer_def") or of_state:
         context.by_hand(original, _UNCLEAR)
     elif name == "create" and call is not None and call.args and call.args[0].keyword is None:
         context.by_hand(original, _UNCLEAR_DEFINITION)
@@ -81,7 +84,7 @@ def _is_string(node: cst.BaseExpression) -> TypeGuard[cst.SimpleString]:
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
-    """Whether something is named like an optimizer, and nothing is known of it."""
+    """Whether something is named or used like an optimizer, and nothing is known of it."""
     named = holder
     if isinstance(holder, cst.Attribute) and holder.attr.value == "state":
         named = holder.value
@@ -89,6 +92,12 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
     if not concerned or not isinstance(named, cst.Name | cst.Attribute):
         return False
     kind = context.analysis.kind(named)
-    if kind or FOREIGN in kind or context.name(named) or not _NAMED.search(last_name(named)):
+    if kind or FOREIGN in kind or context.name(named):
         return False
-    return not context.analysis.from_unknown(named)
+    if len(_MARKS & context.analysis.read_of(named)) > 1 and not _is_self(named):
+        return True
+    return bool(_NAMED.search(last_name(named))) and not context.analysis.from_unknown(named)
+
+
+def _is_self(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value in ("self", "cls")
