@@ -244,8 +244,10 @@ class TrainState(train_state.TrainState):
 
         Args:
           path: a file or folder of any known format; see `optax-bridge inspect`.
-          optimizer_def: the definition that the checkpoint was written with; read from the state's
-            fields if None. For T5X's Adafactor by axis, `optax_bridge.adafactor(path_rules=...)`.
+          optimizer_def: the definition that the checkpoint was written with. If None, the kind is
+            read from the state's fields where they fit one only; no file has hyper-parameters, so
+            the learning rate must then be given per call and all others are the legacy defaults.
+            For T5X's Adafactor by axis, `optax_bridge.adafactor(path_rules=...)`.
           apply_fn: usually `model.apply`.
           exact: see `optax_bridge.from_legacy`.
           part: which optimizer, where the checkpoint has several: its '/'-joined path.
