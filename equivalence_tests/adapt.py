@@ -12,10 +12,10 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
-from optax_bridge import conversion
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
-from optax_bridge.recipe import render
-from optax_bridge.transformation import step as take_step
+from optax_bridge.correspondence.recipe import render
+from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.legacy import to_legacy
 
 # A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
 # `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
@@ -204,7 +204,7 @@ def legacy_state(
     """The optimizer state of a Optax side in the layout of a definition; None if it has no such."""
     step, opt_state = shown
     try:
-        return conversion.to_legacy(definition, params, opt_state, step).state
+        return to_legacy(definition, params, opt_state, step).state
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
 

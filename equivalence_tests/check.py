@@ -11,7 +11,6 @@ from rich.console import Console
 
 from equivalence_tests import html_report, junit, recording, report
 from equivalence_tests.environment import check_platform, environment
-from equivalence_tests.environment import versions as versions
 from equivalence_tests.files import checked, write_text
 from equivalence_tests.running import Compilations, chosen, jobs, run_all
 from equivalence_tests.running import use_compilation_cache as use_compilation_cache

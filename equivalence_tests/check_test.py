@@ -12,7 +12,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import check, suite
-from optax_bridge.entry import identical
+from optax_bridge.correspondence.entry import identical
 
 
 def command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

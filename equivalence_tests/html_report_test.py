@@ -13,7 +13,7 @@ from equivalence_tests.comparison import compare
 from equivalence_tests.html_report import item, page, write
 from equivalence_tests.matrix.cases import MatrixCase
 from equivalence_tests.suite import Check, Result
-from optax_bridge.entry import identical
+from optax_bridge.correspondence.entry import identical
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

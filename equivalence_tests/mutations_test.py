@@ -44,7 +44,7 @@ def _fault(
     return Fault(name, file, right, wrong, MatrixCase(optimizer, setting, **axis))  # type: ignore[arg-type]
 
 
-_STEP = "transformation.py"
+_STEP = "exact/transformation.py"
 _SCALED_DECAY = "(param - decrement) - hp.learning_rate * hp.weight_decay * param"
 
 FAULTS = (
@@ -126,7 +126,7 @@ FAULTS = (
         "one group's override for all",
         "{**group, **rest} for group in own",
         "{**own[0], **rest} for group in own",
-        file="multi_optimizer.py",
+        file="optimizers/groups.py",
         rate="per-group",
     ),
     _fault("momentum", "nesterov dropped", "grad + hp.decay * trace if", "trace if", 1),
@@ -201,7 +201,7 @@ FAULTS = (
         "groups exchanged",
         "selectors = [selector for selector, _ in groups]\n    inner",
         "selectors = [selector for selector, _ in groups][::-1]\n    inner",
-        file="multi_optimizer.py",
+        file="optimizers/groups.py",
     ),
     _fault(
         "multi_optimizer",
@@ -209,21 +209,21 @@ FAULTS = (
         "if chosen:",
         "if not chosen:",
         1,
-        file="multi_optimizer.py",
+        file="optimizers/groups.py",
     ),
     _fault(
         "multi_optimizer",
         "state not carried",
         "new_states.append(new)",
         "new_states.append(old)",
-        file="multi_optimizer.py",
+        file="optimizers/groups.py",
     ),
     _fault(
         "multi_optimizer",
         "count stands",
         "MultiOptimizerState(state.count + 1,",
         "MultiOptimizerState(state.count,",
-        file="multi_optimizer.py",
+        file="optimizers/groups.py",
     ),
 )
 
@@ -239,8 +239,8 @@ def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     number = FAULTS.index(fault)
     name = f"faulty_bridge_{number}"
     source = Path(optax_bridge.__file__).parent
-    for file in source.rglob("*.py"):
-        if file.name.endswith("_test.py"):
+    for file in source.rglob("*.py*"):
+        if file.suffix not in (".py", ".pyi") or file.name.endswith("_test.py"):
             continue
         text, relative = file.read_text(), file.relative_to(source)
         if relative == Path(fault.file):

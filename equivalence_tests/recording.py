@@ -16,7 +16,7 @@ from equivalence_tests.comparison import Comparison, compare
 from equivalence_tests.files import write_bytes_with
 from equivalence_tests.suite import Result
 from optax_bridge.correspondence import Verdict
-from optax_bridge.entry import rounding
+from optax_bridge.correspondence.entry import rounding
 
 _INDEX = "index.json"
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.

@@ -14,8 +14,9 @@ import optax
 from optax.tree_utils import tree_get_all_with_path
 
 import legacy_optim
-from optax_bridge import TrainState, conversion
-from optax_bridge.recipe import build
+from optax_bridge import TrainState
+from optax_bridge.correspondence.recipe import build
+from optax_bridge.legacy import from_legacy, to_legacy
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def train_state(
 
 def exact(definition: legacy_optim.OptimizerDef) -> Side:
     """The exact recipe, driven by TrainState."""
-    return train_state("exact", definition, conversion.from_legacy(definition))
+    return train_state("exact", definition, from_legacy(definition))
 
 
 def stock(definition: legacy_optim.OptimizerDef, recipe: Any) -> Side:
@@ -74,7 +75,7 @@ def stock(definition: legacy_optim.OptimizerDef, recipe: Any) -> Side:
 
 def plain(definition: legacy_optim.OptimizerDef) -> Side:
     """The exact recipe, driven by Optax's own protocol: `update`, then `apply_updates`."""
-    tx = conversion.from_legacy(definition)
+    tx = from_legacy(definition)
 
     def init(params: Any) -> Any:
         return jnp.zeros([], jnp.int32), params, tx.init(params)
@@ -86,7 +87,7 @@ def plain(definition: legacy_optim.OptimizerDef) -> Side:
 
     def view(state: Any) -> Any:
         count, params, opt_state = state
-        return legacy_view(conversion.to_legacy(definition, params, opt_state, count))
+        return legacy_view(to_legacy(definition, params, opt_state, count))
 
     return Side("plain", init, step, lambda state: state[1], view)
 

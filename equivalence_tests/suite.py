@@ -27,7 +27,7 @@ from optax_bridge.correspondence import (
     Verdict,
     recipe_of,
 )
-from optax_bridge.recipe import Call, filled, render
+from optax_bridge.correspondence.recipe import Call, filled, render
 
 if TYPE_CHECKING:
     from equivalence_tests.matrix.cases import MatrixCase

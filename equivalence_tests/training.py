@@ -18,7 +18,8 @@ import numpy as np
 import legacy_optim
 from equivalence_tests.precision import float64
 from equivalence_tests.trees import path_name
-from optax_bridge import TrainState, conversion
+from optax_bridge import TrainState
+from optax_bridge.legacy import from_legacy
 
 BATCH_SIZE = 64
 
@@ -200,7 +201,7 @@ def new_loop(job: Task, tx: Any, data: Any) -> dict[str, Any]:
 
 def bridged_loop(job: Task, definition: legacy_optim.OptimizerDef, data: Any) -> dict[str, Any]:
     """`new_loop` with the exact equal of the definition."""
-    return new_loop(job, conversion.from_legacy(definition), data)
+    return new_loop(job, from_legacy(definition), data)
 
 
 def _run(train_step: Callable[..., Any], start: Any, data: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import legacy_optim
 from equivalence_tests.matrix import axes
 from equivalence_tests.matrix.cases import MatrixCase
 from equivalence_tests.sides import Side, legacy_view, train_state
-from optax_bridge import conversion
 from optax_bridge.correspondence import ENTRIES, Claim, recipe_of
-from optax_bridge.correspondence.multi_optimizer import is_matrix, is_vector
-from optax_bridge.recipe import Call, build
+from optax_bridge.correspondence.entries.multi_optimizer import is_matrix, is_vector
+from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.legacy import to_optax
 
 # The second group's rate is twice the first one's.
 _FACTORS = (1.0, 2.0)
@@ -94,7 +94,7 @@ def locked(case: MatrixCase) -> Callable[[Any, Any, Any], Any]:
         optimizer = legacy_optim.Optimizer(made, view["state"], view["params"])
         if case.recipe == "legacy":
             return side.view(side.step(optimizer, grads, rate))
-        _, opt_state = conversion.to_optax(optimizer)
+        _, opt_state = to_optax(optimizer)
         state = side.init(optimizer.target).replace(opt_state=opt_state, step=optimizer.state.step)
         return side.view(side.step(state, grads, rate))
 

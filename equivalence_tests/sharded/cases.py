@@ -26,8 +26,8 @@ from equivalence_tests.sharded.training import (
     vanishing,
 )
 from equivalence_tests.suite import Result
-from optax_bridge.entry import Claim, identical, rounding
-from optax_bridge.recipe import render
+from optax_bridge.correspondence.entry import Claim, identical, rounding
+from optax_bridge.correspondence.recipe import render
 
 # Sums of up to 512 terms (64 images of 8 rows) in another order differ by about the square root of
 # that, 23 ULP, of their terms' size in each step, and the steps do not add up: seen at most 14.

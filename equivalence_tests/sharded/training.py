@@ -14,9 +14,9 @@ from equivalence_tests.precision import float64, pinned
 from equivalence_tests.sharded.layouts import DEVICES, LAYOUTS, Layout
 from equivalence_tests.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
-from optax_bridge.axis_metadata import key_names, leaves_with_path
-from optax_bridge.kept_axes import state_axes
-from optax_bridge.recipe import Call, build
+from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
+from optax_bridge.metadata.kept_axes import state_axes
 
 STEPS = 20
 TRAINING, GIVEN = "training", "given gradients"

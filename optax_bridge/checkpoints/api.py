@@ -17,8 +17,8 @@ from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.transfer import compare, on_device, placed_among, write
 from optax_bridge.checkpoints.transformed import is_transformation
-from optax_bridge.conversion import from_legacy
-from optax_bridge.train_state import TrainState
+from optax_bridge.legacy import from_legacy
+from optax_bridge.training.train_state import TrainState
 
 State = TypeVar("State", bound=TrainState)
 Definition = legacy_optim.OptimizerDef | optax.GradientTransformation

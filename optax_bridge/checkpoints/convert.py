@@ -13,7 +13,6 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim
-from optax_bridge import conversion
 from optax_bridge.checkpoints.definitions import focused, infer_definitions, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import LAYOUT, Layout, layout_of, renamed
@@ -27,6 +26,7 @@ from optax_bridge.checkpoints.transformed import (
     param_states,
     state_template,
 )
+from optax_bridge.legacy import from_legacy, to_legacy, to_optax
 
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
 _OTHER_OPTIMIZER = (
@@ -160,7 +160,7 @@ def _optax_state(chosen: Part, optimizer: Any, exact: bool, place: Any) -> Any:
     if not exact:  # some fields change sign or dtype on the way to public Optax
         optimizer = loaded(optimizer)
     try:
-        _, opt_state = conversion.to_optax(optimizer, exact=exact)
+        _, opt_state = to_optax(optimizer, exact=exact)
     except (ValueError, TypeError) as error:
         if type(error).__name__ == "UnsupportedSetting":
             raise
@@ -177,7 +177,7 @@ def _check_kept(chosen: Part, optimizer: Any, opt_state: Any, place: Any) -> Non
     """Checks that public Optax keeps the moments in dtypes that hold them."""
     definition, step = optimizer.optimizer_def, optimizer.state.step
     again = jax.eval_shape(
-        lambda target, state: conversion.to_legacy(definition, target, state, step).state,
+        lambda target, state: to_legacy(definition, target, state, step).state,
         optimizer.target, opt_state,
     )  # fmt: skip
     after = dict(leaves(serialization.to_state_dict(again.param_states)))
@@ -363,7 +363,7 @@ def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict
     if is_transformation(definition):
         return legacy_dict(opt_state, params, step)
     try:
-        optimizer = conversion.to_legacy(definition, params, opt_state, step)
+        optimizer = to_legacy(definition, params, opt_state, step)
     except (ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             "opt_state", f"the state of {_name(definition)}'s transformation", str(error),
@@ -379,7 +379,7 @@ def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[
     templates = []
     for exact in (True, False):
         try:
-            tx = conversion.from_legacy(definition, exact)
+            tx = from_legacy(definition, exact)
         except ValueError:
             continue
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)

@@ -18,7 +18,7 @@ from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.recognise import is_array, leaves
 from optax_bridge.checkpoints.transfer import Conversion, convert_file
 from optax_bridge.correspondence import UnsupportedSetting
-from optax_bridge.parse import ExpressionError
+from optax_bridge.correspondence.expression import ExpressionError
 
 DONE, FAILED, MISUSE = 0, 1, 2
 

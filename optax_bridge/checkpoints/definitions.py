@@ -17,8 +17,8 @@ from optax_bridge.checkpoints.recognise import (
     within_weight_norm,
 )
 from optax_bridge.correspondence import ENTRIES, Described
-from optax_bridge.parse import ExpressionError, parse
-from optax_bridge.recipe import Call, Source, build
+from optax_bridge.correspondence.expression import ExpressionError, parse
+from optax_bridge.correspondence.recipe import Call, Source, build
 
 # Those that hold others, with an example.
 _WRAPPERS = {

@@ -1,110 +1,17 @@
 """The correspondence: one entry for each legacy optimizer, one file for each entry.
 
 Everything that knows about single optimizers reads it here: `from_legacy`, the suite, checkpoint
-conversion, the codemod, the guide's tables, `optax-bridge recipe`. A file in this folder that
-defines `ENTRY` is in the table.
+conversion, the codemod, the guide's tables, `optax-bridge recipe`.
 """
 
-import importlib
-import pkgutil
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import legacy_optim
-from optax_bridge.entry import Case as Case
-from optax_bridge.entry import Claim as Claim
-from optax_bridge.entry import Entry as Entry
-from optax_bridge.entry import UnsupportedSetting as UnsupportedSetting
-from optax_bridge.entry import Verdict as Verdict
-from optax_bridge.recipe import Call
-
-
-def _collected() -> dict[str, Entry]:
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    names = [name for name in names if not name.endswith("_test")]
-    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    entries = [module.ENTRY for module in modules if hasattr(module, "ENTRY")]
-    return {entry.name: entry for entry in entries}
-
-
-ENTRIES: dict[str, Entry] = _collected()
-
-
-def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
-    """The entry of a definition's class; None for a class of one's own, subclasses included."""
-    return next((e for e in ENTRIES.values() if e.legacy is type(definition)), None)
-
-
-@dataclass(frozen=True)
-class Described:
-    """An optimizer by its entry and its settings.
-
-    Attributes:
-      entry: the entry.
-      settings: legacy name -> value, for every hyper-parameter; a nested optimizer is `Described`
-        as well, or the definition itself if its class has no entry.
-    """
-
-    entry: Entry
-    settings: Mapping[str, Any]
-
-
-def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.OptimizerDef:
-    """A definition as data; the definition itself if its class is one of the user's own."""
-    entry = entry_of(definition)
-    if entry is None:
-        return definition
-
-    def nested(value: Any) -> Any:
-        if isinstance(value, legacy_optim.OptimizerDef):
-            return describe(value)
-        return tuple(map(nested, value)) if isinstance(value, tuple) else value
-
-    settings = entry.settings(definition)
-    return Described(entry, {name: nested(value) for name, value in settings.items()})
-
-
-def recipe_of(
-    optimizer: Described | legacy_optim.OptimizerDef, exact: bool = True
-) -> tuple[Call, Claim]:
-    """The recipe for an optimizer, and what it claims.
-
-    Args:
-      optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
-      exact: this project's transformation in legacy arithmetic, or else public Optax.
-
-    Returns:
-      The recipe, ready for `recipe.build` and `recipe.render`, and its claim. For wrapped and
-      grouped optimizers with `exact=False` the parts are stock, and the claim is that of the
-      weakest part.
-
-    Raises:
-      UnsupportedSetting: there is no such recipe.
-    """
-    described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
-    if not isinstance(described, Described):
-        return Call("optax_bridge.wrap_definition", (described,)), EXACT
-    claims: list[Claim] = []
-
-    def nested(value: Any) -> Any:
-        if isinstance(value, Described | legacy_optim.OptimizerDef):
-            call, claim = recipe_of(value, exact)
-            claims.append(claim)
-            return call
-        return tuple(map(nested, value)) if isinstance(value, tuple) else value
-
-    settings = {name: nested(value) for name, value in described.settings.items()}
-    if exact:
-        return described.entry.exact_recipe(settings), EXACT
-    if claims:
-        weakest = max([described.entry.around, *claims], key=_weakness)
-        return described.entry.exact_recipe(settings), weakest
-    return described.entry.stock_recipe(settings)
-
-
-EXACT = Claim(Verdict.IDENTICAL, why="the legacy operations in the legacy order")
-
-
-def _weakness(claim: Claim) -> tuple[int, float]:
-    return list(Verdict).index(claim.verdict), claim.ulp or 0.0
+from optax_bridge.correspondence.entry import Case as Case
+from optax_bridge.correspondence.entry import Claim as Claim
+from optax_bridge.correspondence.entry import Entry as Entry
+from optax_bridge.correspondence.entry import UnsupportedSetting as UnsupportedSetting
+from optax_bridge.correspondence.entry import Verdict as Verdict
+from optax_bridge.correspondence.recipe import Call as Call
+from optax_bridge.correspondence.table import ENTRIES as ENTRIES
+from optax_bridge.correspondence.table import Described as Described
+from optax_bridge.correspondence.table import describe as describe
+from optax_bridge.correspondence.table import entry_of as entry_of
+from optax_bridge.correspondence.table import recipe_of as recipe_of

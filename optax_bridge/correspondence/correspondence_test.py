@@ -11,10 +11,10 @@ import pytest
 
 import legacy_optim
 import optax_bridge
-from optax_bridge import conversion
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
-from optax_bridge.entry import Case, Entry
-from optax_bridge.recipe import Call, imports, render
+from optax_bridge.correspondence.entry import Case, Entry
+from optax_bridge.correspondence.recipe import Call, imports, render
+from optax_bridge.legacy import from_legacy
 
 EXPORTED = sorted(
     name
@@ -136,7 +136,7 @@ def test_state_map_goes_both_ways(entry: Entry, case: Case, exact: bool):
 )
 def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
     with pytest.raises(UnsupportedSetting, match=message):
-        conversion.from_legacy(definition(), exact=False)
+        from_legacy(definition(), exact=False)
 
 
 def _recipe(entry: Entry, case: Case, exact: bool) -> Call:

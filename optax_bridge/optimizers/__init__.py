@@ -1,1 +1,1 @@
-"""The legacy optimizers as Optax transformations, one a file."""
+"""The optimizers in legacy arithmetic, groups of them, and how groups and axes are chosen."""

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.axis_metadata import Reduced
-from optax_bridge.factorization import AxisRules, Factors, PathRules, planner
-from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.exact.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.metadata.axis_metadata import Reduced
+from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, planner
 
 
 class AdafactorState(NamedTuple):

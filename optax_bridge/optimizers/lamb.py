@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.transformation import (
+from optax_bridge.exact.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
     always,

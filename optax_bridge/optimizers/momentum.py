@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.transformation import (
+from optax_bridge.exact.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
     decays,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from optax_bridge.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.exact.transformation import ExactTransformation, ScalarOrSchedule, leafwise
 
 
 class SgdState(NamedTuple):

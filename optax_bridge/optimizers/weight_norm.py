@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.boxed import exact_with_axis_metadata
-from optax_bridge.transformation import (
+from optax_bridge.exact.boxed import exact_with_axis_metadata
+from optax_bridge.exact.transformation import (
     ExactTransformation,
     ScalarOrSchedule,
     resolve,

@@ -23,7 +23,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context, comments_in, keyword, separated, with_keyword
 from migration_guide.codemod.names import OPTIM
 from optax_bridge.correspondence import Call, Entry, UnsupportedSetting, Verdict
-from optax_bridge.recipe import Setting, Source, imports, render
+from optax_bridge.correspondence.recipe import Setting, Source, imports, render
 
 _WRAP = (
     "an optimizer chosen at run time: keep it as it is with `import legacy_optim` in "

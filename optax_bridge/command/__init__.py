@@ -1,0 +1,104 @@
+"""The command `optax-bridge`, which finds its subcommands among the entry points.
+
+A package adds one by a line in its `pyproject.toml`:
+
+    [project.entry-points."optax_bridge.commands"]
+    check = "equivalence_tests.command:check"
+
+What is named is a function with Typer's annotations, or a `typer.Typer` with one command. Its
+module is imported when the subcommand is called or its help is printed, so it leaves what is slow
+to import to the function.
+"""
+
+import functools
+import platform
+from importlib import metadata
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+GROUP = "optax_bridge.commands"
+
+# Packages whose version can change bits, or the meaning of a claim.
+DECIDE_BITS = ("optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy")
+
+
+# How every subcommand is shown; completion belongs to the command as a whole.
+STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+class Subcommands(TyperGroup):
+    """A group whose commands are the entry points of `GROUP`, loaded when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all subcommands, sorted."""
+        del ctx
+        return sorted(_entry_points())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The subcommand of that name; None if there is none."""
+        del ctx
+        return _loaded(cmd_name) if cmd_name in _entry_points() else None
+
+
+@functools.cache
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=GROUP)}
+
+
+@functools.cache
+def _loaded(name: str) -> click.Command:
+    value = _entry_points()[name].load()
+    if not isinstance(value, typer.Typer):
+        function, value = value, typer.Typer(**STYLE)
+        value.command()(function)
+    command = typer.main.get_command(value)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="optax-bridge",
+    cls=Subcommands,
+    help="From flax.optim to today's Optax, with the training unchanged.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def versions() -> dict[str, str]:
+    """The versions of everything that decides bits, Python's included."""
+    return {
+        **{name: metadata.version(name) for name in DECIDE_BITS},
+        "python": platform.python_version(),
+    }
+
+
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        for name, version in versions().items():
+            typer.echo(f"{name} {version}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_versions,
+            is_eager=True,
+            help="Print the versions of everything that decides bits.",
+        ),
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Entry point of the `optax-bridge` command."""
+    app()

@@ -1,0 +1,82 @@
+"""`optax-bridge convert`: the options; what it does is imported when it is called."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Target(enum.StrEnum):
+    """What `convert` makes."""
+
+    OPTAX = "optax"
+    LEGACY = "legacy"
+
+
+class FileFormat(enum.StrEnum):
+    """What `convert` writes a TrainState as."""
+
+    ORBAX = "orbax"
+    MSGPACK = "msgpack"
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of numbered ones.")],
+    destination: Annotated[Path, typer.Argument(help="What to write.")],
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="The legacy constructor call; read from the state where that is clear."),
+    ] = None,
+    to: Annotated[
+        Target, typer.Option(help="`optax`: a TrainState; `legacy`: an Optimizer, the way back.")
+    ] = Target.OPTAX,
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="What to write a TrainState as.")
+    ] = FileFormat.ORBAX,
+    params_only: Annotated[
+        bool, typer.Option("--params-only", help="Write the parameters alone.")
+    ] = False,
+    stock: Annotated[
+        bool, typer.Option("--stock", help="The state of public Optax, not of the exact recipe.")
+    ] = False,
+    part: Annotated[
+        str | None,
+        typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
+    ] = None,
+    allow_nan: Annotated[
+        bool, typer.Option("--allow-nan", help="Let NaN in the optimizer's state through.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Read again and compare every leaf.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Convert a checkpoint of flax.optim, moments and step too, or convert it back.
+
+    The source is only read; the destination appears whole or not at all. Exit code 0, 1 if it
+    cannot be converted, 2 for misuse.
+
+    Examples:
+    - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`
+
+    - `optax-bridge convert new/ checkpoint_100 --to legacy --optimizer "Adam(1e-3)"`
+
+    - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
+    """
+    from optax_bridge.checkpoints import convert_command
+
+    code = convert_command.run(
+        source,
+        destination,
+        optimizer,
+        json,
+        to_legacy=to is Target.LEGACY,
+        msgpack=file_format is FileFormat.MSGPACK,
+        params_only=params_only,
+        exact=not stock,
+        part=part,
+        allow_nan=allow_nan,
+        verify=verify,
+        force=force,
+    )
+    raise typer.Exit(code)

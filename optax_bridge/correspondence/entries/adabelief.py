@@ -1,0 +1,50 @@
+"""AdaBelief is Optax's adabelief with one epsilon in both places."""
+
+import legacy_optim
+from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+
+_MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps"), "eps_root": s("eps")}
+
+ENTRY = Entry(
+    legacy=legacy_optim.AdaBelief,
+    port="optax_bridge.adabelief",
+    hyper_params=(
+        HyperParam("learning_rate", "learning_rate", None),
+        HyperParam("beta1", "b1", 0.9),
+        HyperParam("beta2", "b2", 0.999),
+        HyperParam("eps", "eps", 1e-16),
+        HyperParam("weight_decay", "weight_decay", 0.0),
+    ),
+    state=(
+        StateField("grad_ema", exact="AdaBeliefState.mu", stock=("ScaleByBeliefState.mu",)),
+        StateField("grad_sq_ema", exact="AdaBeliefState.nu", stock=("ScaleByBeliefState.nu",)),
+    ),
+    stock=(
+        Stock(
+            call("optax.adabelief", learning_rate=s("learning_rate"), **_MOMENTS),
+            rounding(32, "order of operations only; 14 seen"),
+            when={"weight_decay": 0},
+        ),
+        Stock(
+            call(
+                "optax.chain",
+                call("optax.scale_by_belief", **_MOMENTS),
+                call("optax.add_decayed_weights", s("weight_decay")),
+                call("optax.scale_by_learning_rate", s("learning_rate")),
+            ),
+            rounding(32, "order of operations, and one subtraction instead of two; 14 seen"),
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"eps": 1e-8, "weight_decay": 0.1}),
+        Case({"beta1": 0.5, "beta2": 0.9, "eps": 1e-6}),
+    ),
+    notes=(
+        "The legacy `eps` acts inside *and* outside the root: set `eps` and `eps_root` of Optax "
+        "both. At 1e-8 the trajectories part by 2 % if only one is set."
+    ),
+    sources=("flax.optim.adabelief", "Zhuang et al. 2020, arXiv:2010.07468"),
+)

@@ -1,0 +1,96 @@
+"""Adafactor is Optax's adafactor, unless its second epsilon was moved."""
+
+import operator
+
+import jax.numpy as jnp
+
+import legacy_optim
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    StateField,
+    Stock,
+    Unsupported,
+    rounding,
+)
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+
+ENTRY = Entry(
+    legacy=legacy_optim.Adafactor,
+    port="optax_bridge.adafactor",
+    hyper_params=(
+        HyperParam("learning_rate", "learning_rate", None),
+        HyperParam("factored", "factored", True),
+        HyperParam("multiply_by_parameter_scale", "multiply_by_parameter_scale", True),
+        HyperParam("beta1", "momentum", None),
+        HyperParam("decay_rate", "decay_rate", 0.8),
+        HyperParam("step_offset", "step_offset", 0),
+        HyperParam("clipping_threshold", "clipping_threshold", 1.0),
+        HyperParam("weight_decay_rate", "weight_decay_rate", None),
+        HyperParam("min_dim_size_to_factor", "min_dim_size_to_factor", 128),
+        HyperParam("epsilon1", "epsilon1", 1e-30),
+        HyperParam("epsilon2", "epsilon2", 1e-3),
+        HyperParam(
+            "dtype_momentum",
+            "dtype_momentum",
+            jnp.float32,
+            getter=operator.attrgetter("dtype_momentum"),
+        ),
+    ),
+    state=(
+        StateField("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
+        StateField("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
+        StateField("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
+        StateField("m", exact="AdafactorState.m", stock=("EmaState.ema",)),
+    ),
+    stock=(
+        Stock(
+            call(
+                "optax.adafactor",
+                learning_rate=s("learning_rate"),
+                min_dim_size_to_factor=s("min_dim_size_to_factor"),
+                decay_rate=s("decay_rate"),
+                decay_offset=s("step_offset"),
+                multiply_by_parameter_scale=s("multiply_by_parameter_scale"),
+                clipping_threshold=s("clipping_threshold"),
+                momentum=s("beta1"),
+                dtype_momentum=s("dtype_momentum"),
+                weight_decay_rate=s("weight_decay_rate"),
+                eps=s("epsilon1"),
+                factored=s("factored"),
+            ),
+            rounding(16, "order of operations only; 4 seen"),
+        ),
+    ),
+    unsupported=(
+        Unsupported(
+            "epsilon2",
+            1e-3,
+            "optax.adafactor has the smallest parameter scale fixed at 1e-3. Use the exact recipe, "
+            "optax_bridge.adafactor, which takes epsilon2.",
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"min_dim_size_to_factor": 3, "beta1": 0.9}),
+        Case({"min_dim_size_to_factor": 2, "weight_decay_rate": 0.01, "clipping_threshold": None}),
+        Case({"factored": False, "multiply_by_parameter_scale": False, "decay_rate": 0.5}),
+        Case({"step_offset": -10, "epsilon1": 1e-8, "clipping_threshold": 0.5}),
+        Case(
+            {
+                "epsilon2": 1e-2,
+                "min_dim_size_to_factor": 3,
+                "beta1": 0.5,
+                "dtype_momentum": jnp.bfloat16,
+            }
+        ),
+    ),
+    notes=(
+        "`epsilon2` cannot be set in Optax. With bfloat16 parameters the legacy statistics are "
+        "float32, Optax's in the parameter's dtype. `weight_decay_rate` multiplies the parameter, "
+        "whatever the learning rate."
+    ),
+    sources=("flax.optim.adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
+)

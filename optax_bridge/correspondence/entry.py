@@ -1,0 +1,276 @@
+"""What one entry of the correspondence says, as data."""
+
+import enum
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import legacy_optim
+from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
+
+
+class Verdict(enum.Enum):
+    """How two trajectories compare."""
+
+    IDENTICAL = "identical"
+    ROUNDING = "rounding only"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed of a recipe, and what the suite therefore holds it to.
+
+    Attributes:
+      verdict: identical, rounding only, or different.
+      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
+        that a run of 100 steps may reach, in units in the last place at the tensor's largest
+        magnitude so far, in float32. A longer run may drift in proportion.
+      why: where the rounding or the difference comes from, and for a difference how large it was
+        seen to be.
+    """
+
+    verdict: Verdict
+    ulp: float | None = None
+    why: str = ""
+
+    def __post_init__(self):
+        if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
+            raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
+
+
+def identical(why: str = "") -> Claim:
+    """Claims that every bit is the same."""
+    return Claim(Verdict.IDENTICAL, why=why)
+
+
+def rounding(ulp: float, why: str) -> Claim:
+    """Claims that only rounding differs, by `ulp` at most."""
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why)
+
+
+def different(why: str) -> Claim:
+    """Claims that it is another optimizer."""
+    return Claim(Verdict.DIFFERENT, why=why)
+
+
+@dataclass(frozen=True)
+class HyperParam:
+    """One hyper-parameter under both its names.
+
+    Attributes:
+      legacy: argument of the legacy constructor.
+      port: argument of this project's transformation.
+      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` if there
+        is none.
+      getter: reads the value from a definition; `definition.hyper_params.<legacy>` unless given.
+      variadic: whether the value is the tuple of all positional arguments.
+    """
+
+    legacy: str
+    port: str
+    default: Any = inspect.Parameter.empty
+    getter: Callable[[Any], Any] | None = None
+    variadic: bool = False
+
+    def read(self, definition: legacy_optim.OptimizerDef) -> Any:
+        """The value in a definition."""
+        read = self.getter or operator.attrgetter(f"hyper_params.{self.legacy}")
+        return read(definition)
+
+
+@dataclass(frozen=True)
+class StateField:
+    """One field of the legacy state and where its value stands in the new states.
+
+    Attributes:
+      legacy: field of the legacy parameter state.
+      exact: `Type.field` in the state of this project's transformation.
+      stock: `Type.field` in the state of the stock recipes, one for each type that they have; empty
+        if none has such a field, which drops it.
+      stock_sign: -1 where Optax keeps the value negated.
+    """
+
+    legacy: str
+    exact: str
+    stock: tuple[str, ...] = ()
+    stock_sign: int = 1
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A recipe of public Optax, for some settings.
+
+    Attributes:
+      recipe: with `Setting` placeholders.
+      claim: what it earns.
+      when: settings that must have exactly these values; the first variant that fits is taken.
+    """
+
+    recipe: Call
+    claim: Claim
+    when: Mapping[str, Any] = field(default_factory=dict)
+
+    def fits(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the settings are known to be those of `when`."""
+        return all(_same(settings[name], value) for name, value in self.when.items())
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Settings that public Optax cannot express.
+
+    Attributes:
+      name: the setting.
+      only: the single value that Optax can express; any other meets the message.
+      message: what to tell the user.
+    """
+
+    name: str
+    only: Any
+    message: str
+
+
+# Stands for the learning rate within a nested definition of a case.
+RATE = Setting("learning_rate")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of the suite.
+
+    Attributes:
+      settings: constructor arguments of the legacy optimizer. The learning rate is left out; a
+        nested definition, itself a call, has `RATE` in its place.
+      learning_rate: the rate, chosen so that parameters move but stay finite.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float = 0.01
+
+
+class UnsupportedSetting(ValueError):
+    """A setting with no equal in the kind of recipe asked for."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One legacy optimizer and its equals.
+
+    Attributes:
+      legacy: the legacy class.
+      port: dotted name of this project's transformation, the exact recipe.
+      hyper_params: in the legacy constructor's order.
+      state: the legacy parameter state, field by field.
+      stock: variants of the stock recipe, the most special first.
+      unsupported: settings that no stock recipe expresses.
+      cases: what the suite runs; together they move every hyper-parameter off its default.
+      notes: for the guide: what to know when moving.
+      sources: paper and legacy module.
+      dropped: legacy state fields that need no place, each with the reason.
+      around: what a recipe of this project around stock parts earns at best.
+    """
+
+    legacy: type[legacy_optim.OptimizerDef]
+    port: str
+    hyper_params: tuple[HyperParam, ...]
+    state: tuple[StateField, ...]
+    stock: tuple[Stock, ...]
+    cases: tuple[Case, ...]
+    notes: str
+    sources: tuple[str, ...]
+    unsupported: tuple[Unsupported, ...] = ()
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    around: Claim = field(default_factory=identical)
+
+    def definition(
+        self, case: Case, learning_rate: float | None = None
+    ) -> legacy_optim.OptimizerDef:
+        """The legacy definition of a case.
+
+        Args:
+          case: one of `cases`.
+          learning_rate: its rate; None leaves the definition without one, for a rate per call.
+        """
+        settings = filled(dict(case.settings), {RATE.name: learning_rate})
+        args: tuple[Any, ...] = ()
+        for hp in self.hyper_params:
+            if hp.variadic:
+                args = settings.pop(hp.legacy)
+            elif hp.legacy == "learning_rate":
+                settings[hp.legacy] = learning_rate
+        return build(Call(f"legacy_optim.{self.legacy.__name__}", args, settings))
+
+    @property
+    def name(self) -> str:
+        """Name of the entry: that of its transformation, e.g. `adam`."""
+        return self.port.rpartition(".")[2]
+
+    def settings(self, definition: legacy_optim.OptimizerDef) -> dict[str, Any]:
+        """The settings of a definition: legacy name -> value."""
+        return {hp.legacy: hp.read(definition) for hp in self.hyper_params}
+
+    def defaults(self) -> dict[str, Any]:
+        """Legacy name -> default."""
+        return {hp.legacy: hp.default for hp in self.hyper_params}
+
+    def exact_recipe(self, settings: Mapping[str, Any]) -> Call:
+        """The recipe in legacy arithmetic; arguments at their defaults are left out.
+
+        Args:
+          settings: legacy name -> value, for every hyper-parameter.
+        """
+        args: tuple[Any, ...] = ()
+        kwargs = {}
+        for hp in self.hyper_params:
+            value = settings[hp.legacy]
+            if hp.variadic:
+                args = value
+            elif not _same(value, hp.default):
+                kwargs[hp.port] = value
+        return Call(self.port, args, kwargs)
+
+    def stock_recipe(self, settings: Mapping[str, Any]) -> tuple[Call, Claim]:
+        """The recipe of public Optax, and what it earns.
+
+        Args:
+          settings: legacy name -> value, for every hyper-parameter.
+
+        Raises:
+          UnsupportedSetting: public Optax has no equal for these settings.
+        """
+        if settings.get("learning_rate", 0.0) is None:
+            raise UnsupportedSetting(
+                f"{self.legacy.__name__}: no learning rate in the constructor, so every call gives "
+                "one; Optax's own aliases take none per call. Use a schedule, or the exact "
+                f"recipe, {self.port}, which takes learning_rate= per call."
+            )
+        for unsupported in self.unsupported:
+            if not _same(settings[unsupported.name], unsupported.only):
+                shown = settings[unsupported.name]
+                raise UnsupportedSetting(
+                    f"{self.legacy.__name__}({unsupported.name}={shown!r}): {unsupported.message}"
+                )
+        for variant in self.stock:
+            if variant.fits(settings):
+                return filled(variant.recipe, settings), variant.claim
+        raise UnsupportedSetting(
+            f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
+            f"{self.port}."
+        )
+
+
+def setting(name: str) -> Setting:
+    """A placeholder for a legacy setting in a recipe."""
+    return Setting(name)
+
+
+def _same(value: Any, expected: Any) -> bool:
+    """Whether a setting is known to be that value; an expression of a program's source never is."""
+    if isinstance(value, Source | Call) or expected is inspect.Parameter.empty:
+        return False
+    if value is None or expected is None:
+        return value is expected
+    return getattr(value, "ndim", 0) == 0 and bool(value == expected)

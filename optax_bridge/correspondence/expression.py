@@ -1,0 +1,100 @@
+"""Reading a legacy constructor call from text: parsed as Python, never evaluated."""
+
+import ast
+import inspect
+from typing import Any
+
+from optax_bridge.correspondence import ENTRIES, Described
+from optax_bridge.correspondence.entry import Entry
+from optax_bridge.correspondence.recipe import Name, Source
+
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+class ExpressionError(ValueError):
+    """An expression that is not a legacy constructor call; says where, and what would be."""
+
+
+def parse(expression: str) -> Described:
+    """Reads `"Adam(learning_rate=1e-3)"`; a prefix such as `optim.` or `flax.optim.` is allowed.
+
+    Args:
+      expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
+        optimizers, constructor calls. Anything else is kept as the source text it is.
+
+    Returns:
+      The optimizer that it describes, defaults filled in.
+
+    Raises:
+      ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments that
+        the constructor does not take.
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ExpressionError(
+            f"{expression!r} is not a Python expression: {error.msg} at column {error.offset}"
+        ) from None
+    return _optimizer(tree, expression)
+
+
+def _optimizer(node: ast.expr, text: str) -> Described:
+    by_class = {entry.legacy.__name__: entry for entry in ENTRIES.values()}
+    name = _class_name(node.func) if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or name not in by_class:
+        raise ExpressionError(
+            f"{_text(node, text)!r} is no call of a legacy optimizer; expected one of "
+            f'{", ".join(sorted(by_class))}, e.g. "Adam(learning_rate=1e-3)"'
+        )
+    entry = by_class[name]
+    return Described(entry, entry.defaults() | _arguments(node, entry, text))
+
+
+def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
+    names = [hp.legacy for hp in entry.hyper_params]
+    if any(hp.variadic for hp in entry.hyper_params):
+        return {names[0]: tuple(_value(arg, text) for arg in node.args)}
+    if len(node.args) > len(names) or any(isinstance(arg, ast.Starred) for arg in node.args):
+        raise ExpressionError(
+            f"{_text(node, text)!r}: {entry.legacy.__name__} takes {len(names)} arguments, "
+            f"{', '.join(names)}, each written out"
+        )
+    given = dict(zip(names, (_value(arg, text) for arg in node.args), strict=False))
+    for keyword in node.keywords:
+        if keyword.arg not in names or keyword.arg in given:
+            raise ExpressionError(
+                f"{_text(node, text)!r}: {entry.legacy.__name__} has no argument "
+                f"{_text(keyword, text)!r} left; it takes {', '.join(names)}"
+            )
+        given[keyword.arg] = _value(keyword.value, text)
+    required = [hp.legacy for hp in entry.hyper_params if hp.default is inspect.Parameter.empty]
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise ExpressionError(f"{_text(node, text)!r}: {missing[0]} is missing")
+    return given
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        pass
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(item, text) for item in node.elts)
+    name = _class_name(node.func) if isinstance(node, ast.Call) else _class_name(node)
+    if isinstance(node, ast.Call) and name in {e.legacy.__name__ for e in ENTRIES.values()}:
+        return _optimizer(node, text)
+    if name in _DTYPES:
+        return Name(f"jax.numpy.{name}")
+    return Source(_text(node, text))
+
+
+def _class_name(node: ast.expr) -> str | None:
+    """The last part of a dotted name, None for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr if _class_name(node.value) is not None else None
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _text(node: ast.AST, text: str) -> str:
+    return ast.get_source_segment(text.strip(), node) or text

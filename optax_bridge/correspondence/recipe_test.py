@@ -1,0 +1,188 @@
+"""Recipes as data, the text that they are written as, and the command that prints them."""
+
+import ast
+import math
+import subprocess
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import legacy_optim
+from optax_bridge.correspondence import ENTRIES, Described, UnsupportedSetting, recipe_of
+from optax_bridge.correspondence.command import FOUND, MISUSE, NO_EQUAL, print_recipe
+from optax_bridge.correspondence.expression import ExpressionError, parse
+from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        0.1,
+        1e-30,
+        -2.5,
+        True,
+        None,
+        "text",
+        math.inf,
+        -math.inf,
+        jnp.bfloat16,
+        np.dtype("float32"),
+        jnp.float32(0.1),
+        np.float16(2.5),
+        (1, (2.0, None)),
+        (),
+    ],
+    ids=repr,
+)
+def test_a_value_is_written_as_source_of_an_equal_value(value: Any):
+    names: dict[str, Any] = {}
+    for module in imports(value):
+        exec(f"import {module}", names)
+    again = eval(render(value), names)
+    assert again == value
+    if isinstance(value, float):
+        assert type(again) is float
+
+
+def test_nan_is_written_as_nan():
+    assert math.isnan(eval(render(math.nan), {"math": math}))
+
+
+def test_a_value_without_source_says_what_to_do():
+    with pytest.raises(ValueError, match=r"recipe\.Source"):
+        render(lambda count: count)
+
+
+def test_settings_are_filled_in_everywhere():
+    recipe = call("optax.chain", call("optax.sgd", filled(call("x"), {}).target), z=(1, 2))
+    assert recipe.args[0].args == ("x",)
+    assert recipe.kwargs == {"z": (1, 2)}
+
+
+def test_a_source_is_written_as_it_is_and_built_as_its_value():
+    recipe = call("optax.sgd", Source("schedule", 0.5))
+    assert recipe.render() == "optax.sgd(schedule)"
+    updates, _ = recipe.build().update(1.0, recipe.build().init(1.0))
+    assert updates == -0.5
+
+
+def test_a_name_is_what_it_names():
+    assert build(Name("optax.tree_utils.tree_get")) is optax.tree_utils.tree_get
+    assert imports(Name("optax.tree_utils.tree_get")) == ("optax.tree_utils",)
+    with pytest.raises(ValueError, match="names nothing"):
+        build(Name("no_such_module.thing"))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("Adam(learning_rate=1e-3)", {"learning_rate": 1e-3, "beta1": 0.9}),
+        ("optim.Adam(1e-3, 0.8)", {"learning_rate": 1e-3, "beta1": 0.8}),
+        ("flax.optim.Adam(1e-3, eps = -1e-8)", {"eps": -1e-8}),
+        ("  Adam( )  ", {"learning_rate": None}),
+        ("Adafactor(dtype_momentum=jnp.bfloat16)", {"dtype_momentum": Name("jax.numpy.bfloat16")}),
+        ("Momentum(config.lr)", {"learning_rate": Source("config.lr"), "beta": 0.9}),
+        ("Momentum(0.1 * 2)", {"learning_rate": Source("0.1 * 2")}),
+    ],
+)
+def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
+    parsed = parse(text).settings
+    assert {name: parsed[name] for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Adam(", "not a Python expression"),
+        ("", "not a Python expression"),
+        ("adam(0.1)", "expected one of AdaBelief"),
+        ("Adam", "expected one of AdaBelief"),
+        ("__import__('os').system('true')", "expected one of"),
+        ("Adam(beta3=1)", "beta3"),
+        ("Adam(0.1, learning_rate=0.1)", "learning_rate"),
+        ("Adam(1, 2, 3, 4, 5, 6)", "takes 5 arguments"),
+        ("Adam(**settings)", r"\*\*settings"),
+        ("Adam(*settings)", "each written out"),
+        ("WeightNorm()", "wrapped_optimizer is missing"),
+        ("(" * 300 + ")" * 300, "not a Python expression|expected one of"),
+        ("Adam(\x00)", "not a Python expression"),
+    ],
+)
+def test_what_is_no_constructor_call_is_refused(text: str, message: str):
+    with pytest.raises(ExpressionError, match=message):
+        parse(text)
+
+
+def test_nested_optimizers_are_parsed_and_written():
+    text = "WeightNorm(optim.Momentum(0.1, nesterov=True), wn_decay=0.01)"
+    described = parse(text)
+    assert isinstance(described.settings["wrapped_optimizer"], Described)
+    written = recipe_of(described)[0].render()
+    assert ast.parse(written)
+    assert written == (
+        "optax_bridge.weight_norm(inner=optax_bridge.momentum(learning_rate=0.1, nesterov=True), "
+        "wn_decay=0.01)"
+    )
+
+
+def test_parsed_and_constructed_optimizers_have_the_same_recipe():
+    definition = legacy_optim.LARS(0.1, weight_decay=1e-4, nesterov=True)
+    text = "LARS(0.1, weight_decay=1e-4, nesterov=True)"
+    assert recipe_of(parse(text))[0].render() == recipe_of(definition)[0].render()
+
+
+def test_an_expression_is_never_known_to_be_a_default():
+    described = parse("Momentum(0.1, weight_decay=decay)")
+    assert "add_decayed_weights" in recipe_of(described, exact=False)[0].render()
+    with pytest.raises(UnsupportedSetting, match="epsilon2"):
+        recipe_of(parse("Adafactor(0.1, epsilon2=e)"), exact=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "printed"),
+    [
+        (
+            "Adam(learning_rate=1e-3, weight_decay=0.01)",
+            FOUND,
+            "tx = optax_bridge.adam(learning_rate=0.001, weight_decay=0.01)",
+        ),
+        ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
+        ("Adagrad(0.1)", FOUND, "different"),
+        ("Adam(beta3=1)", MISUSE, "beta3"),
+    ],
+)
+def test_the_command_prints_source_verdict_and_notes(
+    text: str, code: int, printed: str, capsys: pytest.CaptureFixture[str]
+):
+    assert print_recipe(text) == code
+    captured = capsys.readouterr()
+    assert printed in captured.out + captured.err
+
+
+def test_what_the_command_prints_runs():
+    """The printed source, as a user would paste it."""
+    run = subprocess.run(
+        [sys.executable, "-m", "optax_bridge", "recipe", "RMSProp(0.1, centered=True)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    blocks = run.stdout.split("\n\n")
+    sources = [line.strip() for line in run.stdout.splitlines() if line.startswith("tx = ")]
+    modules = {line.strip() for line in run.stdout.splitlines() if line.startswith("import ")}
+    assert len(sources) == 2, blocks
+    for source in sources:
+        names: dict[str, Any] = {}
+        exec("\n".join([*modules, source]), names)
+        assert isinstance(names["tx"], optax.GradientTransformation)
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_every_entry_has_notes_and_sources(entry: Any):
+    assert len(entry.notes) > 40
+    assert entry.sources[0].startswith("flax.optim.")

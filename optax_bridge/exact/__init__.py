@@ -1,0 +1,1 @@
+"""Transformations that also take the step, and the arguments that a step takes."""

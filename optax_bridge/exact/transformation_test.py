@@ -1,0 +1,152 @@
+"""Exact transformations as citizens of Optax: chains, masks, schedules, and what they refuse."""
+
+import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_bridge
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.exact.transformation import ExactTransformation, step
+
+PARAMS = {"kernel": jnp.arange(6.0).reshape(3, 2) / 5 + 0.1, "bias": jnp.ones(2)}
+GRADS = jax.tree.map(jnp.cos, PARAMS)
+MAKERS = {
+    name: getattr(optax_bridge, name)
+    for name, entry in ENTRIES.items()
+    if entry.hyper_params[0].legacy == "learning_rate"
+}
+each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+@each_maker
+def test_a_chain_sees_the_clipped_gradient(make: Any):
+    chain = optax.chain(optax.clip(0.5), make(0.1))
+    clipped = jax.tree.map(lambda g: jnp.clip(g, -0.5, 0.5), GRADS)
+    alone = make(0.1)
+    left, _ = step(chain, GRADS, chain.init(PARAMS), PARAMS)
+    updates, _ = alone.update(clipped, alone.init(PARAMS), PARAMS)
+    right = optax.apply_updates(PARAMS, updates)
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+@each_maker
+def test_a_mask_leaves_the_other_leaves_to_the_next_transformation(make: Any):
+    mask = {"kernel": True, "bias": False}
+    tx = optax.chain(
+        optax.masked(make(0.1), mask),
+        optax.masked(optax.set_to_zero(), {"kernel": False, "bias": True}),
+    )
+    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    alone = make(0.1)
+    expected: Any
+    kernel = {"kernel": PARAMS["kernel"]}
+    updates, _ = alone.update({"kernel": GRADS["kernel"]}, alone.init(kernel), kernel)
+    expected = optax.apply_updates(kernel, updates)
+    np.testing.assert_array_equal(new["bias"], PARAMS["bias"])
+    np.testing.assert_array_equal(new["kernel"], expected["kernel"])
+
+
+@each_maker
+def test_a_schedule_gives_what_the_same_rates_per_call_give(make: Any):
+    rates = jnp.asarray([0.1, 0.02, 0.3])
+    scheduled, per_call = make(lambda count: rates[count]), make()
+    left, right = (tx.init(PARAMS) for tx in (scheduled, per_call))
+    params = [PARAMS, PARAMS]
+    for rate in rates:
+        params[0], left = step(scheduled, GRADS, left, params[0])
+        params[1], right = step(per_call, GRADS, right, params[1], learning_rate=rate)
+    jax.tree.map(np.testing.assert_array_equal, *params)
+    assert int(left.count) == 3
+
+
+@each_maker
+def test_no_parameters_at_all(make: Any):
+    tx = make(0.1)
+    new, state = step(tx, {}, tx.init({}), {})
+    assert new == {}
+    assert int(state.count) == 1
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax_bridge.sgd(0.1),
+        optax_bridge.momentum(0.1),
+        optax_bridge.adam(0.1),
+        optax_bridge.adabelief(0.1),
+        optax_bridge.adadelta(0.1),
+        optax_bridge.adagrad(0.1),
+        optax_bridge.rmsprop(0.1),
+        optax_bridge.adafactor(0.1, multiply_by_parameter_scale=False),
+    ],
+)
+def test_parameters_are_optional_where_they_are_not_read(tx: ExactTransformation):
+    without, _ = tx.update(GRADS, tx.init(PARAMS))
+    given, _ = tx.update(GRADS, tx.init(PARAMS), PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, without, given)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax_bridge.momentum(0.1, weight_decay=0.1),
+        optax_bridge.adam(0.1, weight_decay=0.1),
+        optax_bridge.lamb(0.1),
+        optax_bridge.lars(0.1),
+        optax_bridge.adafactor(0.1),
+        optax_bridge.weight_norm(optax_bridge.sgd(0.1)),
+        optax_bridge.multi_optimizer(({"kernel": True, "bias": True}, optax_bridge.sgd(0.1))),
+    ],
+)
+def test_parameters_are_asked_for_where_they_are_read(tx: ExactTransformation):
+    with pytest.raises(ValueError, match=r"update\(grads, state, params\)"):
+        tx.update(GRADS, tx.init(PARAMS))
+
+
+def test_a_decay_that_is_traced_may_be_zero():
+    def new(weight_decay: Any) -> Any:
+        tx = optax_bridge.momentum(0.1)
+        return step(tx, GRADS, tx.init(PARAMS), PARAMS, weight_decay=weight_decay)[0]
+
+    for left, right in zip(
+        jax.tree.leaves(jax.jit(new)(0.0)), jax.tree.leaves(new(0.0)), strict=True
+    ):
+        # compiled and not: one ULP at the scale of 1 where products and sums are fused
+        np.testing.assert_allclose(left, right, rtol=0, atol=2**-23)
+
+
+def test_it_unpacks_and_copies_like_optaxs_own():
+    tx = optax_bridge.adam(0.1, eps=1e-3)
+    init, update = tx
+    assert (init, update) == (tx.init, tx.update)
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    again = copy.copy(tx)
+    assert again == tx
+    assert again.step is tx.step
+    assert again.hyper_params["eps"] == 1e-3
+
+
+def test_a_step_of_zero_rank_and_python_numbers():
+    tx = optax_bridge.sgd(0.5)
+    new, _ = step(tx, 1.0, tx.init(2.0), 2.0)
+    assert new == 1.5
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MAKERS if hasattr(optax_bridge, f"scale_by_{name}")]
+)
+def test_the_direction_and_a_learning_rate_are_the_optimizer(name: str):
+    piece = getattr(optax_bridge, f"scale_by_{name}")()
+    chain = optax.chain(piece, optax.scale_by_learning_rate(0.1))
+    whole = MAKERS[name](0.1)
+    left, _ = step(chain, GRADS, chain.init(PARAMS), PARAMS)
+    right, _ = step(whole, GRADS, whole.init(PARAMS), PARAMS)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        # lr * (m / d) against (lr * m) / d: two ULP at the scale of 1
+        np.testing.assert_allclose(a, b, rtol=0, atol=2**-22)
+    assert optax_bridge.accepted_arguments(chain) == set()

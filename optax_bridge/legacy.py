@@ -1,0 +1,311 @@
+"""From a legacy optimizer to its Optax equal and back: transformation, state and step."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import legacy_optim
+from optax_bridge.exact.boxed import exact_with_axis_metadata
+from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.axis_metadata import unboxed
+from optax_bridge.optimizers.groups import groups_of
+
+if TYPE_CHECKING:
+    from optax_bridge.correspondence.entry import Entry, StateField
+
+
+def from_legacy(
+    definition: legacy_optim.OptimizerDef, exact: bool = True
+) -> optax.GradientTransformationExtraArgs:
+    """The Optax equal of a legacy optimizer definition.
+
+    Args:
+      definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of one's own included.
+      exact: this project's transformation in legacy arithmetic. Driven by
+        `TrainState.apply_gradients` it is bit for bit the legacy trajectory. False: public Optax,
+        where that is identical up to rounding.
+
+    Returns:
+      The transformation.
+
+    Raises:
+      UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
+    """
+    _check_definition(definition)
+    from optax_bridge.correspondence import recipe_of
+    from optax_bridge.correspondence.entry import UnsupportedSetting, Verdict
+    from optax_bridge.correspondence.recipe import build
+
+    recipe, claim = recipe_of(definition, exact)
+    if claim.verdict is Verdict.DIFFERENT:
+        raise UnsupportedSetting(
+            f"{type(definition).__name__}: the nearest recipe of public Optax is another optimizer "
+            f"({claim.why}). Use from_legacy(definition), which is exact."
+        )
+    return optax.with_extra_args_support(build(recipe))
+
+
+def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:
+    """A transformation around a definition whose class has no entry: one of the user's own.
+
+    Args:
+      definition: an instance of a subclass of `OptimizerDef`.
+
+    Returns:
+      The transformation; its state is the legacy `OptimizerState`, its per-call arguments are the
+      definition's hyper-parameters.
+    """
+
+    def exact(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+        hyper_params = definition.update_hyper_params(**extra)
+        return definition.apply_gradient(hyper_params, params, state, grads)
+
+    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError(f"{type(definition).__name__}: update(grads, state, params)")
+        known = {name: value for name, value in extra.items() if name in names}
+        new_params, new_state = exact(grads, state, params, **known)
+        return jax.tree.map(jnp.subtract, new_params, params), new_state
+
+    fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
+    names: dict[str, Any] = dict.fromkeys(fields)
+    return exact_with_axis_metadata(
+        ExactTransformation(definition.init_state, update, exact, names)
+    )
+
+
+def to_optax(
+    optimizer: legacy_optim.Optimizer, exact: bool = True
+) -> tuple[optax.GradientTransformationExtraArgs, Any]:
+    """The transformation of a legacy optimizer, and its state in mid-training.
+
+    Args:
+      optimizer: parameters, state and step are read from it.
+      exact: see `from_legacy`.
+
+    Returns:
+      The transformation and the state; every `count` in it is the optimizer's step.
+
+    Raises:
+      ValueError: the optimizer is replicated, or its state does not fit its definition.
+    """
+    definition = optimizer.optimizer_def
+    tx = from_legacy(definition, exact)
+    template = jax.eval_shape(tx.init, optimizer.target)  # only its structure: nothing is allocated
+    legacy_state = optimizer.state
+    if _entry_or_none(definition) is None:
+        return tx, legacy_state
+    plain, params = unboxed(template), unboxed(optimizer.target)
+    rows = jax.tree.structure(optimizer.target).flatten_up_to(legacy_state.param_states)
+    param_states = jax.tree.unflatten(jax.tree.structure(params), rows)
+    state = _filled(definition, plain, params, param_states, legacy_state.step)
+    _check_shapes(definition, plain, state)
+    state = jax.tree.unflatten(jax.tree.structure(template), jax.tree.leaves(state))
+    if not exact:  # Optax may keep another dtype: Adafactor's statistics are in the parameter's
+        state = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), state, template)
+    return tx, state
+
+
+def to_legacy(
+    definition: legacy_optim.OptimizerDef, params: Any, opt_state: Any, step: Any
+) -> legacy_optim.Optimizer:
+    """The legacy optimizer for a state of the transformation that corresponds to its definition.
+
+    Args:
+      definition: the legacy definition.
+      params: the parameters.
+      opt_state: the state of the exact or of the stock recipe.
+      step: steps taken.
+
+    Returns:
+      The optimizer, ready for its next `apply_gradient`.
+
+    Raises:
+      ValueError: the state is not that of this definition's transformation.
+    """
+    _check_definition(definition)
+    step = jnp.asarray(step, jnp.int32)
+    if _entry_or_none(definition) is None:
+        if not isinstance(opt_state, legacy_optim.OptimizerState):
+            raise _not_its_state(definition, "OptimizerState", opt_state)
+        return legacy_optim.Optimizer(definition, opt_state, params)
+    plain = _extracted(definition, unboxed(opt_state), unboxed(params))
+    rows = jax.tree.structure(unboxed(params)).flatten_up_to(plain)
+    param_states = jax.tree.unflatten(jax.tree.structure(params), rows)
+    return legacy_optim.Optimizer(
+        definition, legacy_optim.OptimizerState(step, param_states), params
+    )
+
+
+def _filled(
+    definition: legacy_optim.OptimizerDef, template: Any, params: Any, param_states: Any, step: Any
+) -> Any:
+    """The new state: `template` with the legacy values in their places."""
+    treedef = jax.tree.structure(params)
+    rows = treedef.flatten_up_to(param_states)
+    if isinstance(definition, legacy_optim.MultiOptimizer):
+        inner = []
+        groups = groups_of(definition.traversals, params)
+        parts = zip(groups, definition.sub_optimizers, template.inner, strict=True)
+        for group, part, part_template in parts:
+            group_params = group.tree(jax.tree.leaves(params))
+            inner.append(_filled(part, part_template, group_params, group.tree(rows), step))
+        template = template._replace(inner=tuple(inner))
+        return _replaced(template, {}, step)
+    if isinstance(definition, legacy_optim.WeightNorm):
+        parts = {
+            "direction": treedef.unflatten([row.direction for row in rows]),
+            "scale": treedef.unflatten([row.scale for row in rows]),
+        }
+        part_states = {
+            "direction": treedef.unflatten([row.direction_state for row in rows]),
+            "scale": treedef.unflatten([row.scale_state for row in rows]),
+        }
+        wrapped = definition.wrapped_optimizer
+        inner = _filled(wrapped, template.inner, parts, part_states, step)
+        return _replaced(template._replace(inner=inner, **parts), {}, step)
+    values = {}
+    for field in _entry(definition).state:
+        column = [getattr(row, field.legacy) for row in rows]
+        empty = bool(column) and all(value is None for value in column)
+        tree = None if empty else treedef.unflatten(column)
+        values[field.exact] = tree
+        if tree is not None:
+            values.update(dict.fromkeys(field.stock, _signed(field, tree)))
+    return _replaced(template, values, step)
+
+
+def _extracted(definition: legacy_optim.OptimizerDef, state: Any, params: Any) -> Any:
+    """The legacy parameter states that a new state stands for, a tree like `params`."""
+    leaves, treedef = jax.tree.flatten(params)
+    if isinstance(definition, legacy_optim.MultiOptimizer):
+        if not hasattr(state, "inner"):
+            raise _not_its_state(definition, "MultiOptimizerState", state)
+        rows: list[Any] = [None] * len(leaves)
+        groups = groups_of(definition.traversals, params)
+        for group, part, part_state in zip(
+            groups, definition.sub_optimizers, state.inner, strict=True
+        ):
+            found = _extracted(part, part_state, group.tree(leaves))
+            for index, row in zip(group.indices, group.treedef.flatten_up_to(found), strict=True):
+                rows[index] = row
+        return treedef.unflatten(rows)
+    if isinstance(definition, legacy_optim.WeightNorm):
+        if not hasattr(state, "direction"):
+            raise _not_its_state(definition, "WeightNormState", state)
+        parts = {"direction": state.direction, "scale": state.scale}
+        inner = _extracted(definition.wrapped_optimizer, state.inner, parts)
+        columns = [inner["direction"], inner["scale"], state.direction, state.scale]
+        make = type(definition.init_state({"w": jnp.zeros((2, 2))}).param_states["w"])
+        rows = [make(*row) for row in zip(*map(treedef.flatten_up_to, columns), strict=True)]
+        return treedef.unflatten(rows)
+    fields = _entry(definition).state
+    found = dict(_fields(state))
+    columns = {}
+    for field in fields:
+        stock = next((name for name in field.stock if name in found), None)
+        if field.exact in found:
+            tree = found[field.exact]
+        elif stock is not None:
+            tree = _signed(field, found[stock])
+        else:
+            continue  # a placeholder that Optax has no field for: the initial value stays
+        columns[field.legacy] = (
+            [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
+        )
+    if fields and not columns:
+        wanted = " or ".join((fields[0].exact, *fields[0].stock))
+        raise _not_its_state(definition, wanted, state)
+    rows = []
+    for index, leaf in enumerate(leaves):
+        row = definition.init_param_state(leaf)
+        values = {name: column[index] for name, column in columns.items()}
+        rows.append(row.replace(**values) if values else row)
+    return treedef.unflatten(rows)
+
+
+def _fields(state: Any) -> list[tuple[str, Any]]:
+    """All `Type.field` values of the NamedTuples within a state, outermost first."""
+    found = []
+    if isinstance(state, tuple):
+        names = getattr(state, "_fields", None)
+        if names is None:
+            return [pair for item in state for pair in _fields(item)]
+        found = [(f"{type(state).__name__}.{name}", getattr(state, name)) for name in names]
+        found += [pair for name in names for pair in _fields(getattr(state, name))]
+    return found
+
+
+def _replaced(state: Any, values: dict[str, Any], step: Any) -> Any:
+    """A state with some `Type.field`s replaced, and every `count` set to the step."""
+    names = getattr(state, "_fields", None)
+    if names is None:
+        is_tuple = isinstance(state, tuple)
+        return tuple(_replaced(item, values, step) for item in state) if is_tuple else state
+    changes = {}
+    for name in names:
+        key, old = f"{type(state).__name__}.{name}", getattr(state, name)
+        if name == "count":
+            changes[name] = jnp.asarray(step, old.dtype)
+        else:
+            changes[name] = values[key] if key in values else _replaced(old, values, step)
+    return state._replace(**changes)
+
+
+def _signed(field: "StateField", tree: Any) -> Any:
+    return tree if field.stock_sign == 1 else jax.tree.map(lambda x: -jnp.asarray(x), tree)
+
+
+def _entry_or_none(definition: legacy_optim.OptimizerDef) -> "Entry | None":
+    from optax_bridge.correspondence import entry_of  # a dozen modules, not needed by every program
+
+    return entry_of(definition)
+
+
+def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
+    entry = _entry_or_none(definition)
+    if entry is None:
+        raise ValueError(
+            f"{type(definition).__name__} is not one of legacy_optim's optimizers, so its state "
+            "has no known equal inside a group or under WeightNorm; convert it on its own"
+        )
+    return entry
+
+
+def _check_definition(definition: Any) -> None:
+    from legacy_optim.base import ReplicatedOptimizer
+
+    if isinstance(definition, ReplicatedOptimizer):
+        raise ValueError(
+            "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
+            "average the gradients in the step with jax.lax.pmean, which replicate() did by "
+            "itself"
+        )
+    if not isinstance(definition, legacy_optim.OptimizerDef):
+        raise TypeError(
+            f"expected a legacy_optim.OptimizerDef, found {type(definition).__name__}: "
+            f"{definition!r}"
+        )
+
+
+def _check_shapes(definition: Any, template: Any, state: Any) -> None:
+    expected = dict(jax.tree_util.tree_leaves_with_path(template))
+    found = dict(jax.tree_util.tree_leaves_with_path(state))
+    for path in expected.keys() | found.keys():
+        shapes = [jnp.shape(tree[path]) if path in tree else None for tree in (expected, found)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"optimizer.state, at opt_state{jax.tree_util.keystr(path)}: "
+                f"{type(definition).__name__} makes shape {shapes[0]}, the legacy state has "
+                f"{shapes[1]}. Was it made by a definition with other settings, or for other "
+                "parameters?"
+            )
+
+
+def _not_its_state(definition: Any, wanted: str, state: Any) -> ValueError:
+    return ValueError(
+        f"opt_state is not that of {type(definition).__name__}: expected one with {wanted}, found "
+        f"{type(state).__name__}. Pass the definition that the state's transformation came from."
+    )

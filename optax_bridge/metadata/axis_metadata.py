@@ -1,0 +1,307 @@
+"""Boxes around arrays (FLIP 2434): reading them, taking them off, putting them on again.
+
+A *box* is one of Flax's `AxisMetadata` (`nn.Partitioned`, `nn.LogicallyPartitioned`, a class of
+one's own) or an `nnx.Variable`. Optimizers compute on the arrays within; whatever they keep for a
+parameter comes back in a box like the parameter's, with the names of just the axes that it keeps.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax.core import meta
+
+# For each axis of an array, the axis of its parameter that it is, or None.
+Axes = tuple[int | None, ...]
+
+
+class Reduced(NamedTuple):
+    """An array of a state that keeps some of its parameter's axes.
+
+    Attributes:
+      value: the array.
+      axes: for each of its axes, the parameter's.
+    """
+
+    value: Any
+    axes: Axes
+
+
+def is_box(node: Any) -> bool:
+    """Whether this is a box around one array; one around a `MaskedNode` is no leaf to anybody."""
+    if not isinstance(node, meta.AxisMetadata) and not is_variable(node):
+        return False
+    return len(jax.tree.leaves(node)) == 1
+
+
+def is_variable(node: Any) -> bool:
+    """Whether this is an `nnx.Variable`, or one's state; asks without importing nnx."""
+    module = sys.modules.get("flax.nnx.variablelib")
+    # Before flax 0.11 a state held a VariableState for each; later that name is a deprecated alias.
+    kinds = [vars(module).get(name) for name in ("Variable", "VariableState")] if module else []
+    return isinstance(node, tuple(kind for kind in kinds if isinstance(kind, type)))
+
+
+def has_boxes(tree: Any) -> bool:
+    """Whether there is a box anywhere in a tree."""
+    return any(is_box(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_box))
+
+
+def value_of(leaf: Any) -> Any:
+    """The array in a box, as it is; `unbox` of Flax would constrain its sharding."""
+    return jax.tree.leaves(leaf)[0] if is_box(leaf) else leaf
+
+
+def boxed_like(box: Any, value: Any) -> Any:
+    """The value in a box like this one; as it is if this is none."""
+    return jax.tree.structure(box).unflatten([value]) if is_box(box) else value
+
+
+def unboxed(tree: Any) -> Any:
+    """The tree with every box replaced by the array in it, and nothing else changed."""
+    return jax.tree.map(value_of, tree, is_leaf=is_box)
+
+
+def boxed_as(tree: Any, values: Any) -> Any:
+    """The values in the boxes of a tree of the same structure; the values may be boxed or not."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
+    pairs = zip(leaves, treedef.flatten_up_to(values), strict=True)
+    return treedef.unflatten([boxed_like(box, value_of(value)) for box, value in pairs])
+
+
+@contextlib.contextmanager
+def boxes_remembered(params: Any) -> Iterator[None]:
+    """Within it, `box_of` knows the boxes that these parameters are in.
+
+    A transformation of Optax sees parameters without boxes, and whatever it is made of as well. One
+    that is configured by axis, within `optax.chain`, say, finds the names of the axes so.
+    """
+    boxes = {key_names(path): leaf for path, leaf in leaves_with_path(params) if is_box(leaf)}
+    token = _REMEMBERED.set({**_REMEMBERED.get(), **boxes})
+    try:
+        yield
+    finally:
+        _REMEMBERED.reset(token)
+
+
+def box_of(path: Iterable[Any], leaf: Any) -> Any:
+    """The box that a parameter was in before `boxes_remembered`; the leaf itself if in none."""
+    if is_box(leaf):
+        return leaf
+    box = _REMEMBERED.get().get(key_names(path), leaf)
+    return box if jnp.shape(value_of(box)) == jnp.shape(leaf) else leaf
+
+
+def in_remembered_boxes(params: Any) -> Any:
+    """Parameters in the boxes that they were in before `boxes_remembered`."""
+
+    def boxed(path: Any, leaf: Any) -> Any:
+        return boxed_like(box_of(path, leaf), value_of(leaf))
+
+    return jax.tree_util.tree_map_with_path(boxed, params, is_leaf=is_box)
+
+
+_REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Any]] = contextvars.ContextVar(
+    "boxes of the parameters, by path", default=types.MappingProxyType({})
+)
+
+
+def leaves_with_path(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Paths and leaves, boxes being leaves: paths are the same with boxes and without."""
+    return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box)
+
+
+def names_of(box: Any, where: str = "") -> tuple[Any, ...] | None:
+    """The names of a boxed array's axes.
+
+    Args:
+      box: a box, or an array.
+      where: the leaf's path, for the message.
+
+    Returns:
+      A name, a tuple of names or None for each axis; None if there are no names.
+
+    Raises:
+      ValueError: there are not as many names as axes.
+    """
+    names = _names(box)
+    if names is None:
+        return None
+    shape = jnp.shape(value_of(box))
+    if is_variable(box):  # nnx leaves trailing axes out, as a PartitionSpec may
+        names = (*names, *[None] * (len(shape) - len(names)))
+    if len(names) != len(shape):
+        raise ValueError(
+            f"{where or type(box).__name__}: the {type(box).__name__} names {len(names)} axes, "
+            f"{names}, but the array has shape {shape}. Give one name for each axis, None for an "
+            "axis without one."
+        )
+    return names
+
+
+def with_axes(box: Any, kept: Reduced, where: str = "") -> Any:
+    """An array of the state in the box of its parameter, with the names of the axes it keeps.
+
+    A class of one's own says by a method `keep_axes(axes)` what its box of these axes is. Without
+    one, a dataclass field `names` (and `roles`) is narrowed; a box with neither goes round arrays
+    of its parameter's shape only, and other arrays stay without.
+
+    Args:
+      box: the parameter's box, or the parameter.
+      kept: the array and its axes.
+      where: the parameter's path, for messages.
+
+    Returns:
+      The box, or the array alone.
+    """
+    value, axes = kept
+    if not is_box(box):
+        return value
+    if axes == tuple(range(jnp.ndim(value_of(box)))):
+        names_of(box, where)
+        return boxed_like(box, value)
+    if hasattr(box, "keep_axes"):
+        return boxed_like(box.keep_axes(axes), value)
+    names = names_of(box, where)
+    if names is None:
+        return boxed_like(box, value) if is_variable(box) else value
+    narrowed = tuple(None if axis is None else names[axis] for axis in axes)
+    if is_variable(box):
+        return _renamed(box, value, narrowed)
+    if not dataclasses.is_dataclass(box) or not hasattr(box, "names"):
+        return value
+    changes: dict[str, Any] = {"names": narrowed}
+    if (roles := getattr(box, "roles", None)) is not None:
+        changes["roles"] = tuple(None if axis is None else roles[axis] for axis in axes)
+    return boxed_like(dataclasses.replace(box, **changes), value)  # type: ignore[arg-type]
+
+
+def whole_or_nothing(value: Any, param: Any) -> Reduced:
+    """The axes of an array that is either as its parameter or has nothing to do with its axes."""
+    rank = jnp.ndim(value)
+    same = jnp.shape(value) == jnp.shape(value_of(param))
+    return Reduced(value, tuple(range(rank)) if same else (None,) * rank)
+
+
+def check_names(tree: Any, root: str = "params") -> None:
+    """Raises ValueError where a box has not one name for each axis."""
+    for path, leaf in leaves_with_path(tree):
+        names_of(leaf, root + keystr(path))
+
+
+def add_axis(tree: Any, index: int, name: Any) -> Any:
+    """Gives every box of a tree one more axis, as `nn.scan` and `nn.vmap` do.
+
+    Args:
+      tree: parameters or an optimizer's state, with boxes.
+      index: where the axis goes.
+      name: its name.
+
+    Returns:
+      The tree; `remove_axis` with the same arguments takes it back.
+    """
+    return meta.add_axis(tree, index, {meta.PARTITION_NAME: name})
+
+
+def remove_axis(tree: Any, index: int, name: Any) -> Any:
+    """Takes an axis from every box of a tree.
+
+    Args:
+      tree: parameters or an optimizer's state, with boxes.
+      index: the axis.
+      name: the name that it has.
+
+    Returns:
+      The tree.
+
+    Raises:
+      ValueError: a box has no such axis, or another name for it.
+    """
+    for path, leaf in leaves_with_path(tree):
+        names = _names(leaf) if is_box(leaf) else None
+        if names is None:
+            continue
+        found = names[index] if -len(names) <= index < len(names) else "no such axis"
+        if found != name:
+            raise ValueError(
+                f"{keystr(path)}: cannot remove axis {index}: expected the name {name!r}, found "
+                f"{found!r} in {names}. Give the index and the name that nn.scan, nn.vmap or "
+                "add_axis added."
+            )
+    return meta.remove_axis(tree, index, {meta.PARTITION_NAME: name})
+
+
+def keystr(path: Iterable[Any]) -> str:
+    """A path as it reads everywhere: `['dense']['kernel']`."""
+    return jax.tree_util.keystr(tuple(path))
+
+
+def key_names(path: Iterable[Any]) -> tuple[str, ...]:
+    """A path without its containers' types: a dict's mask fits the same names in a FrozenDict."""
+    return tuple(_key_name(key) for key in path)
+
+
+def _key_name(key: Any) -> str:
+    """As `keystr(simple=True)`, in a tenth of its time: large models ask for every leaf."""
+    attribute = _KEY_ATTRIBUTES.get(type(key))
+    if attribute is None:
+        return jax.tree_util.keystr((key,), simple=True)
+    return str(getattr(key, attribute))
+
+
+_KEY_ATTRIBUTES = {
+    jax.tree_util.DictKey: "key",
+    jax.tree_util.FlattenedIndexKey: "key",
+    jax.tree_util.GetAttrKey: "name",
+    jax.tree_util.SequenceKey: "idx",
+}
+
+
+def _names_key(variable: Any) -> str:
+    """Where an `nnx.Variable` keeps the names of its axes: `sharding` before flax 0.12."""
+    metadata = variable.get_metadata()
+    return next((key for key in ("sharding_names", "sharding") if key in metadata), "out_sharding")
+
+
+def _renamed(variable: Any, value: Any, names: tuple[Any, ...]) -> Any:
+    """A variable like this with another value and other names."""
+    key = _names_key(variable)
+    if key == "out_sharding":
+        return variable.replace(value, out_sharding=names)
+    leaf = jax.tree.structure(variable).unflatten([value])  # a VariableState, which is mutable
+    leaf._var_metadata = {**leaf.get_metadata(), key: names}
+    return leaf
+
+
+def _names(box: Any) -> tuple[Any, ...] | None:
+    """The names in a box or in the boxes within it."""
+    while isinstance(box, meta.AxisMetadata) or is_variable(box):
+        if is_variable(box):
+            metadata: Any = box
+            names: Any = metadata.get_metadata().get(_names_key(box))
+        else:
+            names = getattr(box, "names", None)
+        if isinstance(names, Sequence):
+            return tuple(names)
+        box = None if is_variable(box) else getattr(box, "value", None)
+    return None
+
+
+def nested_dict(leaves: Sequence[tuple[Any, Any]]) -> Any:
+    """Paths and leaves as a nested dict by the names in the paths; a lone leaf as it is."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves:
+        *above, last = key_names(path) or ("",)
+        if not path:
+            return leaf
+        node = tree
+        for name in above:
+            node = node.setdefault(name, {})
+        node[last] = leaf
+    return tree

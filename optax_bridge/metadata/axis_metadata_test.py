@@ -1,0 +1,412 @@
+"""Boxes through optimizers: one test for each of the thirteen things that fail without this."""
+
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx, serialization, struct
+from flax.core import meta, unfreeze
+from flax.linen import partitioning
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import optax_bridge
+from legacy_optim import ModelParamTraversal, t_identity
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.metadata import axis_metadata, param_axes
+from optax_bridge.training import nnx as nnx_optimizer
+
+NAMES = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
+RAW = {"dense": {"kernel": jnp.arange(128.0 * 256).reshape(128, 256) / 9e4, "bias": jnp.ones(256)}}
+BOXED = {"dense": {k: nn.Partitioned(v, NAMES[k]) for k, v in RAW["dense"].items()}}
+GRADS = jax.tree.map(jnp.cos, RAW)
+RULES = [("embed", "data"), ("mlp", "model")]
+OURS = [e.name for e in ENTRIES.values() if e.name != "multi_optimizer"]
+ADAFACTORS = {"stock": optax.adafactor(0.1), "ours": optax_bridge.adafactor(0.1)}
+STOCK = {
+    "adafactor": optax.adafactor(0.1),
+    "novograd": optax.novograd(0.1),
+    "sm3": optax.sm3(0.1),
+    "adam": optax.adam(0.1),
+    "masked": optax.masked(optax.adafactor(0.1), {"dense": {"kernel": True, "bias": False}}),
+}
+
+
+set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
+
+
+def mesh(kind: Any = AxisType.Auto) -> Any:
+    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+
+
+def create(params: Any, tx: Any) -> Any:
+    return optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, *map(axis_metadata.unboxed, (left, right)))
+
+
+def assert_close(sharded: Any, alone: Any) -> None:
+    """Means and norms are split over devices: 2e-6 of the scale is 16 ULP."""
+    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+def assert_ranks(tree: Any) -> None:
+    for path, box in axis_metadata.leaves_with_path(tree):
+        if axis_metadata.is_box(box):
+            assert len(box.names) == box.value.ndim, path
+
+
+def on_the_mesh(tx: Any, where: Any) -> Any:
+    return optax_bridge.TrainState.create_sharded(
+        mesh=where, rules=RULES, init=lambda: BOXED, apply_fn=None, tx=tx
+    )
+
+
+@pytest.mark.parametrize("tx", ADAFACTORS.values(), ids=ADAFACTORS)
+def test_1_adafactor_state_has_the_rank_of_its_names(tx: Any):
+    state = on_the_mesh(tx, mesh())
+    assert_ranks(state.opt_state)
+    factored = state.opt_state if hasattr(state.opt_state, "v_row") else state.opt_state[0]
+    row, column = factored.v_row["dense"]["kernel"], factored.v_col["dense"]["kernel"]
+    assert (row.names, column.names) == (("embed",), ("mlp",))
+    assert row.value.sharding.spec == PartitionSpec("data")
+    assert column.value.sharding.spec == PartitionSpec("model")
+    shardings = optax_bridge.state_shardings(state, mesh(), RULES)
+    step = jax.jit(lambda s, g: s.apply_gradients(grads=g), out_shardings=shardings)
+    assert_close(step(state, GRADS), create(RAW, tx).apply_gradients(grads=GRADS))
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_2_novograd_and_sm3_and_other_stock_transformations(name: str):
+    state = on_the_mesh(STOCK[name], mesh())
+    assert_ranks(state.opt_state)
+    state = state.apply_gradients(grads=GRADS)
+    alone = create(RAW, STOCK[name]).apply_gradients(grads=GRADS)
+    assert_close(state, alone)
+
+
+@pytest.mark.skipif(
+    flax.__version__.startswith(("0.10.", "0.11.")),
+    reason="before Flax 0.12 NNX keeps the names of axes in another way",
+)
+@pytest.mark.parametrize("name", ["adafactor", "sm3", "novograd"])
+def test_3_nnx_optimizer_on_a_sharded_model_under_a_mesh(name: str):
+    with set_mesh(mesh()):
+        init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("data", "model"))
+        model = nnx.Linear(128, 256, kernel_init=init, rngs=nnx.Rngs(0))
+        tx = optax_bridge.with_axis_metadata(STOCK[name])
+        optimizer = nnx_optimizer.Optimizer(model, tx, wrt=nnx.Param)
+        before = np.asarray(model.kernel[...])
+        optimizer.update(model, nnx.grad(lambda m: jnp.sum(m(jnp.ones((2, 128))) ** 2))(model))
+        assert np.any(before != np.asarray(model.kernel[...]))
+        kept = axis_metadata.leaves_with_path(nnx.state(optimizer.opt_state))
+    if name == "adafactor":
+        assert {("data",), ("model",)} <= {axis_metadata.names_of(box) for _, box in kept}
+        if len(jax.tree.leaves(model.kernel)[0].sharding.device_set) > 1:  # from flax 0.12 on
+            specs = {jax.tree.leaves(box)[0].sharding.spec for _, box in kept}
+            assert {PartitionSpec("data"), PartitionSpec("model")} <= specs
+
+
+def test_4_adafactor_heeds_what_an_axis_means():
+    kernel = nn.Partitioned(jnp.ones((300, 192, 192)), ("layers", "embed", "mlp"))
+    bias = nn.Partitioned(jnp.ones((160, 192)), ("layers", "mlp"))
+    rules = {"layers": "batch", "embed": "row", "mlp": "column"}
+    state = jax.eval_shape(optax_bridge.adafactor(0.1, axis_rules=rules).init, [kernel, bias])
+    assert [(b.names, b.value.shape) for b in (state.v_row[0], state.v_col[0], state.v[1])] == [
+        (("layers", "embed"), (300, 192)),
+        (("layers", "mlp"), (300, 192)),
+        (("layers", "mlp"), (160, 192)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        optax_bridge.path_mask(lambda path, _: path.endswith("kernel")),
+        optax_bridge.traversal_mask(ModelParamTraversal(lambda path, _: path == "/dense/kernel")),
+        t_identity["dense"]["kernel"],
+        {"dense": {"kernel": True, "bias": False}},
+        {"dense": {"kernel": nn.Partitioned(True, ()), "bias": False}},
+        lambda p: jax.tree.map(lambda x: x.ndim == 2, p),
+    ],
+    ids=["path", "traversal_mask", "traversal", "dict", "boxed dict", "mapped over boxes"],
+)
+def test_5_masks_see_the_same_paths_and_the_state_has_one_structure(selector: Any):
+    tx = optax_bridge.multi_optimizer((selector, optax_bridge.adam(0.1)))
+    boxed, raw = create(BOXED, tx), create(RAW, tx)
+    assert jax.tree.structure(axis_metadata.unboxed(boxed.opt_state)) == jax.tree.structure(
+        raw.opt_state
+    )
+    assert_equal(boxed.apply_gradients(grads=GRADS).params, raw.apply_gradients(grads=GRADS).params)
+    if callable(selector):  # and by optax.masked
+        stock = create(BOXED, optax.masked(optax_bridge.adam(0.1), selector))
+        assert len(jax.tree.leaves(stock.opt_state)) == 3
+
+
+def by_rank(path: str, value: Any) -> Any:
+    del path
+    return PartitionSpec(*("data", "model")[: value.ndim])
+
+
+def test_6_specs_of_any_state_by_derivation_and_rank_one_for_v_row():
+    for params in (BOXED, RAW):
+        rules: Any = RULES if params is BOXED else by_rank
+        shardings = optax_bridge.opt_state_shardings(optax.adafactor(0.1), params, mesh(), rules)
+        specs = axis_metadata.unboxed(shardings)[0]
+        assert specs.v_row["dense"]["kernel"].spec == PartitionSpec("data")
+        assert specs.v_col["dense"]["kernel"].spec == PartitionSpec("model")
+
+
+@pytest.mark.parametrize("name", [*OURS, *(f"stock {name}" for name in STOCK)])
+@pytest.mark.parametrize("grads", ["boxed", "raw"])
+def test_7_boxed_and_unboxed_gradients(name: str, grads: str):
+    if name.startswith("stock "):
+        tx: Any = STOCK[name.removeprefix("stock ")]
+    else:
+        entry = ENTRIES[name]
+        tx = optax_bridge.from_legacy(entry.definition(entry.cases[0], 0.1))
+    state = create(BOXED, tx)
+    given = axis_metadata.boxed_as(BOXED, GRADS) if grads == "boxed" else GRADS
+    assert_ranks(state.opt_state)
+    new, alone = state.apply_gradients(grads=given), create(RAW, tx).apply_gradients(grads=GRADS)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    assert_equal(new.params, alone.params)
+    assert_equal(jax.tree.leaves(new.opt_state), jax.tree.leaves(alone.opt_state))
+
+
+def saved_by_msgpack(state: Any, folder: Any) -> Any:
+    del folder
+    return serialization.msgpack_restore(serialization.to_bytes(state))
+
+
+def saved_by_orbax(state: Any, folder: Any) -> Any:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(folder / "state", state)
+        return checkpointer.restore(folder / "state")
+
+
+CHAINED = optax.chain(optax.clip_by_global_norm(1.0), optax.adafactor(0.1))
+
+
+@pytest.mark.filterwarnings("ignore:Sharding info not provided")  # of Orbax, on one host
+@pytest.mark.filterwarnings("ignore:Couldn't find sharding info")  # the same, of an older one
+@pytest.mark.parametrize("saved_by", [saved_by_msgpack, saved_by_orbax])
+@pytest.mark.parametrize("tx", [ADAFACTORS["ours"], CHAINED], ids=["ours", "stock chain"])
+@pytest.mark.parametrize("boxed", [(True, False), (False, True), (True, True)], ids=str)
+def test_8_boxed_checkpoints_restore_into_unboxed_models_and_back(
+    boxed: tuple[bool, bool], tx: Any, saved_by: Any, tmp_path: Any
+):
+    before, template = (create(BOXED if has else RAW, tx) for has in boxed)
+    before = before.apply_gradients(grads=GRADS)
+    saved = saved_by(before, tmp_path)
+    restored = optax_bridge.restored_into(template, saved)
+    assert jax.tree.structure(restored) == jax.tree.structure(template)
+    for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(before), strict=True):
+        np.testing.assert_array_equal(a, b)
+    after, other = (s.apply_gradients(grads=GRADS) for s in (restored, before))
+    assert_equal(after.params, other.params)
+    if saved_by is saved_by_msgpack:  # and by Flax alone, which would hand out {"value": array}
+        again: Any = serialization.from_bytes(template, serialization.to_bytes(before))
+        assert jax.tree.structure(again) == jax.tree.structure(template)
+        assert_equal(again.params, before.params)
+
+
+OTHER = {"dense": {"kernel": nn.Partitioned(jnp.ones((2, 3)), ("a", "b")), "bias": jnp.ones(256)}}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (OTHER, r"params/dense/kernel.*\(128, 256\).*\(2, 3\)"),
+        ({"dense": {"kernel": BOXED["dense"]["kernel"]}}, r"params/dense.*lacks \['bias'\]"),
+        ({"dense": {**RAW["dense"], "scale": jnp.ones(2)}}, r"params/dense.*\['scale'\] besides"),
+        ({"dense": RAW["dense"]["bias"]}, r"params/dense.*'kernel'.*found an array"),
+        ({"dense": {**RAW["dense"], "bias": {"w": jnp.ones(2)}}}, r"dense/bias.*level with.*'w'"),
+    ],
+    ids=["shape", "lacks", "besides", "array for a level", "level for an array"],
+)
+def test_8_a_checkpoint_that_does_not_fit_is_refused_with_the_leaf(params: Any, message: str):
+    data = serialization.to_bytes(create(params, optax.sgd(0.1)))
+    with pytest.raises(ValueError, match=message):
+        serialization.from_bytes(create(RAW, optax.sgd(0.1)), data)
+
+
+def test_9_explicit_meshes():
+    where = mesh(AxisType.Explicit)
+    with set_mesh(where):
+        state = on_the_mesh(optax_bridge.adafactor(0.1), where)
+        shardings = jax.tree.map(lambda x: x.sharding, state.params)
+        grads = jax.device_put(axis_metadata.boxed_as(BOXED, GRADS), shardings)
+        state = jax.jit(lambda s, g: s.apply_gradients(grads=g))(state, grads)
+    alone = create(RAW, optax_bridge.adafactor(0.1)).apply_gradients(grads=GRADS)
+    assert_close(state, alone)
+
+
+@pytest.mark.parametrize("tx", [optax_bridge.adam(0.1), optax.adam(0.1)], ids=["ours", "stock"])
+def test_10_wrong_ranks_and_wrong_names_are_refused_with_the_leaf(tx: Any):
+    wrong = {"dense": {"kernel": nn.Partitioned(jnp.ones((2, 3)), ("embed", "mlp", "heads"))}}
+    with pytest.raises(ValueError, match=r"\['dense'\]\['kernel'\].*3 axes.*\(2, 3\)"):
+        create(wrong, tx)
+    with pytest.raises(ValueError, match=r"\['dense'\]\['bias'\].*'layers'.*'mlp'"):
+        optax_bridge.remove_axis(BOXED, 0, "layers")
+
+
+class OldStyle(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        kernel = partitioning.param_with_axes(
+            "kernel", nn.initializers.ones, (x.shape[-1], 4), axes=("embed", "mlp")
+        )
+        return x @ kernel, None
+
+
+class OldStack(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        scanned = partitioning.scan_with_axes(
+            OldStyle, variable_axes={"params": 0}, split_rngs={"params": True}, length=3,
+            axis_name="layers", axes_collections=("params",),
+        )  # fmt: skip
+        return scanned(name="stack")(x)
+
+
+def test_11_params_axes_become_boxes_and_back():
+    variables = OldStack().init(jax.random.key(0), jnp.ones((2, 4)))
+    boxed = param_axes.boxes_from_param_axes(variables["params"], variables["params_axes"])
+    assert boxed["stack"]["kernel"].names == ("layers", "embed", "mlp")
+    frozen = partitioning.get_axis_names(variables["params_axes"])
+    again = param_axes.boxes_from_param_axes(variables["params"], frozen)
+    assert again["stack"]["kernel"].names == ("layers", "embed", "mlp")
+    params, axes = param_axes.param_axes_from_boxes(boxed)
+    assert_equal(params, variables["params"])
+    assert jax.tree.structure(axes) == jax.tree.structure(unfreeze(variables["params_axes"]))
+    assert axes["stack"]["kernel_axes"].names == ("layers", "embed", "mlp")
+    assert_equal(OldStack().apply({"params": params, "params_axes": axes}, jnp.ones((2, 4)))[0],
+                 OldStack().apply(variables, jnp.ones((2, 4)))[0])  # fmt: skip
+    with pytest.raises(ValueError, match="stack/kernel"):
+        param_axes.boxes_from_param_axes({}, variables["params_axes"])
+
+
+def test_12_traversals_hand_out_arrays_not_boxes():
+    seen = []
+    selector = ModelParamTraversal(lambda path, value: seen.append((path, value)) or True)
+    mask = optax_bridge.traversal_mask(selector)(BOXED)
+    assert mask == {"dense": {"bias": True, "kernel": True}}
+    assert [(path, value.shape) for path, value in seen] == [
+        ("/dense/bias", (256,)),
+        ("/dense/kernel", (128, 256)),
+    ]
+
+
+def test_13_static_masks_fit_nnx_state():
+    params = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    grads = jax.tree.map(jnp.ones_like, axis_metadata.unboxed(params))
+    tx = optax_bridge.multi_optimizer(({"kernel": True, "bias": False}, optax_bridge.sgd(0.1)))
+    new = create(params, tx).apply_gradients(grads=grads).params
+    assert jax.tree.structure(new) == jax.tree.structure(params)
+    new, params = axis_metadata.unboxed(new), axis_metadata.unboxed(params)
+    np.testing.assert_array_equal(new["bias"], params["bias"])
+    np.testing.assert_array_equal(new["kernel"], params["kernel"] - jnp.float32(0.1))
+
+
+class Scaled(struct.PyTreeNode, meta.AxisMetadata[Any]):
+    """A user's own box, which knows nothing of names."""
+
+    value: Any
+    sizes: tuple[Any, ...] = struct.field(pytree_node=False)
+
+    def unbox(self) -> Any:
+        return self.value
+
+    def replace_boxed(self, val: Any) -> Any:
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: Any) -> Any:
+        return self.replace(sizes=(*self.sizes[:index], None, *self.sizes[index:]))
+
+    def remove_axis(self, index: int, params: Any) -> Any:
+        return self.replace(sizes=(*self.sizes[:index], *self.sizes[index + 1 :]))
+
+
+class Keeping(Scaled):
+    def keep_axes(self, axes: Any) -> Any:
+        return self.replace(sizes=tuple(None if a is None else self.sizes[a] for a in axes))
+
+
+@pytest.mark.parametrize("tx", ADAFACTORS.values(), ids=ADAFACTORS)
+def test_boxes_of_a_users_own(tx: Any):
+    for box in (Scaled, Keeping):
+        params = {"w": box(RAW["dense"]["kernel"], ("a", "b")), "b": jnp.ones(3)}
+        state = create(params, tx)
+        factored = state.opt_state if hasattr(state.opt_state, "v_row") else state.opt_state[0]
+        row = factored.v_row["w"]
+        assert row.sizes == ("a",) if box is Keeping else isinstance(row, jax.Array)
+        new = state.apply_gradients(grads=axis_metadata.unboxed(params))
+        assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("lift", ["scan", "vmap"])
+def test_add_axis_and_remove_axis_are_inverses_of_states_too(lift: str):
+    def init(_: Any) -> Any:
+        return create(BOXED, optax_bridge.adafactor(0.1)).opt_state.v_row
+
+    row = init(None)
+    added = optax_bridge.add_axis(row, 0, "layers")
+    assert added["dense"]["kernel"].names == ("layers", "embed")
+    back = optax_bridge.remove_axis(added, 0, "layers")
+    assert jax.tree.structure(back) == jax.tree.structure(row)
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any = None) -> Any:
+            kernel = nn.with_partitioning(nn.initializers.lecun_normal(), ("embed", "mlp"))
+            return nn.Dense(4, kernel_init=kernel)(x), None
+
+    metadata = {meta.PARTITION_NAME: "layers"}
+    axes: Any = dict(
+        variable_axes={"params": 0}, split_rngs={"params": True}, metadata_params=metadata
+    )
+    stacked = (
+        nn.scan(Layer, length=3, **axes)
+        if lift == "scan"
+        else nn.vmap(Layer, axis_size=3, **{**axes, "in_axes": None})
+    )
+    model = stacked()
+    params: Any = model.init(jax.random.key(0), jnp.ones((2, 4)))["params"]
+    assert params["Dense_0"]["kernel"].names == ("layers", "embed", "mlp")
+    state = create(params, optax_bridge.momentum(0.1))
+    assert state.opt_state.trace["Dense_0"]["kernel"].names == ("layers", "embed", "mlp")
+    grads = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, jnp.ones((2, 4)))[0]))(params)
+    new = state.apply_gradients(grads=grads)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+def test_nothing_is_whole_on_one_device():
+    state = on_the_mesh(optax_bridge.lamb(0.1), mesh())
+    kernel = state.params["dense"]["kernel"].value
+    assert isinstance(kernel.sharding, NamedSharding)
+    assert kernel.sharding.spec == PartitionSpec("data", "model")
+    assert kernel.addressable_shards[0].data.shape == (64, 64)
+
+
+@pytest.mark.parametrize("name", OURS)  # a legacy traversal stops at a box, as it always did
+def test_a_legacy_optimizer_of_boxed_parameters_goes_over_and_back(name: str):
+    entry = ENTRIES[name]
+    params = {"kernel": nn.Partitioned(jnp.ones((4, 3)), ("a", "b")), "bias": jnp.ones(3)}
+    grads = jax.tree.map(jnp.cos, params)
+    definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
+    optimizer = definition.create(params).apply_gradient(grads)
+    state = optax_bridge.TrainState.from_legacy(optimizer).apply_gradients(grads=grads)
+    optimizer = optimizer.apply_gradient(grads)
+    back = state.to_legacy(definition)
+    assert jax.tree.structure(back) == jax.tree.structure(optimizer)
+    for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(optimizer), strict=True):
+        np.testing.assert_array_equal(a, b)

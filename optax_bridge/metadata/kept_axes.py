@@ -1,0 +1,240 @@
+"""Which axes of their parameters the arrays of a transformation's state keep.
+
+That is derived, not looked up in a list of known states. An array's place in the state says whose
+it is, and its shape says which axes it keeps. Where two axes are equally long, shapes in which they
+are not tell them apart; where the transformation itself chooses by length, a trace of a step does,
+under a mesh of named axes.
+"""
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.metadata.axis_metadata import (
+    Axes,
+    box_of,
+    boxed_like,
+    boxes_remembered,
+    is_box,
+    key_names,
+    keystr,
+    leaves_with_path,
+    unboxed,
+)
+
+
+def state_axes(
+    tx: optax.GradientTransformation, params: Any, state: Any
+) -> list[tuple[int, Axes] | None]:
+    """Whose statistics the leaves of a state are, and which axes they keep.
+
+    Args:
+      tx: the transformation.
+      params: parameters without boxes; arrays or `jax.ShapeDtypeStruct`s.
+      state: what `tx.init(params)` returns, arrays or shapes.
+
+    Returns:
+      For each leaf of the state, boxes being leaves, the index of its parameter among the leaves of
+      `params` and the axes; None for a leaf that belongs to no parameter, or is in a box already.
+
+    Warns:
+      UserWarning: an array may keep one of several axes, and nothing says which. It is taken to
+        keep none, so it will be whole on every device: never wrong, but large.
+    """
+    flat_params = leaves_with_path(params)
+    shapes = [jnp.shape(leaf) for _, leaf in flat_params]
+    by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
+    flat = leaves_with_path(state)
+    spans = owners_of([path for path, _ in flat], by_path)
+    found: list[tuple[int, Axes] | None] = []
+    unclear: dict[int, list[Axes]] = {}
+    for index, ((path, leaf), span) in enumerate(zip(flat, spans, strict=True)):
+        if span is None or is_box(leaf):
+            found.append(None)
+            continue
+        owner = by_path[key_names(path)[span[0] : span[1]]]
+        choices = _embeddings(jnp.shape(leaf), shapes[owner])
+        if len(choices) > 1:
+            unclear[index] = choices
+        found.append((owner, choices[0] if choices else (None,) * jnp.ndim(leaf)))
+    if unclear:
+        _settle(tx, params, [leaf for _, leaf in flat], found, unclear)
+    for index in unclear:
+        path, leaf = flat[index]
+        owner, _ = found[index] or (0, ())
+        found[index] = (owner, (None,) * jnp.ndim(leaf))
+        warnings.warn(
+            f"opt_state{keystr(path)} of shape {jnp.shape(leaf)}: which axes of "
+            f"params{keystr(flat_params[owner][0])}, shape {shapes[owner]}, it keeps cannot be "
+            "told from shapes, and a step cannot be traced on its own; it gets no names and will "
+            "be replicated. Put with_axis_metadata(...) around the inner transformation, or take "
+            "optax_bridge.adafactor with axis_rules or path_rules.",
+            stacklevel=2,
+        )
+    return found
+
+
+def _settle(
+    tx: optax.GradientTransformation,
+    params: Any,
+    leaves: Sequence[Any],
+    found: list[tuple[int, Axes] | None],
+    unclear: dict[int, list[Axes]],
+) -> None:
+    """Fills in what can be told of unclear leaves, and takes them from `unclear`."""
+    # Of axes equally long either the last or the first is made the longest: a transformation that
+    # chooses axes by their length would choose others, and then only a step of it tells.
+    one, other = (_axes_at_other_lengths(tx, params, leaves, found, up) for up in (True, False))
+    for index in list(unclear):
+        if one[index] == other[index] and one[index] in unclear[index]:
+            found[index] = ((found[index] or (0, ()))[0], one[index] or ())
+            del unclear[index]
+    if not unclear:
+        return
+    seen = _axes_seen_in_a_trace(tx, params, len(leaves))
+    for index in list(unclear):
+        if seen[index] in unclear[index]:
+            found[index] = ((found[index] or (0, ()))[0], seen[index] or ())
+            del unclear[index]
+
+
+def owners_of(
+    paths: list[Any], by_path: dict[tuple[str, ...], Any]
+) -> list[tuple[int, int] | None]:
+    """Where in the path of each leaf of a state the path of its parameter stands.
+
+    Args:
+      paths: the state's.
+      by_path: the parameters' paths, as names.
+
+    Returns:
+      Start and end of the parameter's path; None for a leaf that belongs to no parameter.
+    """
+    candidates: list[list[tuple[int, int]]] = []
+    covered: dict[tuple[str, ...], set[Any]] = {}
+    longest = max(map(len, by_path), default=0)
+    for path in paths:
+        names, found = key_names(path), []
+        for start in range(len(names) + 1):
+            for end in range(start, min(len(names), start + longest) + 1):
+                if names[start:end] in by_path:
+                    found.append((start, end))
+                    covered.setdefault(names[:start], set()).add(names[start:end])
+        candidates.append(found)
+    spans = []
+    for path, found in zip(paths, candidates, strict=True):
+        names = key_names(path)
+
+        def rank(span: tuple[int, int], path: Any = path, names: Any = names) -> tuple[int, ...]:
+            # The fields of a state stand before its parameters' paths; then the longest path, and
+            # of a list's index and another list's within it, the one where all parameters are.
+            start, end = span
+            fields = sum(isinstance(key, jax.tree_util.GetAttrKey) for key in path[end:])
+            return (-fields, end - start, len(covered[names[:start]]), -start)
+
+        spans.append(max(found, key=rank, default=None))
+    return spans
+
+
+def _embeddings(shape: tuple[int, ...], param: tuple[int, ...]) -> list[Axes]:
+    """The ways in which the axes of a state's array can be axes of its parameter, in order."""
+    if shape == param:
+        return [tuple(range(len(param)))]
+    if len(shape) == len(param) and all(s in (1, p) for s, p in zip(shape, param, strict=True)):
+        return [tuple(i if size == param[i] else None for i, size in enumerate(shape))]
+    extra = len(shape) - len(param)
+    if extra > 0 and shape[extra:] == param:  # a history: as many copies of the parameter
+        return [(None,) * extra + tuple(range(len(param)))]
+    long = [i for i, size in enumerate(shape) if size != 1]
+    found: list[Axes] = []
+    for chosen in itertools.combinations(range(len(param)), len(long)):
+        if long and all(param[axis] == shape[i] for axis, i in zip(chosen, long, strict=True)):
+            places = dict(zip(long, chosen, strict=True))
+            found.append(tuple(places.get(i) for i in range(len(shape))))
+    return found
+
+
+def _axes_at_other_lengths(
+    tx: optax.GradientTransformation,
+    params: Any,
+    leaves: Sequence[Any],
+    found: Sequence[tuple[int, Axes] | None],
+    last_is_longest: bool,
+) -> list[Axes | None]:
+    """The axes of a state's arrays, from the state of parameters that have no two axes alike."""
+    flat = leaves_with_path(params)
+    shapes = [_told_apart(jnp.shape(leaf), last_is_longest) for _, leaf in flat]
+    pairs = zip(flat, shapes, strict=True)
+    others = [jax.ShapeDtypeStruct(s, jnp.result_type(leaf)) for (_, leaf), s in pairs]
+    treedef = jax.tree.structure(params)
+    boxed = [boxed_like(box_of(*leaf), other) for leaf, other in zip(flat, others, strict=True)]
+    with boxes_remembered(treedef.unflatten(boxed)):
+        state = jax.tree.leaves(unboxed(jax.eval_shape(tx.init, treedef.unflatten(others))))
+    if len(state) != len(leaves):
+        return [None] * len(leaves)
+    axes: list[Axes | None] = []
+    for leaf, other, owner in zip(leaves, state, found, strict=True):
+        choices = [] if owner is None else _embeddings(other.shape, shapes[owner[0]])
+        fits = len(choices) == 1 and other.ndim == jnp.ndim(leaf)
+        axes.append(choices[0] if fits else None)
+    return axes
+
+
+def _told_apart(shape: tuple[int, ...], last_is_longest: bool) -> tuple[int, ...]:
+    """A shape like this, in the same order of lengths, without two axes of the same length."""
+    order = sorted(range(len(shape)), key=lambda i: (shape[i], i if last_is_longest else -i))
+    new, longest = list(shape), 1
+    for axis in order:
+        if shape[axis] > 1:
+            longest = new[axis] = max(shape[axis], longest + 1)
+    return tuple(new)
+
+
+def _axes_seen_in_a_trace(
+    tx: optax.GradientTransformation, params: Any, leaves: int
+) -> list[Axes | None]:
+    """The axes of a state's arrays by what flows into them during a step, from types alone.
+
+    Every axis of every parameter is laid over an axis of a mesh that has one device, and sharding
+    in types carries the names along.
+    """
+    from jax._src.core import ShardingTypeError  # raised to users, but has no public name
+    from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+    rank = max((jnp.ndim(leaf) for leaf in jax.tree.leaves(params)), default=0)
+    names = tuple(f"axis{index}" for index in range(rank))
+    mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)
+
+    def marked(leaf: Any) -> Any:
+        sharding = NamedSharding(mesh, PartitionSpec(*names[: jnp.ndim(leaf)]))
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
+
+    def one_step(params: Any) -> Any:
+        return unboxed(tx.update(params, tx.init(params), params)[1])
+
+    try:
+        with abstract_mesh_in_scope(mesh):
+            state = jax.make_jaxpr(one_step)(jax.tree.map(marked, params)).out_avals
+    except (TypeError, ValueError, NotImplementedError, ShardingTypeError):
+        # It wants arguments that only a call has, branches on values (under `lax.cond` both sides
+        # must be sharded alike), or mixes axes (a product whose sharding the types leave open).
+        return [None] * leaves
+    seen: list[Axes | None] = []
+    for leaf in state:
+        spec = leaf.sharding.spec
+        spec = (*spec, *[None] * (leaf.ndim - len(spec)))
+        seen.append(tuple(names.index(name) if name in names else None for name in spec))
+    return seen if len(seen) == leaves else [None] * leaves
+
+
+def abstract_mesh_in_scope(mesh: Any) -> Any:
+    """A scope in which arrays' types are sharded over this mesh; an empty one: over none."""
+    scope = getattr(jax.sharding, "use_abstract_mesh", None)
+    if scope is None:  # before jax 0.6.2 it had no public name
+        from jax._src.mesh import use_abstract_mesh as scope
+    return scope(mesh)

@@ -1,0 +1,91 @@
+"""From the `params_axes` collection of `flax.linen.partitioning` to boxes, and back."""
+
+from typing import Any
+
+import jax
+from flax.core import unfreeze
+
+from optax_bridge.metadata.axis_metadata import (
+    has_boxes,
+    is_box,
+    key_names,
+    keystr,
+    leaves_with_path,
+    names_of,
+    nested_dict,
+    unboxed,
+)
+
+_SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
+
+
+def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
+    """Puts each parameter in a `nn.LogicallyPartitioned` with the names of its axes.
+
+    Args:
+      params: parameters as `param_with_axes` makes them, without boxes; any containers.
+      params_axes: the collection of that name, or what `get_axis_names` makes of it; dicts or
+        FrozenDicts, whatever `params` is.
+
+    Returns:
+      The parameters in their containers; one without names stays without a box.
+
+    Raises:
+      ValueError: names for a parameter that is not there, or not one name for each axis.
+    """
+    from flax.linen.spmd import LogicallyPartitioned
+
+    if has_boxes(params):
+        raise ValueError("params has boxes already: expected plain arrays beside params_axes")
+    names = _names_by_path(params_axes)
+
+    def box(path: Any, leaf: Any) -> Any:
+        found = names.pop(key_names(path), None)
+        if found is None:
+            return leaf
+        boxed = LogicallyPartitioned(leaf, found)
+        names_of(boxed, "params" + keystr(path))
+        return boxed
+
+    boxed = jax.tree_util.tree_map_with_path(box, params)
+    if names:
+        left = ", ".join("/".join(path) for path in names)
+        raise ValueError(f"params_axes has names for {left}, which params has not")
+    return boxed
+
+
+def param_axes_from_boxes(params: Any) -> tuple[Any, dict[str, Any]]:
+    """The way back.
+
+    Args:
+      params: parameters in boxes with names.
+
+    Returns:
+      The parameters without boxes, and the `params_axes` collection.
+    """
+    from flax.linen.partitioning import AxisMetadata
+
+    axes = []
+    for path, leaf in leaves_with_path(params):
+        names = names_of(leaf, "params" + keystr(path)) if is_box(leaf) else None
+        if names is not None:
+            *above, last = key_names(path)
+            keys = (*above, last + _SUFFIX)
+            axes.append((tuple(map(jax.tree_util.DictKey, keys)), AxisMetadata(names)))
+    return unboxed(params), nested_dict(axes)
+
+
+def _names_by_path(params_axes: Any) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    found: dict[tuple[str, ...], tuple[Any, ...]] = {}
+
+    def walk(node: Any, path: tuple[str, ...]) -> None:
+        names = getattr(node, "names", node)
+        if hasattr(node, "items"):
+            for key, value in node.items():
+                walk(value, (*path, str(key)))
+        elif names is not None:
+            *above, last = path
+            found[(*above, last.removesuffix(_SUFFIX))] = tuple(names)
+
+    walk(unfreeze(params_axes), ())
+    return found

@@ -1,0 +1,261 @@
+"""Which axes Adafactor reduces over: by size, by name, by path, or by the parameter's own box."""
+
+import enum
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from flax import struct
+from flax.core import meta
+
+from optax_bridge.exact.transformation import Leaf
+
+
+class Role(enum.StrEnum):
+    """What an axis is to Adafactor.
+
+    Attributes:
+      ROW: the row statistic keeps it, the column statistic is a mean over it.
+      COLUMN: the other way round. Several axes may join as rows or as columns.
+      BATCH: an axis along which parameters are stacked, layers of a scan, say: every index has
+        statistics, a scale and a clipping threshold of its own.
+      NONE: both statistics keep it.
+    """
+
+    ROW = "row"
+    COLUMN = "column"
+    BATCH = "batch"
+    NONE = "none"
+
+
+# Pairs of an axis's name and its role; a mapping or, where order is wanted, pairs.
+AxisRules = Mapping[str, Role | str] | Sequence[tuple[str, Role | str]]
+# Pairs of a regular expression on '/'-joined paths and a role for each axis.
+PathRules = Mapping[str, Sequence[Role | str]] | Sequence[tuple[str, Sequence[Role | str]]]
+
+
+class Factors(NamedTuple):
+    """The axes of one parameter by role; those left are of role none.
+
+    Attributes:
+      rows: axes that the column statistic is a mean over; empty if the parameter is not factored.
+      columns: axes that the row statistic is a mean over; likewise.
+      batch: axes that no mean is over.
+    """
+
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    batch: tuple[int, ...] = ()
+
+    def without(self, dropped: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        """The axes that an array of this rank keeps when some are reduced."""
+        return tuple(axis for axis in range(rank) if axis not in dropped)
+
+
+class FactoredPartitioned(meta.Partitioned):
+    """`nn.Partitioned` that carries the role of each axis for `optax_bridge.adafactor` as well.
+
+    `nn.scan` and `nn.vmap` add their axis with the role that `metadata_params` holds under `ROLE`,
+    "batch" if it holds none.
+
+    Attributes:
+      roles: a `Role`, or its name, for each axis.
+    """
+
+    roles: tuple[Any, ...] = struct.field(default=(), pytree_node=False)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> Self:
+        """The box with one more axis, as `AxisMetadata.add_axis`."""
+        roles = list(self.roles)
+        roles.insert(index, params.get(ROLE, Role.BATCH))
+        return super().add_axis(index, params).replace(roles=tuple(roles))  # type: ignore[return-value]
+
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> Self:
+        """The box with one axis less, as `AxisMetadata.remove_axis`."""
+        roles = list(self.roles)
+        del roles[index]
+        return super().remove_axis(index, params).replace(roles=tuple(roles))  # type: ignore[return-value]
+
+
+ROLE = "factor_role"  # key in the `metadata_params` of nn.scan and nn.vmap
+
+
+def with_roles(
+    init: Callable[..., Any], names: Sequence[str | None], roles: Sequence[Role | str]
+) -> Callable[..., FactoredPartitioned]:
+    """An initializer whose parameter carries names and roles of its axes.
+
+    Args:
+      init: the initializer.
+      names: for each axis, as `nn.with_partitioning` takes them.
+      roles: for each axis.
+
+    Returns:
+      The initializer.
+    """
+    checked = tuple(_role(role, "with_roles") for role in roles)
+
+    def boxed(*args: Any, **kwargs: Any) -> FactoredPartitioned:
+        return FactoredPartitioned(init(*args, **kwargs), tuple(names), roles=checked)
+
+    return boxed
+
+
+def planner(
+    factored: bool,
+    min_dim_size_to_factor: int,
+    axis_rules: AxisRules | None,
+    path_rules: PathRules | None,
+) -> Callable[[list[Leaf]], list[Factors]]:
+    """The function that says for each parameter which axes are what.
+
+    Raises:
+      ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
+    """
+    by_name = _checked_axis_rules(axis_rules)
+    by_path = [
+        (_compiled(p), tuple(_role(role, f"path rule {p!r}") for role in roles))
+        for p, roles in _pairs(path_rules)
+    ]
+
+    def plan(leaves: list[Leaf]) -> list[Factors]:
+        found = [factors(leaf) for leaf in leaves]
+        _check_all_used(leaves, by_name, by_path)
+        return found
+
+    def factors(leaf: Leaf) -> Factors:
+        stated = _stated_roles(leaf, by_path)
+        named = None if not by_name or leaf.axes is None else _named_roles(leaf, by_name)
+        if stated is None and named is None:
+            by_size = _largest_two(leaf.shape, min_dim_size_to_factor) if factored else None
+            return by_size or Factors()
+        if stated is not None and named is not None and stated[1] != named:
+            raise _error(
+                leaf, f"two rules collide: {stated[0]} says {_shown(stated[1])}, the axis rules "
+                f"say {_shown(named)}. Leave one of them out, or let them agree."
+            )  # fmt: skip
+        roles = stated[1] if stated is not None else named or ()
+        axes = {role: tuple(i for i, r in enumerate(roles) if r == role) for role in Role}
+        rows, columns = axes[Role.ROW], axes[Role.COLUMN]
+        if stated is not None and bool(rows) != bool(columns):
+            raise _error(
+                leaf, f"a role is left over: {stated[0]} gives {_shown(roles)}, which has "
+                f"{'row' if rows else 'column'} without its counterpart. Name a row and a column "
+                "axis, or none of both."
+            )  # fmt: skip
+        # By names alone, a bias (mlp,) has columns only: there is nothing to factor.
+        pair = (rows, columns) if factored and rows and columns else ((), ())
+        return Factors(*pair, axes[Role.BATCH])
+
+    return plan
+
+
+def _largest_two(shape: tuple[int, ...], min_size: int) -> Factors | None:
+    """The rule of `flax.optim`: the two longest axes, if both are long enough."""
+    if len(shape) < 2:
+        return None
+    # Stable, as NumPy sorted such short arrays in the days of flax.optim: of equally long axes
+    # the last one counts as the largest. With AVX-512 the default sort of today may swap them.
+    *_, second, largest = (int(axis) for axis in np.argsort(shape, kind="stable"))
+    return None if shape[second] < min_size else Factors((second,), (largest,))
+
+
+def _stated_roles(
+    leaf: Leaf, by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]]
+) -> tuple[str, tuple[Role, ...]] | None:
+    """The roles that a box or an expression gives this very parameter, and who says so."""
+    path = "/".join(leaf.names)
+    said = [(f"path rule {p.pattern!r}", roles) for p, roles in by_path if p.search(path)]
+    if leaf.roles is not None:
+        # A box of FactoredPartitioned may have had an axis narrowed away: None is no role.
+        roles = tuple(
+            Role.NONE if r is None else _role(r, f"box of {leaf.path}") for r in leaf.roles
+        )
+        said.insert(0, ("its box", roles))
+    for who, roles in said:
+        if len(roles) != len(leaf.shape):
+            raise _error(
+                leaf, f"{who} fits no axis: it has {len(roles)} roles, {_shown(roles)}, for "
+                f"{len(leaf.shape)} axes. Give one role for each axis."
+            )  # fmt: skip
+        if roles != said[0][1]:
+            raise _error(
+                leaf, f"two rules collide: {said[0][0]} says {_shown(said[0][1])}, {who} says "
+                f"{_shown(roles)}. Narrow one of them."
+            )  # fmt: skip
+    return said[0] if said else None
+
+
+def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
+    roles = []
+    for name in leaf.axes or ():
+        if name is not None and name not in by_name:
+            raise _error(
+                leaf, f"no rule for axis {name!r}. Add it to axis_rules, which has "
+                f"{', '.join(by_name)}; \"none\" keeps an axis in both statistics."
+            )  # fmt: skip
+        roles.append(Role.NONE if name is None else by_name[name])
+    return tuple(roles)
+
+
+def _checked_axis_rules(rules: AxisRules | None) -> dict[str, Role]:
+    checked: dict[str, Role] = {}
+    for name, given in _pairs(rules):
+        role = _role(given, f"axis rule {name!r}")
+        if checked.setdefault(name, role) != role:
+            raise ValueError(
+                f"adafactor: two axis rules collide: {name!r} is {checked[name]} and {role}. Leave "
+                "one of them out."
+            )
+    return checked
+
+
+def _check_all_used(
+    leaves: Iterable[Leaf],
+    by_name: Mapping[str, Role],
+    by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]],
+) -> None:
+    leaves = list(leaves)
+    names = {name for leaf in leaves for name in leaf.axes or ()}
+    idle = [repr(name) for name in by_name if name not in names]
+    paths = ["/".join(leaf.names) for leaf in leaves]
+    idle += [repr(p.pattern) for p, _ in by_path if not any(p.search(path) for path in paths)]
+    if idle:
+        shown = "; ".join(f"{leaf.path} {leaf.shape} {leaf.axes or 'unnamed'}" for leaf in leaves)
+        raise ValueError(
+            f"adafactor: rule {', '.join(idle)} fits no axis of any parameter. The parameters, "
+            f"with their shapes and axes: {shown}. Axis rules need parameters in boxes with names "
+            "(nn.with_partitioning); path rules match the '/'-joined path."
+        )
+
+
+def _role(role: Any, where: str) -> Role:
+    if role not in [*Role]:
+        raise ValueError(
+            f"adafactor: {where}: expected a role of {', '.join(Role)}, found {role!r}"
+        )
+    return Role(role)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"adafactor: path rule {pattern!r}: expected a regular expression: {error}"
+        ) from error
+
+
+def _pairs(rules: Any) -> list[tuple[Any, Any]]:
+    return list(rules.items()) if isinstance(rules, Mapping) else list(rules or ())
+
+
+def _shown(roles: Sequence[Role]) -> str:
+    return "(" + ", ".join(str(role) for role in roles) + ")"
+
+
+def _error(leaf: Leaf, what: str) -> ValueError:
+    return ValueError(
+        f"adafactor: {leaf.path} of shape {leaf.shape} with axes {leaf.axes or 'unnamed'}: {what}"
+    )

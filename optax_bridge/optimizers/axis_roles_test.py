@@ -1,0 +1,219 @@
+"""Adafactor by axis: shapes of the statistics, scanned against unrolled, and its errors."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.core import meta
+
+import optax_bridge
+from optax_bridge.optimizers.axis_roles import ROLE
+
+P = nn.Partitioned
+RULES = {"layers": "batch", "embed": "row", "heads": "column", "kv": "column", "mlp": "column"}
+
+
+def array(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "v_row", "v_col", "v"),
+    [
+        (("layers", "embed", "heads", "kv"), (4, 192, 8, 32), (4, 192), (4, 8, 32), (1,)),
+        (("embed", "mlp"), (6, 4), (6,), (4,), (1,)),
+        (("layers", "mlp"), (5, 3), (1,), (1,), (5, 3)),
+        (("mlp",), (3,), (1,), (1,), (3,)),
+        ((None, "embed", "mlp"), (3, 6, 4), (3, 6), (3, 4), (1,)),
+    ],
+    ids=["joined", "matrix", "stacked bias", "bias", "none"],
+)
+def test_statistics_by_name(names: Any, shape: Any, v_row: Any, v_col: Any, v: Any):
+    tx: Any = optax_bridge.adafactor(0.1, axis_rules={n: RULES[n] for n in names if n})
+    params = P(array(*shape), names)
+    state = tx.init(params)
+    found = [x.value for x in (state.v_row, state.v_col, state.v)]
+    assert [x.shape for x in found] == [v_row, v_col, v]
+    if v == (1,):
+        assert state.v_row.names == tuple(n for n in names if RULES.get(n or "") != "column")
+    updates, new = tx.update(params, state, params)
+    assert jax.tree.structure((updates, new)) == jax.tree.structure((params, state))
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state)
+
+
+def roles_in_a_box(kernel: Any, bias: Any) -> tuple[Any, Any]:
+    box = optax_bridge.FactoredPartitioned
+    params = {
+        "kernel": box(kernel, ("layers", "embed", "mlp"), roles=("batch", "row", "column")),
+        "bias": box(bias, ("layers", "mlp"), roles=("batch", "none")),
+    }
+    return optax_bridge.adafactor(0.1, momentum=0.9), params
+
+
+def rules_by_name(kernel: Any, bias: Any) -> tuple[Any, Any]:
+    rules = {name: RULES[name] for name in ("layers", "embed", "mlp")}
+    params = {"kernel": P(kernel, ("layers", "embed", "mlp")), "bias": P(bias, ("layers", "mlp"))}
+    return optax_bridge.adafactor(0.1, momentum=0.9, axis_rules=rules), params
+
+
+def rules_by_path(kernel: Any, bias: Any) -> tuple[Any, Any]:
+    rules = {"kernel$": ("batch", "row", "column"), "^bias": ("batch", "none")}
+    tx = optax_bridge.adafactor(0.1, momentum=0.9, path_rules=rules)
+    return tx, {"kernel": kernel, "bias": bias}
+
+
+@pytest.mark.parametrize("configured", [roles_in_a_box, rules_by_name, rules_by_path])
+def test_a_scanned_model_gets_the_updates_of_the_unrolled_one(configured: Any):
+    """300 layers of it would be the largest axis; every layer must still stand for itself."""
+    layers = 7
+    tx, scanned = configured(array(layers, 6, 5), array(layers, 5, seed=1))
+    unrolled_tx = optax_bridge.adafactor(0.1, momentum=0.9, min_dim_size_to_factor=2)
+    raw = optax_bridge.unboxed(scanned)
+    # By size the longer axis is the one that v_row is a mean over: column, here, is the shorter.
+    unrolled: Any = [{"kernel": raw["kernel"][i].T, "bias": raw["bias"][i]} for i in range(layers)]
+    state = optax_bridge.TrainState.create(apply_fn=None, params=scanned, tx=tx)
+    alone = optax_bridge.TrainState.create(apply_fn=None, params=unrolled, tx=unrolled_tx)
+    for step in range(4):
+        grads = {"kernel": array(layers, 6, 5, seed=10 + step), "bias": array(layers, 5, seed=step)}
+        state = state.apply_gradients(grads=grads)
+        alone = alone.apply_gradients(
+            grads=[
+                {"kernel": grads["kernel"][i].T, "bias": grads["bias"][i]} for i in range(layers)
+            ]
+        )
+    new: Any = optax_bridge.unboxed(state.params)
+    layers_now: Any = alone.params
+    for i, layer in enumerate(layers_now):
+        for ours, theirs in (
+            (new["kernel"][i].T, layer["kernel"]),
+            (new["bias"][i], layer["bias"]),
+        ):
+            # The factors row * column round in the other order when transposed: a few ULP.
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+def test_with_roles_through_nn_scan():
+    init = optax_bridge.with_roles(
+        nn.initializers.lecun_normal(), ("embed", "mlp"), ("row", "column")
+    )
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any) -> Any:
+            return nn.Dense(4, kernel_init=init, use_bias=False)(x), None
+
+    def stack(metadata: Any) -> Any:
+        metadata = {meta.PARTITION_NAME: "layers", **metadata}
+        axes: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+        model = nn.scan(Layer, length=3, metadata_params=metadata, **axes)()
+        return model.init(jax.random.key(0), jnp.ones((2, 4)), None)["params"]["Dense_0"]["kernel"]
+
+    kernel = stack({})
+    assert kernel.roles == ("batch", "row", "column")
+    assert stack({ROLE: "none"}).roles == ("none", "row", "column")
+    state: Any = optax_bridge.adafactor(0.1).init(kernel)
+    assert state.v_row.names == ("layers", "embed")
+    assert state.v_row.roles == ("batch", "row")
+
+
+KERNEL = {"kernel": P(jnp.ones((6, 4)), ("embed", "mlp"))}
+
+
+@pytest.mark.parametrize(
+    ("rules", "params", "message"),
+    [
+        ({"axis_rules": {"embed": "row"}}, KERNEL, r"\['kernel'\].*\(6, 4\).*embed.*no rule.*mlp"),
+        (
+            {"axis_rules": {"embed": "row", "mlp": "column", "heads": "column"}},
+            KERNEL,
+            r"'heads' fits no axis.*\['kernel'\].*\(6, 4\).*embed",
+        ),
+        (
+            {"axis_rules": [("embed", "row"), ("mlp", "column"), ("embed", "none")]},
+            KERNEL,
+            r"two axis rules collide.*'embed'",
+        ),
+        ({"path_rules": {"kernel": ("row",)}}, KERNEL, r"\['kernel'\].*\(6, 4\).*1 roles.*2 axes"),
+        (
+            {"path_rules": {"ker": ("row", "column"), "nel": ("column", "row")}},
+            KERNEL,
+            r"\['kernel'\].*\(6, 4\).*collide",
+        ),
+        (
+            {"path_rules": {"kernel": ("row", "none")}},
+            KERNEL,
+            r"\['kernel'\].*\(6, 4\).*left over.*row without",
+        ),
+        ({"path_rules": {"bias": ("none",)}}, KERNEL, r"'bias' fits no axis.*\['kernel'\]"),
+        (
+            {"axis_rules": {"embed": "row", "mlp": "column"}, "path_rules": {"k": ("none", "row")}},
+            KERNEL,
+            r"\['kernel'\].*\(6, 4\).*collide",
+        ),
+        ({"axis_rules": {"embed": "rows"}}, KERNEL, "axis rule 'embed'.*role of row,.*'rows'"),
+        ({"path_rules": {"(": ("row", "column")}}, KERNEL, r"path rule '\('.*regular expression"),
+    ],
+    ids=[
+        "no rule", "no axis", "names collide", "wrong rank", "paths collide", "left over",
+        "no parameter", "path against name", "no role", "no expression",
+    ],
+)  # fmt: skip
+def test_errors_name_the_parameter_its_shape_and_its_axes(rules: Any, params: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        optax_bridge.adafactor(0.1, **rules).init(params)
+
+
+def by_axis(learning_rate: Any = 0.1) -> Any:
+    rules = {name: RULES[name] for name in ("layers", "embed", "mlp")}
+    return optax_bridge.adafactor(learning_rate, axis_rules=rules)
+
+
+def everything(path: str, value: Any) -> bool:
+    del path, value
+    return True
+
+
+WITHIN = {
+    "chain": lambda tx: optax.chain(optax.identity(), tx),
+    "masked": lambda tx: optax.masked(tx, {"kernel": True, "bias": True}),
+    "masked by a function": lambda tx: optax.masked(tx, optax_bridge.path_mask(everything)),
+    "partition": lambda tx: optax.partition({"all": tx}, {"kernel": "all", "bias": "all"}),
+    "MultiSteps": lambda tx: optax.MultiSteps(tx, 1),
+    "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
+    "inject_hyperparams": lambda tx: optax.inject_hyperparams(by_axis)(learning_rate=0.1),
+    "multi_optimizer": lambda tx: optax_bridge.multi_optimizer(
+        (optax_bridge.path_mask(everything), optax.chain(tx))
+    ),
+    "chain of multi_optimizer": lambda tx: optax.chain(
+        optax_bridge.multi_optimizer((optax_bridge.path_mask(everything), tx))
+    ),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN)
+def test_axis_rules_hold_within_other_transformations(within: Any):
+    # Square: which axis a statistic keeps cannot be told by its shape.
+    params = {
+        "kernel": P(array(3, 6, 6), ("layers", "embed", "mlp")),
+        "bias": P(array(3, 6, seed=1), ("layers", "mlp")),
+    }
+    states = [
+        optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+        for tx in (within(by_axis()), by_axis())
+    ]
+    for _ in range(2):
+        states = [state.apply_gradients(grads=jax.tree.map(jnp.cos, params)) for state in states]
+    for ours, alone in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
+        # An update that is added gives the bits of a decrement that is subtracted; MultiSteps and
+        # apply_if_finite compile the step, which may contract a product and a sum: 1 ULP a step.
+        np.testing.assert_allclose(ours, alone, rtol=0, atol=2 * np.spacing(np.abs(alone).max()))
+    names = {
+        box.names
+        for box in jax.tree.leaves(states[0].opt_state, is_leaf=lambda x: isinstance(x, P))
+        if isinstance(box, P) and box.value.ndim == 2
+    }
+    assert names == {("layers", "embed"), ("layers", "mlp")}

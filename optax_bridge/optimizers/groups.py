@@ -1,0 +1,246 @@
+"""Groups of leaves with a transformation each; what no group holds never moves and has no state."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from optax_bridge.exact.arguments import accepted_arguments
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.exact.transformation import ExactTransformation, check_transformation, step
+from optax_bridge.metadata.axis_metadata import (
+    boxed_as,
+    boxed_like,
+    is_box,
+    keystr,
+    value_of,
+)
+from optax_bridge.optimizers.selectors import Places, Selector, nested_dict, selected
+
+
+class MultiOptimizerState(NamedTuple):
+    """State of `multi_optimizer`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      inner: the state of each group, over a nested dict of the group's own leaves.
+    """
+
+    count: jax.Array
+    inner: tuple[Any, ...]
+
+
+class Group(NamedTuple):
+    """The leaves of a group.
+
+    Attributes:
+      indices: into the leaves of the parameters, boxes being leaves.
+      treedef: the structure in which the group's transformation sees them: a nested dict by path.
+    """
+
+    indices: tuple[int, ...]
+    treedef: Any
+
+    def tree(self, leaves: Sequence[Any]) -> Any:
+        """The group's part of a list of as many leaves as there are parameters."""
+        return self.treedef.unflatten([leaves[index] for index in self.indices])
+
+
+class GroupCount(NamedTuple):
+    """How much a group holds.
+
+    Attributes:
+      group: its place among the groups, None for what no group holds.
+      leaves: number of arrays.
+      parameters: number of elements in them.
+    """
+
+    group: int | None
+    leaves: int
+    parameters: int
+
+
+def multi_optimizer(
+    *groups: tuple[Selector, optax.GradientTransformation],
+) -> ExactTransformation:
+    """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
+
+    Args:
+      *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a
+        function from parameters to such a tree) and a transformation.
+
+    Returns:
+      The transformation. Unmatched leaves keep their value and have no state. Per call, every
+      argument goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group
+      its own. `init` raises ValueError where two groups hold the same leaf. Each transformation
+      sees its group's leaves only, as a nested dict, so the cost grows with the leaves.
+    """
+    for index, (_, tx) in enumerate(groups):
+        check_transformation(tx, f"groups[{index}][1]")
+    selectors = [selector for selector, _ in groups]
+    inner = [tx for _, tx in groups]
+    handled = [boxes_handled(tx) for tx in inner]
+    known: dict[Any, list[Group]] = {}  # of the last parameters' structure and shapes
+
+    def parts(params: Any) -> list[Group]:
+        leaves, treedef = jax.tree.flatten(params)
+        key = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        if key not in known:
+            found = groups_of(selectors, params)
+            known.clear()
+            known[key] = found
+        return known[key]
+
+    def init(params: Any) -> MultiOptimizerState:
+        leaves = jax.tree.leaves(params, is_leaf=is_box)
+        pairs = zip(handled, parts(params), strict=True)
+        states = tuple(tx.init(group.tree(leaves)) for tx, group in pairs)
+        return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
+
+    def run(
+        grads: Any, state: MultiOptimizerState, params: Any, take: Any, untouched: Any, extra: Any
+    ) -> tuple[Any, MultiOptimizerState]:
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
+        grad_leaves = treedef.flatten_up_to(grads)
+        outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
+        new_states = []
+        given = _per_group(extra, inner)
+        for tx, group, old, own in zip(handled, parts(params), state.inner, given, strict=True):
+            own_params = group.tree(leaves)
+            own_grads = boxed_as(own_params, group.tree(grad_leaves))
+            result, new = take(tx, own_grads, old, own_params, **own)
+            new_states.append(new)
+            for index, leaf in zip(group.indices, group.treedef.flatten_up_to(result), strict=True):
+                outputs[index] = leaf
+        return treedef.unflatten(outputs), MultiOptimizerState(state.count + 1, tuple(new_states))
+
+    def exact(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+        return run(grads, state, params, step, lambda leaf: leaf, extra)
+
+    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError(
+                "multi_optimizer's update needs the parameters: update(grads, state, params)"
+            )
+        return run(grads, state, params, _update, jnp.zeros_like, extra)
+
+    return ExactTransformation(init, update, exact, {"hyper_params": None}, inner=inner)
+
+
+def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransformation:
+    """Freezes leaves: they never move, have no state, and are left out of every norm in `tx`.
+
+    `optax.masked(tx, mask)` would clip by a global norm within `tx` as well, but hands raw
+    gradients through where the mask is False; clipping outside of it counts frozen leaves.
+
+    Args:
+      selector: the leaves to freeze.
+      tx: what moves the others, clipping included.
+
+    Returns:
+      The transformation.
+    """
+
+    def others(params: Any) -> Any:
+        places = Places(params)
+        return places.like([not chosen for chosen in selected(selector, places)])
+
+    return multi_optimizer((others, tx))
+
+
+def group_counts(
+    params: Any, *groups: tuple[Selector, optax.GradientTransformation] | Selector
+) -> list[GroupCount]:
+    """How many arrays and elements each group holds, to print before a long run.
+
+    Args:
+      params: the parameters, or their shapes.
+      *groups: the arguments of `multi_optimizer`, or selectors alone.
+
+    Returns:
+      One count for each group, and a last one for the leaves that none holds.
+
+    Raises:
+      ValueError: two groups hold the same leaf.
+    """
+    selectors = [_selector(group) for group in groups]
+    sizes = [int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(params)]
+    found = groups_of(selectors, params)
+    counts = [
+        GroupCount(index, len(group.indices), sum(sizes[i] for i in group.indices))
+        for index, group in enumerate(found)
+    ]
+    rest = set(range(len(sizes))).difference(*(group.indices for group in found))
+    return [*counts, GroupCount(None, len(rest), sum(sizes[i] for i in rest))]
+
+
+def groups_of(selectors: Sequence[Selector], params: Any) -> list[Group]:
+    """The groups that selectors make of parameters.
+
+    Raises:
+      ValueError: two groups hold the same leaf; all such leaves and their groups are named.
+    """
+    places = Places(params)
+    paths = places.paths
+    holders: list[list[int]] = [[] for _ in paths]
+    for group, selector in enumerate(selectors):
+        for index, chosen in enumerate(selected(selector, places)):
+            if chosen:
+                holders[index].append(group)
+    clashes = [
+        f"params{keystr(path)} in groups {held}"
+        for path, held in zip(paths, holders, strict=True)
+        if len(held) > 1
+    ]
+    if clashes:
+        raise ValueError(
+            f"multi_optimizer: groups overlap: {'; '.join(clashes)}. A leaf can be in one group at "
+            "most: narrow one of the selectors."
+        )
+    members: list[list[int]] = [[] for _ in selectors]
+    for index, held in enumerate(holders):
+        for group in held:
+            members[group].append(index)
+    found = []
+    for held in members:
+        indices, treedef = jax.tree.flatten(nested_dict([(paths[i], i) for i in held]))
+        found.append(Group(tuple(indices), treedef))
+    return found
+
+
+def _update(
+    tx: optax.GradientTransformation, grads: Any, state: Any, params: Any, **extra: Any
+) -> tuple[Any, Any]:
+    return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
+
+
+def _per_group(
+    extra: Mapping[str, Any], inner: Sequence[optax.GradientTransformation]
+) -> list[dict[str, Any]]:
+    rest = {name: value for name, value in extra.items() if name != "hyper_params"}
+    own = extra.get("hyper_params")
+    if own is None:
+        return [rest] * len(inner)
+    if len(own) != len(inner):
+        raise ValueError(
+            f"hyper_params has {len(own)} entries for {len(inner)} groups; give one mapping for "
+            "each group, {} for a group that keeps its own"
+        )
+    for index, (group, tx) in enumerate(zip(own, inner, strict=True)):
+        accepted = accepted_arguments(tx)
+        unknown = [] if accepted is None else sorted(group.keys() - accepted)
+        if unknown:
+            raise TypeError(
+                f"hyper_params[{index}]: group {index} takes no {', '.join(unknown)}; it takes "
+                f"{', '.join(sorted(accepted or ())) or 'nothing'} per call"
+            )
+    return [{**group, **rest} for group in own]
+
+
+def _selector(group: Any) -> Selector:
+    """The selector of a pair, or the selector itself."""
+    is_pair = isinstance(group, tuple) and len(group) == 2 and hasattr(group[1], "update")
+    return group[0] if is_pair else group

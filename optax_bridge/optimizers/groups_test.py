@@ -1,0 +1,120 @@
+"""Groups of leaves: the legacy meaning, whatever holds the parameters and whatever chooses them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import struct
+from flax.core import FrozenDict
+
+import optax_bridge
+from legacy_optim import ModelParamTraversal, t_identity
+from optax_bridge.exact.transformation import step
+
+
+class Pair(NamedTuple):
+    kernel: Any
+    bias: Any
+
+
+@struct.dataclass
+class Layer:
+    kernel: Any
+    bias: Any
+
+
+KERNEL, BIAS = jnp.ones((2, 2)), jnp.ones(2)
+CONTAINERS = {
+    "dict": {"kernel": KERNEL, "bias": BIAS},
+    "frozen": FrozenDict({"kernel": KERNEL, "bias": BIAS}),
+    "named tuple": Pair(KERNEL, BIAS),
+    "dataclass": Layer(KERNEL, BIAS),
+    "nested": {"layers": [{"kernel": KERNEL}, {"bias": BIAS}]},
+}
+is_kernel = optax_bridge.path_mask(lambda path, _: path.endswith("kernel"))
+
+
+@pytest.mark.parametrize("params", CONTAINERS.values(), ids=CONTAINERS)
+def test_unmatched_leaves_never_move_and_have_no_state(params: Any):
+    tx = optax_bridge.multi_optimizer((is_kernel, optax_bridge.momentum(0.5)))
+    state: Any = tx.init(params)
+    assert [leaf.shape for leaf in jax.tree.leaves(state.inner)] == [(), (2, 2)]
+    updates, _ = tx.update(params, state, params)
+    for new in (step(tx, params, state, params)[0], optax.apply_updates(params, updates)):
+        assert jax.tree.structure(new) == jax.tree.structure(params)
+        by_shape = {leaf.shape: leaf for leaf in jax.tree.leaves(new)}
+        np.testing.assert_array_equal(by_shape[2, 2], 0.5 * KERNEL)
+        np.testing.assert_array_equal(by_shape[2,], BIAS)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"kernel": True, "bias": False},
+        FrozenDict({"kernel": True, "bias": False}),
+        lambda params: {"kernel": True, "bias": False},
+        ModelParamTraversal(lambda path, value: path == "/kernel"),
+        t_identity["kernel"],
+        is_kernel,
+    ],
+    ids=["dict", "frozen", "function", "by name", "by item", "by path"],
+)
+@pytest.mark.parametrize(
+    "params", [CONTAINERS["dict"], CONTAINERS["frozen"]], ids=["dict", "frozen"]
+)
+def test_selectors(selector: Any, params: Any):
+    tx = optax_bridge.multi_optimizer((selector, optax_bridge.sgd(1.0)))
+    new, _ = step(tx, params, tx.init(params), params)
+    np.testing.assert_array_equal(new["kernel"], 0 * KERNEL)
+    np.testing.assert_array_equal(new["bias"], BIAS)
+
+
+def test_overlap_names_the_leaves_and_the_groups():
+    tx = optax_bridge.multi_optimizer(
+        (is_kernel, optax_bridge.sgd(0.1)),
+        (lambda params: jax.tree.map(lambda _: True, params), optax_bridge.sgd(0.1)),
+    )
+    with pytest.raises(ValueError, match=r"\['kernel'\].*groups \[0, 1\]"):
+        tx.init(CONTAINERS["dict"])
+
+
+def test_a_mask_of_another_tree_names_what_differs():
+    tx = optax_bridge.multi_optimizer(({"kernel": True}, optax_bridge.sgd(0.1)))
+    with pytest.raises(ValueError, match="bias"):
+        tx.init(CONTAINERS["dict"])
+
+
+def test_arguments_go_to_every_group_or_to_each_its_own():
+    is_bias = optax_bridge.path_mask(lambda path, _: path.endswith("bias"))
+    tx = optax_bridge.multi_optimizer(
+        (is_kernel, optax_bridge.sgd()), (is_bias, optax_bridge.momentum(decay=0.0))
+    )
+    state = optax_bridge.TrainState.create(apply_fn=None, params=CONTAINERS["dict"], tx=tx)
+    both = state.apply_gradients(grads=state.params, learning_rate=0.25)
+    assert both.params["kernel"][0, 0] == both.params["bias"][0] == 0.75
+    own = state.apply_gradients(
+        grads=state.params, hyper_params=[{"learning_rate": 0.5}, {"learning_rate": 1.0}]
+    )
+    assert (own.params["kernel"][0, 0], own.params["bias"][0]) == (0.5, 0.0)
+    with pytest.raises(ValueError, match="1 entries for 2 groups"):
+        state.apply_gradients(grads=state.params, hyper_params=[{"learning_rate": 0.5}])
+    with pytest.raises(TypeError, match=r"hyper_params\[1\].*learnig_rate.*decay, learning_rate"):
+        state.apply_gradients(grads=state.params, hyper_params=[{}, {"learnig_rate": 0.5}])
+
+
+def test_groups_of_stock_transformations():
+    tx = optax_bridge.multi_optimizer((is_kernel, optax.sgd(0.5)))
+    params = CONTAINERS["dict"]
+    new, _ = step(tx, params, tx.init(params), params)
+    np.testing.assert_array_equal(new["kernel"], 0.5 * KERNEL)
+    np.testing.assert_array_equal(new["bias"], BIAS)
+
+
+def test_traversal_mask_for_optax_masked():
+    mask = optax_bridge.traversal_mask(ModelParamTraversal(lambda path, _: "bias" in path))
+    assert mask(FrozenDict({"a": {"bias": 1.0, "kernel": 2.0}})) == FrozenDict(
+        {"a": {"bias": True, "kernel": False}}
+    )

@@ -1,0 +1,141 @@
+"""Choosing leaves by traversals, by trees of booleans and by functions on paths."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+from flax.core import FrozenDict
+
+from legacy_optim.traverse_util import ModelParamTraversal, leaf_indices
+from optax_bridge.metadata.axis_metadata import (
+    is_box,
+    key_names,
+    leaves_with_path,
+    nested_dict,
+    unboxed,
+    value_of,
+)
+
+# A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to
+# such a tree.
+Selector = Any
+
+
+# Traversals that a function on paths is all there is to: it is asked about any containers.
+_BY_PATH = (ModelParamTraversal.iterate, flax.traverse_util.ModelParamTraversal.iterate)
+
+
+class Places:
+    """The leaves of parameters, boxes being leaves; read once for any number of selectors.
+
+    Attributes:
+      params: the parameters.
+      paths: JAX's paths of the leaves.
+      names: the same without the containers' types.
+    """
+
+    def __init__(self, params: Any):
+        flat = leaves_with_path(params)
+        self.params = params
+        self.paths = [path for path, _ in flat]
+        self.names = [key_names(path) for path in self.paths]
+        self._asked = [
+            ("/" + "/".join(names), _array(leaf))
+            for names, (_, leaf) in zip(self.names, flat, strict=True)
+        ]
+
+    def where(self, predicate: Callable[[str, Any], Any]) -> list[bool]:
+        """Of which leaves it holds, by the '/'-joined path and the array."""
+        return [bool(predicate(path, value)) for path, value in self._asked]
+
+    def like(self, chosen: Sequence[bool]) -> Any:
+        """Booleans in the containers of the parameters, without boxes."""
+        return jax.tree.structure(self.params, is_leaf=is_box).unflatten(chosen)
+
+
+def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
+    """A mask for `optax.masked` and `multi_optimizer` from a traversal.
+
+    Args:
+      traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of
+        Flax's.
+
+    Returns:
+      A function from parameters to a tree of booleans in the same containers, with a boolean in
+      place of a box (`nn.Partitioned`, `nnx.Param`).
+    """
+    return _Mask(traversal)
+
+
+def path_mask(predicate: Callable[[str, Any], bool]) -> Callable[[Any], Any]:
+    """A mask for `optax.masked` and `multi_optimizer` from a function on paths.
+
+    Args:
+      predicate: gets the leaf's '/'-joined path, `'/encoder/kernel'`, and the leaf; of a box the
+        array in it.
+
+    Returns:
+      A function from parameters to a tree of booleans in the same containers, with a boolean in
+      place of a box (`nn.Partitioned`, `nnx.Param`).
+    """
+    return _Mask(ModelParamTraversal(predicate))
+
+
+class _Mask:
+    """A mask from a traversal; `selected` asks the traversal itself."""
+
+    def __init__(self, traversal: Any):
+        self.traversal = traversal
+
+    def __call__(self, params: Any) -> Any:
+        places = Places(params)
+        return places.like(selected(self.traversal, places))
+
+
+def selected(selector: Selector, places: Places) -> list[bool]:
+    """Which leaves of parameters a selector holds, in the order of `jax.tree.leaves`.
+
+    A tree of booleans fits by the names in its paths, whatever the containers, and one boolean may
+    stand for all that is below its place.
+
+    Raises:
+      ValueError: a tree of booleans that is not like the parameters.
+    """
+    if isinstance(selector, _Mask):
+        selector = selector.traversal
+    if getattr(type(selector), "iterate", None) in _BY_PATH:
+        return places.where(selector._filter_fn)
+    if hasattr(selector, "iterate"):
+        return _traversed(selector, places)
+    mask = selector(places.params) if callable(selector) else selector
+    given = {key_names(path): bool(value_of(leaf)) for path, leaf in leaves_with_path(mask)}
+    chosen, used, missing = [], set(), []
+    for names in places.names:
+        above = next((names[:n] for n in range(len(names), -1, -1) if names[:n] in given), None)
+        if above is None:
+            missing.append(names)
+            continue
+        used.add(above)
+        chosen.append(given[above])
+    differing = sorted("/".join(names) for names in {*missing, *(given.keys() - used)})
+    if differing:
+        raise ValueError(
+            f"a mask must have one boolean for each leaf of params; they differ at {differing[:5]}"
+        )
+    return chosen
+
+
+def _traversed(traversal: Any, places: Places) -> list[bool]:
+    plain = unboxed(places.params)
+    if isinstance(plain, Mapping) and not isinstance(plain, dict | FrozenDict):
+        plain = nested_dict(leaves_with_path(plain))  # an nnx.State: traversals go over dicts
+    names = [key_names(path) for path, _ in leaves_with_path(plain)]
+    matched = {names[index] for index in leaf_indices(traversal, plain)}
+    return [own in matched for own in places.names]
+
+
+def _array(leaf: Any) -> Any:
+    value = value_of(leaf)
+    return value if hasattr(value, "shape") else jnp.asarray(value)

@@ -1,0 +1,1 @@
+"""Training states: their steps, learning rates, shardings and ways in from files and NNX."""

@@ -1,0 +1,187 @@
+"""A training state with the fields that people add to theirs time and again."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from optax_bridge.training.train_state import TrainState, check_gradients, strong
+
+
+class FullTrainState(TrainState, kw_only=True):
+    """`TrainState` with mutable collections, keys, averages, accumulation and loss scaling.
+
+    What is not asked for stays None and costs nothing.
+
+        state = FullTrainState.create(
+            apply_fn=model.apply, params=params, tx=tx, batch_stats=batch_stats,
+            rngs={"dropout": key}, ema_decay=0.999, accumulate_every=4,
+        )
+
+    Attributes:
+      batch_stats: a mutable collection, replaced by `apply_gradients(batch_stats=...)`.
+      rngs: name -> key; `step_rngs()` gives those of this step.
+      ema_params: exponential moving average of the parameters, a tree like them, float32 for
+        bfloat16 and float16, in which it would stand still; `create(ema_params=...)` gives another.
+      ema_decay: its decay per step, None for no average; static.
+      accumulate_every: calls of `apply_gradients` that make a step with the mean of their
+        gradients; static.
+      accumulated: sum of the gradients since the last step, a tree like the parameters, float32
+        for bfloat16 and float16; the mean is in the gradients' dtype.
+      micro_step: calls since the last step, int32 scalar.
+      dynamic_scale: a `legacy_optim.DynamicScale` or Flax's.
+    """
+
+    batch_stats: Any = None
+    rngs: Any = None
+    ema_params: Any = None
+    ema_decay: float | None = struct.field(pytree_node=False, default=None)
+    accumulate_every: int = struct.field(pytree_node=False, default=1)
+    accumulated: Any = None
+    micro_step: Any = None
+    dynamic_scale: Any = None
+
+    @classmethod
+    def create(
+        cls,
+        apply_fn: Callable[..., Any] | None,
+        params: Any,
+        tx: optax.GradientTransformation,
+        *,
+        ema_decay: float | None = None,
+        accumulate_every: int = 1,
+        dynamic_scale: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Makes a state at step 0.
+
+        Args:
+          apply_fn: usually `model.apply`.
+          params: the parameters.
+          tx: the transformation.
+          ema_decay: decay per step of the average of the parameters, None for no average.
+          accumulate_every: calls that make a step.
+          dynamic_scale: see the class.
+          **kwargs: `batch_stats`, `rngs` and the subclass's own fields.
+
+        Returns:
+          The state; the average starts at the parameters.
+
+        Raises:
+          ValueError: `accumulate_every` is less than 1, or `ema_decay` not within [0, 1].
+        """
+        if accumulate_every < 1:
+            raise ValueError(f"accumulate_every: expected 1 or more, found {accumulate_every}")
+        params = jax.tree.map(strong, params)
+        if ema_decay is not None:
+            if not 0 <= ema_decay <= 1:
+                raise ValueError(f"ema_decay: expected a number in [0, 1], found {ema_decay}")
+            kwargs.setdefault("ema_params", jax.tree.map(_wide, params))
+        if accumulate_every > 1:
+            zeros = jax.tree.map(lambda param: jnp.zeros_like(_wide(param)), params)
+            kwargs.setdefault("accumulated", zeros)
+            kwargs.setdefault("micro_step", jnp.zeros([], jnp.int32))
+        if dynamic_scale is not None:  # Python numbers would be arrays, and recompile, after a step
+            dynamic_scale = jax.tree.map(_strong, dynamic_scale)
+        return super().create(
+            apply_fn=apply_fn,
+            params=params,
+            tx=tx,
+            ema_decay=ema_decay,
+            accumulate_every=accumulate_every,
+            dynamic_scale=dynamic_scale,
+            **kwargs,
+        )
+
+    def step_rngs(self) -> dict[str, Any]:
+        """The keys of this step, for `apply_fn(..., rngs=...)`: pure, none is spent."""
+        count = self.step
+        if self.micro_step is not None:
+            count = count * self.accumulate_every + self.micro_step
+        return {name: jax.random.fold_in(key, count) for name, key in (self.rngs or {}).items()}
+
+    def apply_gradients(self, *, grads: Any, finite: Any = None, **kwargs: Any) -> Self:
+        """Takes one step, or a part of one.
+
+        Args:
+          grads: gradients, a tree like `params`.
+          finite: whether they are finite, as `DynamicScale.value_and_grad` says. Where it is False
+            nothing moves, neither parameters nor state nor step nor collections; only the
+            `dynamic_scale` given here is taken.
+          **kwargs: as of `TrainState.apply_gradients`.
+
+        Returns:
+          The next state.
+        """
+        if self.accumulate_every == 1:
+            new = self._averaged(super().apply_gradients(grads=grads, **kwargs))
+        else:
+            new = self._accumulate(grads, kwargs)
+        if finite is None:
+            return new
+        kept = self.replace(dynamic_scale=kwargs.get("dynamic_scale", self.dynamic_scale))
+        return jax.tree.map(lambda n, k: jnp.where(finite, n, k) if _selects(n) else n, new, kept)
+
+    def _accumulate(self, grads: Any, kwargs: dict[str, Any]) -> Self:
+        """Adds gradients up, and takes the step with their mean at the last call."""
+        check_gradients(grads, self.params)
+        grads = self._like_params(grads)
+        total = jax.tree.map(jnp.add, self.accumulated, grads)
+        names = {field for field in self.__dataclass_fields__ if field in kwargs}
+        own = {name: kwargs[name] for name in names}
+        extra = {name: value for name, value in kwargs.items() if name not in names}
+
+        def wait(state: Self) -> Self:
+            return state.replace(accumulated=total, micro_step=state.micro_step + 1)
+
+        def go(state: Self) -> Self:
+            mean = jax.tree.map(
+                lambda s, g: (s / state.accumulate_every).astype(jnp.result_type(g)), total, grads
+            )
+            new = state._plain_step(grads=mean, **extra)
+            zeros = jax.tree.map(jnp.zeros_like, total)
+            new = new.replace(accumulated=zeros, micro_step=jnp.zeros_like(state.micro_step))
+            return state._averaged(new)
+
+        self._check(own, extra)
+        last = self.micro_step == self.accumulate_every - 1
+        return jax.lax.cond(last, go, wait, self).replace(**own)
+
+    def _plain_step(self, grads: Any, **extra: Any) -> Self:
+        return super().apply_gradients(grads=grads, **extra)
+
+    def _averaged(self, new: Self) -> Self:
+        if self.ema_decay is None:
+            return new
+        decay = self.ema_decay
+
+        def average(old: Any, param: Any) -> Any:
+            return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
+
+        return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
+
+    def _like_params(self, grads: Any) -> Any:
+        """Gradients with boxes where the parameters have them."""
+        from optax_bridge.metadata.axis_metadata import boxed_as
+
+        return boxed_as(self.params, grads)
+
+
+def _wide(param: jax.Array) -> jax.Array:
+    """A copy in which many small terms add up: bfloat16 keeps 8 bits, and loses them."""
+    dtype = jnp.result_type(param)
+    floating = jnp.issubdtype(dtype, jnp.floating)
+    return jnp.array(param, jnp.promote_types(dtype, jnp.float32) if floating else dtype)
+
+
+def _strong(value: Any) -> jax.Array:
+    """An array that is not weakly typed, as those that a step returns."""
+    return jnp.asarray(value, jnp.float32 if isinstance(value, float) else jnp.result_type(value))
+
+
+def _selects(leaf: Any) -> bool:
+    """Whether `jnp.where` can choose this leaf: numbers, and keys as well."""
+    return hasattr(leaf, "dtype")

@@ -1,0 +1,155 @@
+"""From Linen to NNX: a migrated optimizer on an `nnx.Module`, in the middle of its training."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.kept_axes import owners_of
+from optax_bridge.training.train_state import TrainState
+
+M = TypeVar("M", bound=nnx.Module)
+
+
+class Optimizer(nnx.Optimizer[M]):
+    """`nnx.Optimizer` by the exact step, bit for bit `TrainState.apply_gradients`.
+
+    `nnx.Optimizer` itself runs every transformation of `optax_bridge` as well; where a legacy
+    optimizer touches a parameter twice (decoupled weight decay), it rounds once more per step.
+    """
+
+    def update(self, model: M, grads: Any, /, **kwargs: Any) -> None:  # type: ignore[override]
+        """Takes one step.
+
+        Args:
+          model: its parameters are replaced.
+          grads: what `nnx.grad` returns for it.
+          **kwargs: arguments of the transformation, `learning_rate=`, say.
+        """
+        new_params, new_state = take_step(
+            self.tx,
+            _arrays(_gradients(grads, self.wrt)),
+            _arrays(self.opt_state),
+            _arrays(nnx.state(model, self.wrt)),
+            **_arrays(kwargs),
+        )
+        nnx.update(model, new_params)
+        _set(self.opt_state, new_state)
+        _set(self.step, _arrays(self.step) + 1)
+
+
+def hand_off(
+    state: TrainState,
+    model: M,
+    *,
+    rename: Callable[[str], str] = lambda path: path,
+    wrt: Any = nnx.Param,
+    optimizer: type[nnx.Optimizer[Any]] = Optimizer,
+) -> nnx.Optimizer[M]:
+    """Takes a Linen training over: parameters into the module, moments and step into an optimizer.
+
+    Args:
+      state: the training state.
+      model: the module; its parameters are replaced by the state's.
+      rename: '/'-joined path of a Linen parameter, `Dense_0/kernel`, to that of the module's,
+        `linear1/kernel`.
+      wrt: which variables are optimized.
+      optimizer: `Optimizer`, or `nnx.Optimizer`.
+
+    Returns:
+      The optimizer, whose next `update` is the step that the state would have taken.
+
+    Raises:
+      ValueError: the module has other parameters, or another shape of one.
+    """
+    target = nnx.state(model, wrt)
+    flat = leaves_with_path(target)
+    moved = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(state.params)}
+    places = {key_names(path): index for index, (path, _) in enumerate(flat)}
+    if moved.keys() != places.keys():
+        differing = sorted("/".join(path) for path in moved.keys() ^ places.keys())
+        raise ValueError(
+            f"the module's parameters are not those of the state: they differ at {differing[:5]}. "
+            "Give rename=, a function from the state's paths to the module's."
+        )
+    for path, leaf in flat:
+        found, expected = jnp.shape(moved[key_names(path)]), jnp.shape(jax.tree.leaves(leaf)[0])
+        if found != expected:
+            raise ValueError(
+                f"{'/'.join(key_names(path))}: the module has shape {expected}, the state {found}"
+            )
+    values = [moved[key_names(path)] for path, _ in flat]
+    treedef = jax.tree.structure(unboxed(target))
+    nnx.update(model, treedef.unflatten(values))
+    made = optimizer(model, state.tx, wrt=wrt)
+    _set(made.opt_state, _moved_state(made.opt_state, state, list(moved), places))
+    _set(made.step, jnp.asarray(state.step, jnp.uint32))
+    return made
+
+
+def _arrays(tree: Any) -> Any:
+    """The tree with what is in each variable, in every Flax: `nnx.as_pure` came with 0.12.7."""
+    return jax.tree.map(_raw, tree, is_leaf=is_variable)
+
+
+def _raw(leaf: Any) -> Any:
+    if not is_variable(leaf):
+        return leaf
+    if hasattr(leaf, "get_raw_value"):
+        return leaf.get_raw_value()
+    # Before flax 0.11: an optimizer has variables, a state of it or of a module VariableStates.
+    return leaf.raw_value if isinstance(leaf, nnx.Variable) else leaf.value
+
+
+def _set(variables: Any, values: Any) -> None:
+    """Puts values into the variables of a tree."""
+    flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
+    for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):
+        if hasattr(variable, "set_raw_value"):
+            variable.set_raw_value(value)
+        else:  # before flax 0.11
+            variable.raw_value = value
+
+
+def _gradients(grads: Any, wrt: Any) -> Any:
+    """Those that are asked for; before flax 0.11, `nnx.state` takes modules only."""
+    return nnx.filter_state(grads, wrt) if isinstance(grads, nnx.State) else nnx.state(grads, wrt)
+
+
+def _moved_state(
+    template: Any, state: TrainState, moved: list[tuple[str, ...]], places: dict[Any, int]
+) -> Any:
+    """The optimizer's state in the structure that it has over the module's parameters."""
+    old_places = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
+    values = {}
+    for key, leaf in _keyed(state.opt_state, old_places):
+        before, owner, after = key
+        values[before, None if owner is None else places[moved[owner]], after] = leaf
+    template = _arrays(template)
+    keys = [key for key, _ in _keyed(template, places)]
+    missing = [key for key in keys if key not in values]
+    if missing or len(values) != len(keys):
+        raise ValueError(f"opt_state: no equal in the state for {missing[:3]}")
+    return jax.tree.structure(template).unflatten([values[key] for key in keys])
+
+
+def _keyed(opt_state: Any, places: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:
+    """The leaves of a state by what stands before and after their parameter's path."""
+    flat = _flat(opt_state)
+    keyed = []
+    for (path, leaf), span in zip(flat, owners_of([p for p, _ in flat], places), strict=True):
+        names = key_names(path)
+        key: Any = (names, None, ())
+        if span is not None:
+            start, end = span
+            key = (names[:start], places[names[start:end]], names[end:])
+        keyed.append((key, leaf))
+    return keyed
+
+
+def _flat(tree: Any) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_leaves_with_path(unboxed(tree))

@@ -1,0 +1,133 @@
+"""A migrated optimizer drives NNX: the same trajectory, and a hand-off in mid-training."""
+
+import inspect
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import legacy_optim
+import optax_bridge
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence.entry import Entry
+from optax_bridge.training import nnx as nnx_optimizer
+
+INPUTS = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4)), jnp.float32)
+# Before flax 0.11 Flax's own optimizer has a model, and its `update` takes none.
+TAKES_MODEL = "model" in inspect.signature(nnx.Optimizer.update).parameters
+RENAMED = {"Dense_1": "hidden", "Dense_0": "out"}  # Linen names in the order of construction
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(2)(nn.tanh(nn.Dense(8)(x)))
+
+
+class Nnx(nnx.Module):
+    def __init__(self):
+        self.hidden = nnx.Linear(4, 8, rngs=nnx.Rngs(1))
+        self.out = nnx.Linear(8, 2, rngs=nnx.Rngs(2))
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(jnp.tanh(self.hidden(x)))
+
+
+def rename(path: str) -> str:
+    module, name = path.split("/")
+    return f"{RENAMED[module]}/{name}"
+
+
+def loss(apply: Any) -> Any:
+    return jnp.mean((apply(INPUTS) - 1.0) ** 2)
+
+
+def linen_state(tx: Any) -> Any:
+    model = Linen()
+    params = model.init(jax.random.key(0), INPUTS)["params"]
+    return optax_bridge.TrainState.create(apply_fn=model.apply, params=params, tx=tx)
+
+
+@jax.jit
+def linen_step(state: Any) -> Any:
+    grads = jax.grad(lambda p: loss(lambda x: state.apply_fn({"params": p}, x)))(state.params)
+    return state.apply_gradients(grads=grads)
+
+
+@nnx.jit
+def nnx_step(model: Any, optimizer: Any) -> None:
+    grads = nnx.grad(loss)(model)
+    if isinstance(optimizer, nnx_optimizer.Optimizer) or TAKES_MODEL:
+        optimizer.update(model, grads)
+    else:
+        optimizer.update(grads)
+
+
+def in_order(params: Any, model: Any) -> list[tuple[Any, Any]]:
+    theirs = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return [
+        (params[old][leaf], theirs[new][leaf])
+        for old, new in RENAMED.items()
+        for leaf in ("kernel", "bias")
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in ENTRIES.values() if e.name != "multi_optimizer"], ids=lambda e: e.name
+)
+def test_the_same_trajectory_after_a_hand_off_in_mid_training(entry: Entry):
+    definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
+    state = linen_state(optax_bridge.from_legacy(definition))
+    for _ in range(2):
+        state = linen_step(state)
+    model = Nnx()
+    optimizer = nnx_optimizer.hand_off(state, model, rename=rename)
+    for _ in range(3):
+        state = linen_step(state)
+        nnx_step(model, optimizer)
+    assert int(optimizer.step[...]) == int(state.step) == 5
+    for ours, theirs in in_order(state.params, model):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [optax_bridge.adam(0.1), optax_bridge.from_legacy(legacy_optim.Adafactor(0.1)), optax.sm3(0.1)],
+    ids=["exact", "migrated", "stock"],
+)
+def test_the_stock_nnx_optimizer_is_driven_as_well(tx: Any):
+    state, model = linen_state(tx), Nnx()
+    optimizer = nnx_optimizer.hand_off(state, model, rename=rename, optimizer=nnx.Optimizer)
+    for _ in range(3):
+        state = linen_step(state)
+        nnx_step(model, optimizer)
+    for ours, theirs in in_order(state.params, model):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_groups_by_path_traversal_and_static_dict():
+    for selector in (
+        optax_bridge.path_mask(lambda path, _: path == "/hidden/kernel"),
+        legacy_optim.ModelParamTraversal(lambda path, _: path == "/hidden/kernel"),
+        {"hidden": {"kernel": True, "bias": False}, "out": False},
+    ):
+        model = Nnx()
+        before = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        tx = optax_bridge.multi_optimizer((selector, optax_bridge.adam(0.1)))
+        nnx_step(model, nnx_optimizer.Optimizer(model, tx, wrt=nnx.Param))
+        after = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), before, after)
+        assert moved == {
+            "hidden": {"kernel": True, "bias": False},
+            "out": {"kernel": False, "bias": False},
+        }
+
+
+def test_another_module_names_what_differs():
+    with pytest.raises(ValueError, match=r"Dense_0/bias.*rename="):
+        nnx_optimizer.hand_off(linen_state(optax_bridge.sgd(0.1)), Nnx())

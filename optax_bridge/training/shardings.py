@@ -1,0 +1,259 @@
+"""Where the arrays of a training state lie on a mesh, derived from the parameters."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from flax.core import meta
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.metadata.axis_metadata import (
+    Axes,
+    boxed_like,
+    has_boxes,
+    is_box,
+    key_names,
+    keystr,
+    leaves_with_path,
+    names_of,
+    unboxed,
+    value_of,
+)
+from optax_bridge.metadata.kept_axes import abstract_mesh_in_scope
+
+# Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
+# `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for
+# parameters without boxes, with paths like '/dense/kernel'.
+Rules = Sequence[tuple[str, Any]] | Callable[[str, Any], PartitionSpec]
+
+
+def param_shardings(params: Any, mesh: Mesh, rules: Rules | None = None) -> Any:
+    """Where each parameter lies.
+
+    Args:
+      params: parameters or their shapes. The names in their boxes are turned into axes of the mesh
+        by the rules; an array without a box lies where its own sharding says, else everywhere.
+      mesh: the mesh.
+      rules: see `Rules`; none: names are axes of the mesh.
+
+    Returns:
+      A tree like `params`, boxes included, with a `NamedSharding` for each array: for `jax.jit`,
+      `jax.device_put` and Orbax.
+
+    Raises:
+      ValueError: a name is no axis of the mesh and no rule has it, or an axis of an array cannot be
+        divided over its axis of the mesh.
+    """
+
+    def sharding(path: Any, leaf: Any) -> Any:
+        names = _names(path, leaf, mesh, rules)
+        return boxed_like(leaf, _sharding(names, leaf, "params" + keystr(path), mesh, rules))
+
+    return jax.tree_util.tree_map_with_path(sharding, params, is_leaf=is_box)
+
+
+def opt_state_shardings(
+    tx: optax.GradientTransformation, params: Any, mesh: Mesh, rules: Rules | None = None
+) -> Any:
+    """Where the state of a transformation lies, any transformation's.
+
+    Args:
+      tx: the transformation.
+      params: as of `param_shardings`.
+      mesh: the mesh.
+      rules: see `Rules`.
+
+    Returns:
+      A tree like `tx.init(params)` with a `NamedSharding` for each array. An array that keeps some
+      of its parameter's axes is sharded like them; what belongs to no parameter is everywhere.
+    """
+
+    def labelled(path: Any, leaf: Any) -> Any:
+        """A parameter without a box in one whose names are the axes of the mesh themselves."""
+        if is_box(leaf):
+            return leaf
+        return _Located(leaf, _names(path, leaf, mesh, rules))
+
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
+    with_path = zip(leaves_with_path(params), leaves, strict=True)
+    boxed = treedef.unflatten([labelled(path, leaf) for (path, _), leaf in with_path])
+    state = jax.eval_shape(boxes_handled(tx).init, _shapes(boxed))
+    plain = jax.eval_shape(boxes_handled(tx).init, _shapes(params))
+
+    def sharding(path: Any, leaf: Any) -> Any:
+        names = leaf.spec if isinstance(leaf, _Located) else names_of(leaf)
+        names = names or (None,) * jnp.ndim(value_of(leaf))
+        return _sharding(names, leaf, "opt_state" + keystr(path), mesh, rules)
+
+    found = [sharding(path, leaf) for path, leaf in leaves_with_path(state)]
+    targets, treedef = jax.tree.flatten(plain, is_leaf=is_box)
+    pairs = zip(targets, found, strict=True)
+    return treedef.unflatten([boxed_like(target, where) for target, where in pairs])
+
+
+def state_shardings(state: Any, mesh: Mesh, rules: Rules | None = None) -> Any:
+    """Where every array of a `TrainState` lies, for `jax.jit`, `jax.device_put` and Orbax.
+
+    Args:
+      state: a `TrainState`, or what `jax.eval_shape` says of one.
+      mesh: the mesh.
+      rules: see `Rules`.
+
+    Returns:
+      The same `TrainState` with a `NamedSharding` for each array. A field like the parameters (an
+      average of them, accumulated gradients) lies where they do; in other fields, boxed arrays
+      lie where their names say and the rest everywhere.
+
+    Raises:
+      ValueError: see `param_shardings`.
+    """
+    params = param_shardings(state.params, mesh, rules)
+    shardings = {
+        "params": params,
+        "opt_state": opt_state_shardings(state.tx, state.params, mesh, rules),
+    }
+    like_params = _form(state.params)
+    for name, value in _array_fields(state).items():
+        if name in shardings:
+            continue
+        if value is not None and _form(value) == like_params:
+            shardings[name] = _refilled(value, params)
+        else:
+            shardings[name] = param_shardings(value, mesh, rules if has_boxes(value) else None)
+    return state.replace(**shardings)
+
+
+class _Located(struct.PyTreeNode, meta.AxisMetadata[Any]):
+    """A box around a parameter that has none: entries of a specification instead of names."""
+
+    value: Any
+    spec: tuple[Any, ...] = struct.field(pytree_node=False)
+
+    def unbox(self) -> Any:
+        return self.value
+
+    def replace_boxed(self, val: Any) -> Any:
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> Any:
+        del params
+        return self.replace(spec=(*self.spec[:index], None, *self.spec[index:]))
+
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> Any:
+        del params
+        return self.replace(spec=(*self.spec[:index], *self.spec[index + 1 :]))
+
+    def keep_axes(self, axes: Axes) -> Any:
+        return self.replace(spec=tuple(None if a is None else self.spec[a] for a in axes))
+
+
+def create_sharded(
+    cls: Any, mesh: Mesh, rules: Rules | None, init: Callable[[], Any], **kwargs: Any
+) -> Any:
+    """The work of `TrainState.create_sharded`."""
+
+    def make() -> Any:
+        made = init()
+        collections = dict(kwargs)
+        if isinstance(made, Mapping) and "params" in made and not _is_overwritten(made):
+            collections.update(made)
+        else:
+            collections["params"] = made
+        return cls.create(**collections)
+
+    # Flax constrains a box's array to its names when it sees a mesh in scope, which fails for
+    # logical names and under explicit meshes: here the shardings are given to jit instead.
+    with _no_mesh():
+        shardings = state_shardings(jax.eval_shape(make), mesh, rules)
+        return jax.jit(make, out_shardings=shardings)()
+
+
+def _no_mesh() -> Any:
+    """A scope in which no mesh is set."""
+    return abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
+
+
+def _names(path: Any, leaf: Any, mesh: Mesh, rules: Rules | None) -> tuple[Any, ...]:
+    """The names of an array's axes, its specification's entries if it is in no box."""
+    value = value_of(leaf)
+    rank = jnp.ndim(value)
+    names = names_of(leaf, "params" + keystr(path)) if is_box(leaf) else None
+    if names is None and callable(rules):
+        names = tuple(rules("/" + "/".join(key_names(path)), value))
+    if names is None:
+        own = getattr(value, "sharding", None)
+        on_this = isinstance(own, NamedSharding) and own.mesh.axis_names == mesh.axis_names
+        names = tuple(own.spec) if on_this else ()  # type: ignore[union-attr]
+    return (*names, *[None] * (rank - len(names)))
+
+
+def _sharding(
+    names: Sequence[Any], leaf: Any, where: str, mesh: Mesh, rules: Rules | None
+) -> NamedSharding:
+    """Names to a sharding on the mesh, checked against the array's shape."""
+    shape = jnp.shape(value_of(leaf))
+    pairs = [] if rules is None or callable(rules) else list(rules)
+    logical = {name for name, _ in pairs}
+    taken: set[Any] = set()
+    spec = []
+    for name, size in zip(names, shape, strict=True):
+        options = [to for name_, to in pairs if name_ == name] if name in logical else [name]
+        entry = next((to for to in options if not taken & set(_axes(to))), None)
+        for axis in _axes(entry):
+            if axis not in mesh.axis_names:
+                if pairs and name not in logical:
+                    entry = None  # a logical name that no rule has is not sharded, as in Flax
+                    break
+                raise ValueError(
+                    f"{where}, shape {shape}, axes {tuple(names)}: {axis!r} is no axis of the mesh "
+                    f"{dict(mesh.shape)}. Give a rule for it, e.g. rules=[({name!r}, None)]."
+                )
+        ways = 1
+        for axis in _axes(entry):
+            ways *= mesh.shape[axis]
+        if size % ways:
+            raise ValueError(
+                f"{where}, shape {shape}, axes {tuple(names)}: axis {name!r} of size {size} cannot "
+                f"be divided over {entry!r}, which has {ways} devices. Map it to None, or pad it."
+            )
+        taken.update(_axes(entry))
+        spec.append(entry)
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def _axes(entry: Any) -> tuple[Any, ...]:
+    """The axes of the mesh in one entry of a specification."""
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
+def _form(tree: Any) -> Any:
+    """Paths and shapes, for telling which fields are like the parameters."""
+    return [(key_names(path), jnp.shape(value_of(leaf))) for path, leaf in leaves_with_path(tree)]
+
+
+def _refilled(tree: Any, shardings: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
+    found = jax.tree.leaves(unboxed(shardings))
+    pairs = zip(leaves, found, strict=True)
+    return treedef.unflatten([boxed_like(leaf, where) for leaf, where in pairs])
+
+
+def _array_fields(state: Any) -> dict[str, Any]:
+    fields = type(state).__dataclass_fields__.values()
+    return {f.name: getattr(state, f.name) for f in fields if f.metadata.get("pytree_node", True)}
+
+
+def _is_overwritten(tree: Any) -> bool:
+    from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
+
+    return OVERWRITE_WITH_GRADIENT in tree

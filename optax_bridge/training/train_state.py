@@ -1,0 +1,395 @@
+"""The training state: parameters, optimizer state and step in one pytree (FLIP 1009)."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
+from flax.training import train_state
+from jax.core import Tracer
+
+import legacy_optim
+from optax_bridge.exact.arguments import accepted_arguments
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.exact.transformation import check_transformation
+from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.legacy import to_legacy, to_optax
+from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.training.restoring import fit_on_restore
+
+_SET_BY_THE_STEP = ("step", "params", "opt_state")
+
+
+class TrainState(train_state.TrainState):
+    """Flax's TrainState, with exact steps, per-call arguments and a way in from `flax.optim`.
+
+    Subclass it for further fields, as Flax's:
+
+        class BatchNormState(optax_bridge.TrainState):
+            batch_stats: Any
+
+    Attributes:
+      step: steps taken, int32 scalar.
+      apply_fn: usually `model.apply`; static.
+      params: the parameters, any pytree of arrays.
+      tx: the transformation; static.
+      opt_state: its state.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any):
+        """Flax's, and checkpoints with and without boxes restore into the class."""
+        super().__init_subclass__(**kwargs)
+        fit_on_restore(cls)
+
+    def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
+        """Takes one step.
+
+        Args:
+          grads: gradients, a tree like `params`.
+          **kwargs: a field of this state is replaced by the value; anything else is handed to the
+            transformation (`learning_rate=`, `value=`, `grad=`, `value_fn=`).
+
+        Returns:
+          The next state, `step` advanced by one.
+
+        Raises:
+          TypeError: an argument that is neither a field nor taken by the transformation, or a field
+            that the step itself sets.
+          ValueError: `grads` is not a tree like `params`.
+        """
+        fields = {field.name for field in dataclasses.fields(self)}
+        extra = {name: value for name, value in kwargs.items() if name not in fields}
+        replaced = {name: value for name, value in kwargs.items() if name in fields}
+        self._check(replaced, extra)
+        check_gradients(grads, self.params)
+        boxed = _optimized(self.params)
+        tx = boxes_handled(self.tx) if has_boxes((boxed, grads)) else self.tx
+        params, opt_state = take_step(tx, _optimized(grads), self.opt_state, boxed, **extra)
+        if _has_overwritten(grads):
+            params = {"params": params, OVERWRITE_WITH_GRADIENT: grads[OVERWRITE_WITH_GRADIENT]}
+        return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **replaced)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the next step, whichever way it was set.
+
+        A number or an array; a tuple with one for each group of a `multi_optimizer`.
+
+        Raises:
+          ValueError: it is given per call, or there is none.
+        """
+        from optax_bridge.training.learning_rate import learning_rate
+
+        return learning_rate(self.tx, self.opt_state, self.step)
+
+    def update(self, *, grads: Any, **kwargs: Any) -> Self:
+        """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
+        return self.apply_gradients(grads=grads, **kwargs)
+
+    @classmethod
+    def create(
+        cls,
+        apply_fn: Callable[..., Any] | None,
+        params: Any,
+        tx: optax.GradientTransformation,
+        **kwargs: Any,
+    ) -> Self:
+        """Makes a state at step 0.
+
+        Args:
+          apply_fn: usually `model.apply`.
+          params: the parameters, any pytree of arrays.
+          tx: the transformation.
+          **kwargs: the subclass's own fields; of `TrainState` itself those of `FullTrainState`
+            (`batch_stats`, `rngs`, `ema_decay`, ...), which is then what is made.
+
+        Returns:
+          The state, with `tx.init(params)` as optimizer state.
+
+        Raises:
+          TypeError: a field that there is not, or `tx` is no transformation.
+        """
+        check_transformation(tx)
+        unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            from optax_bridge.training.full_train_state import FullTrainState
+
+            if cls is TrainState:
+                full: Any = FullTrainState
+                return full.create(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+            ready = FullTrainState.__annotations__
+            raise TypeError(
+                f"{cls.__name__}.create got {', '.join(sorted(unknown))}, for which it has no "
+                f"field. FullTrainState has {', '.join(ready)}; subclass it, or TrainState, for "
+                "fields of your own."
+            )
+        if "opt_state" not in kwargs:
+            boxed = _optimized(params)
+            kwargs["opt_state"] = (boxes_handled(tx) if has_boxes(boxed) else tx).init(boxed)
+        kwargs.setdefault("step", jnp.zeros([], jnp.int32))
+        params, kwargs["opt_state"] = jax.tree.map(strong, (params, kwargs["opt_state"]))
+        kwargs["opt_state"] = _copied_where_shared(kwargs["opt_state"], params)
+        fields: dict[str, Any] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+        return cls(**fields)
+
+    @classmethod
+    def create_sharded(
+        cls,
+        *,
+        mesh: jax.sharding.Mesh,
+        rules: Any = None,
+        init: Callable[[], Any],
+        apply_fn: Callable[..., Any] | None,
+        tx: optax.GradientTransformation,
+        **kwargs: Any,
+    ) -> Self:
+        """Makes a state at step 0 directly on a mesh: no array is ever whole on one device.
+
+            state = TrainState.create_sharded(
+                mesh=mesh,
+                rules=[("embed", "data"), ("mlp", "model")],
+                init=lambda: model.init(key, inputs),
+                apply_fn=model.apply,
+                tx=tx,
+            )
+
+        Args:
+          mesh: the mesh, with automatic or explicit axes.
+          rules: pairs of a logical name and axes of the mesh, or a function
+            `rule(path, array) -> PartitionSpec` for parameters without boxes; none: the names in
+            the boxes are axes of the mesh.
+          init: returns the parameters, or the collections of `model.init`, of which "params" are
+            the parameters and each other one a field of the state. It is traced.
+          apply_fn: usually `model.apply`.
+          tx: the transformation.
+          **kwargs: the subclass's own fields.
+
+        Returns:
+          The state. Statistics are sharded like the axes of the parameter that they keep.
+
+        Raises:
+          ValueError: a name has no place on the mesh, or an axis cannot be divided over it.
+        """
+        from optax_bridge.training.shardings import create_sharded
+
+        return create_sharded(cls, mesh, rules, init, apply_fn=apply_fn, tx=tx, **kwargs)
+
+    @classmethod
+    def from_legacy(
+        cls,
+        optimizer: legacy_optim.Optimizer,
+        *,
+        apply_fn: Callable[..., Any] | None = None,
+        exact: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Takes a legacy optimizer over, in the middle of its training.
+
+        Args:
+          optimizer: parameters, state and step are taken from it.
+          apply_fn: usually `model.apply`.
+          exact: see `optax_bridge.from_legacy`.
+          **kwargs: the subclass's own fields.
+
+        Returns:
+          A state whose next step is the one that the optimizer would have taken.
+
+        Raises:
+          ValueError: the optimizer is replicated, or its state is not one that its definition
+            makes.
+          UnsupportedSetting: there is no such transformation for the optimizer's settings.
+        """
+        tx, opt_state = to_optax(optimizer, exact=exact)
+        return cls.create(
+            apply_fn=apply_fn,
+            params=optimizer.target,
+            tx=tx,
+            opt_state=opt_state,
+            step=jnp.asarray(optimizer.state.step, jnp.int32),
+            **kwargs,
+        )
+
+    def to_legacy(self, definition: legacy_optim.OptimizerDef) -> legacy_optim.Optimizer:
+        """The legacy optimizer that goes on from here.
+
+        Args:
+          definition: the definition that this state's transformation corresponds to.
+
+        Returns:
+          An `Optimizer` with these parameters, this state and this step.
+
+        Raises:
+          ValueError: the optimizer state is not that of the definition's transformation.
+        """
+        return to_legacy(definition, self.params, self.opt_state, self.step)
+
+    @classmethod
+    def from_legacy_checkpoint(
+        cls,
+        path: Path | str,
+        *,
+        optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation | None = None,
+        apply_fn: Callable[..., Any] | None = None,
+        exact: bool = True,
+        part: str | None = None,
+        sharding: Any = None,
+        allow_nan: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Takes over what `flax.optim` saved: parameters, moments and step.
+
+        Args:
+          path: a file or folder of any known format; see `optax-bridge inspect`.
+          optimizer_def: the definition that the checkpoint was written with. If None, the kind is
+            read from the state's fields where they fit one only; no file has hyper-parameters, so
+            the learning rate must then be given per call and all others are the legacy defaults.
+            For T5X's Adafactor by axis, `optax_bridge.adafactor(path_rules=...)`.
+          apply_fn: usually `model.apply`.
+          exact: see `optax_bridge.from_legacy`.
+          part: which optimizer, where the checkpoint has several: its '/'-joined path.
+          sharding: a `jax.sharding.Sharding` for every leaf, a function `sharding(path, leaf)`
+            to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
+            another.
+          allow_nan: let NaN in the optimizer's state through.
+          **kwargs: the subclass's own fields; those that the checkpoint has come from there.
+
+        Returns:
+          A state whose next step is the one that the saved optimizer would have taken.
+
+        Raises:
+          CheckpointError: it cannot be read, or is not of this optimizer.
+        """
+        from optax_bridge.checkpoints import api
+
+        return api.from_legacy_checkpoint(
+            cls,
+            path,
+            optimizer_def,
+            apply_fn,
+            exact=exact,
+            part=part,
+            sharding=sharding,
+            allow_nan=allow_nan,
+            fields=kwargs,
+        )
+
+    def to_legacy_checkpoint(
+        self,
+        path: Path | str,
+        *,
+        optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation,
+        part: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """Saves what `flax.optim` would have saved, as Flax msgpack.
+
+        Args:
+          path: the file to write; it appears whole or not at all.
+          optimizer_def: the definition that this state's transformation corresponds to; or that
+            transformation, for Adafactor by axis.
+          part: where the optimizer is to stand, "optimizer" say, with the step and this state's
+            other fields beside it; None: the optimizer is the whole, and they stay out.
+          force: replace an existing file.
+
+        Raises:
+          CheckpointError: the file exists, or the state is not of this optimizer.
+        """
+        from optax_bridge.checkpoints import api
+
+        api.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
+
+    def _check(self, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
+        taken = [name for name in replaced if name in _SET_BY_THE_STEP]
+        if taken:
+            raise TypeError(
+                f"apply_gradients sets {', '.join(taken)} itself; to change it as well, use "
+                "state.replace(...) before or after the step"
+            )
+        if not extra:
+            return
+        accepted = accepted_arguments(self.tx)
+        unknown = [] if accepted is None else sorted(set(extra) - accepted)
+        if unknown:
+            own = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
+            raise TypeError(
+                f"apply_gradients got {', '.join(unknown)}, which is neither a field of "
+                f"{type(self).__name__} ({', '.join(own)}) nor an argument that the transformation "
+                f"takes per call ({', '.join(sorted(accepted or ())) or 'none'})"
+            )
+
+
+fit_on_restore(TrainState)
+
+
+def _has_overwritten(tree: Any) -> bool:
+    """Whether a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
+    return isinstance(tree, Mapping) and OVERWRITE_WITH_GRADIENT in tree
+
+
+def _optimized(tree: Any) -> Any:
+    """The part of parameters or gradients that the transformation sees."""
+    return tree["params"] if _has_overwritten(tree) else tree
+
+
+def strong(leaf: Any) -> Any:
+    """A number, or an array made of one, in the type that a step returns it in.
+
+    JAX calls the type of `jnp.asarray(1.0)` weak, and compiles a second time for that of the sum of
+    two arrays, which is not.
+    """
+    if isinstance(leaf, bool | int | float | complex):
+        return jnp.asarray(leaf, jnp.result_type(leaf))
+    is_weak = isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False)
+    return jnp.asarray(leaf, leaf.dtype) if is_weak else leaf
+
+
+def _copied_where_shared(opt_state: Any, params: Any) -> Any:
+    """The state without arrays that it shares with the parameters: both may be donated."""
+    seen = {id(leaf) for leaf in jax.tree.leaves(params)}
+
+    def own(leaf: Any) -> Any:
+        if id(leaf) in seen and isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
+            return jnp.copy(leaf)
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, opt_state)
+
+
+def check_gradients(grads: Any, params: Any) -> None:
+    """Raises ValueError, naming the leaf, where gradients are not those of the parameters."""
+    if jax.tree.structure(grads) != jax.tree.structure(params):
+        # Either may have boxes that the other has not.
+        grads, params = unboxed(grads), unboxed(params)
+    if jax.tree.structure(grads) == jax.tree.structure(params):
+        pairs = zip(
+            jax.tree_util.tree_leaves_with_path(grads), jax.tree.leaves(params), strict=True
+        )
+        for (path, grad), param in pairs:
+            if not _fits(jnp.shape(grad), jnp.shape(param)):
+                raise ValueError(
+                    f"grads{jax.tree_util.keystr(path)}: expected shape {jnp.shape(param)}, that "
+                    f"of the parameter, found {jnp.shape(grad)}. Differentiate with respect to "
+                    "state.params."
+                )
+        return
+    paths = [
+        {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (grads, params)
+    ]
+    differing = sorted(paths[0] ^ paths[1])
+    where = f"they differ at {', '.join(differing[:5])}" if differing else "the containers differ"
+    raise ValueError(
+        f"grads is not a tree like params: {where}. Expected {jax.tree.structure(params)}, found "
+        f"{jax.tree.structure(grads)}. Differentiate with respect to state.params."
+    )
+
+
+def _fits(grad: tuple[int, ...], param: tuple[int, ...]) -> bool:
+    """Whether a gradient has the parameter's shape, or is broadcast to it, as it always was."""
+    same = zip(reversed(grad), reversed(param), strict=False)
+    return len(grad) <= len(param) and all(g in (1, p) for g, p in same)

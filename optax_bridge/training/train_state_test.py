@@ -1,0 +1,448 @@
+"""TrainState: exact trajectories in every drive, arguments per call, and the way in and back."""
+
+import warnings
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization, traverse_util
+from flax.core import FrozenDict
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
+from flax.training import train_state as flax_train_state
+
+import legacy_optim
+import optax_bridge
+from equivalence_tests import problems, sides
+from equivalence_tests.comparison import compare
+from legacy_optim.sgd import _GradientDescentHyperParams
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence.entry import Case, Entry
+
+CASES = [
+    pytest.param(entry, case, id=f"{entry.name}-{index}")
+    for entry in ENTRIES.values()
+    for index, case in enumerate(entry.cases)
+]
+FIRST_CASES = [pytest.param(e, e.cases[0], id=e.name) for e in ENTRIES.values()]
+PARAMS = {
+    "dense": {"kernel": jnp.arange(6.0).reshape(3, 2) / 5 + 0.1, "bias": jnp.zeros(2)},
+    "half": jnp.linspace(-1, 1, 4, dtype=jnp.bfloat16),
+}
+
+
+def gradients(params: Any, steps: int = 4) -> Any:
+    return problems.gradients(params, steps, "hostile", seed=3)
+
+
+def hostile_problem(steps: int) -> tuple[Any, Any]:
+    params, grads = problems.problem(steps, compact=True)
+    return params["hostile"], grads["hostile"]
+
+
+def assert_same(left: Any, right: Any) -> None:
+    """Every bit of every leaf."""
+    found = compare(*(jax.tree.map(lambda x: np.asarray(x)[None], side) for side in (left, right)))
+    assert found.identical, found.first
+
+
+def at(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x[index]), tree)
+
+
+@pytest.mark.parametrize(("entry", "case"), FIRST_CASES)
+@pytest.mark.parametrize("drive", ["eager", "jit"])  # the suite itself runs under scan
+def test_the_exact_recipe_is_bit_for_bit_in_every_drive(entry: Entry, case: Case, drive: str):
+    params, grads = hostile_problem(4 if drive == "eager" else 9)
+    definition = entry.definition(case, case.learning_rate)
+    left = sides.trajectory(sides.legacy(definition), params, grads, drive=drive)
+    right = sides.trajectory(sides.exact(definition), params, grads, drive=drive)
+    found = compare(left, right)
+    assert found.identical, found.first
+
+
+@pytest.mark.parametrize(("entry", "case"), CASES)
+def test_the_plain_protocol_is_within_one_ulp_a_step(entry: Entry, case: Case):
+    """Lockstep: each step starts from the legacy state, so that nothing accumulates."""
+    steps = 9
+    params, grads = hostile_problem(
+        steps
+    )  # finite: no update leads back from an infinite parameter
+    definition = entry.definition(case, case.learning_rate)
+    tx = optax_bridge.from_legacy(definition)
+
+    @jax.jit
+    def both(optimizer: Any, grads: Any) -> Any:
+        state = optax_bridge.TrainState.from_legacy(optimizer)
+        updates, _ = tx.update(grads, state.opt_state, state.params)
+        return optimizer.apply_gradient(grads), optax.apply_updates(state.params, updates)
+
+    optimizer = definition.create(jax.tree.map(jnp.asarray, params))
+    seen = []
+    for index in range(steps):
+        optimizer, plain = both(optimizer, at(grads, index))
+        seen.append((optimizer.target, plain))
+    left, right = (jax.tree.map(lambda *x: np.stack(x), *side) for side in zip(*seen, strict=True))
+    assert compare(left, right).ulp <= 1.0  # the facts of decoupled decay: one more rounding
+
+
+@pytest.mark.parametrize(("entry", "case"), FIRST_CASES)
+def test_vmap_over_an_ensemble(entry: Entry, case: Case):
+    definition = entry.definition(case, case.learning_rate)
+    params, grads = hostile_problem(3)
+    params, grads = (jax.tree.map(jnp.asarray, tree) for tree in (params, grads))
+    ensemble = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
+    ensemble_grads = jax.tree.map(lambda x: jnp.stack([x[1], -x[2]]), grads)
+
+    def legacy(p: Any, g: Any) -> Any:
+        return definition.create(p).apply_gradient(g).target
+
+    def ours(p: Any, g: Any) -> Any:
+        tx = optax_bridge.from_legacy(definition)
+        state = optax_bridge.TrainState.create(apply_fn=None, params=p, tx=tx)
+        return state.apply_gradients(grads=g).params
+
+    left, right = (jax.jit(jax.vmap(f))(ensemble, ensemble_grads) for f in (legacy, ours))
+    assert_same(left, right)
+
+
+@pytest.mark.parametrize(("entry", "case"), FIRST_CASES)
+def test_one_compilation_with_donation(entry: Entry, case: Case):
+    definition = entry.definition(case, case.learning_rate)
+    state = optax_bridge.TrainState.from_legacy(definition.create(PARAMS))
+    grads = gradients(PARAMS)
+    state = jax.tree.map(jnp.copy, state)
+    compilations = 0
+
+    def step(state: Any, grads: Any) -> Any:
+        nonlocal compilations
+        compilations += 1
+        return state.apply_gradients(grads=grads)
+
+    step = jax.jit(step, donate_argnums=0)
+    for index in range(3):
+        state = step(state, at(grads, index))
+    assert compilations == 1
+    assert int(state.step) == 3
+
+
+@pytest.mark.parametrize(("entry", "case"), FIRST_CASES)
+def test_taking_over_and_going_back_in_mid_training(entry: Entry, case: Case):
+    definition = entry.definition(case, case.learning_rate)
+    grads = gradients(PARAMS, 6)
+    uninterrupted = definition.create(PARAMS)
+    for index in range(6):
+        uninterrupted = uninterrupted.apply_gradient(at(grads, index))
+    optimizer = definition.create(PARAMS)
+    for index in range(2):
+        optimizer = optimizer.apply_gradient(at(grads, index))
+    state = optax_bridge.TrainState.from_legacy(optimizer, apply_fn=len)
+    for index in range(2, 4):
+        state = state.apply_gradients(grads=at(grads, index))
+    optimizer = state.to_legacy(definition)
+    for index in range(4, 6):
+        optimizer = optimizer.apply_gradient(at(grads, index))
+    assert_same(optimizer, uninterrupted)
+
+
+@pytest.mark.parametrize(("entry", "case"), FIRST_CASES)
+def test_a_rate_per_call_is_the_schedule_and_the_legacy_override(entry: Entry, case: Case):
+    params = {"kernel": PARAMS["dense"]["kernel"], "bias": jnp.ones(2)}
+    grads = gradients(params)
+    rates = [0.1, 0.01, 0.2, 0.05]
+    table = jnp.asarray(rates)
+    without = entry.definition(case, None)
+    per_call = optax_bridge.TrainState.from_legacy(without.create(params))
+    optimizer = without.create(params)
+    for index in range(len(rates)):
+        per_call = per_call.apply_gradients(grads=at(grads, index), learning_rate=table[index])
+        optimizer = optimizer.apply_gradient(at(grads, index), learning_rate=table[index])
+    assert_same(per_call.params, optimizer.target)
+
+
+def test_a_schedule_is_called_with_the_steps_taken():
+    table = jnp.asarray([0.1, 0.2, 0.4])
+    state = optax_bridge.TrainState.create(
+        apply_fn=None, params=jnp.zeros(()), tx=optax_bridge.sgd(lambda count: table[count])
+    )
+    for expected in (-0.1, -0.3, -0.7):
+        state = state.apply_gradients(grads=jnp.ones(()))
+        assert state.params == pytest.approx(expected, rel=1e-6)  # three float32 additions
+
+
+def test_no_rate_anywhere_says_where_to_give_it():
+    state = optax_bridge.TrainState.create(
+        apply_fn=None, params=jnp.zeros(()), tx=optax_bridge.adam()
+    )
+    with pytest.raises(ValueError, match=r"no learning rate.*learning_rate="):
+        state.apply_gradients(grads=jnp.ones(()))
+
+
+def test_it_is_flax_train_state_with_the_same_fields():
+    state = optax_bridge.TrainState.create(apply_fn=len, params=PARAMS, tx=optax.adam(1e-3))
+    assert isinstance(state, flax_train_state.TrainState)
+    theirs = flax_train_state.TrainState.create(apply_fn=len, params=PARAMS, tx=state.tx)
+    grads = at(gradients(PARAMS), 2)
+    state, theirs = state.apply_gradients(grads=grads), theirs.apply_gradients(grads=grads)
+    assert_same(state.params, theirs.params)
+    assert_same(state.opt_state, theirs.opt_state)
+
+
+def test_update_is_apply_gradients():
+    state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=optax_bridge.sgd(0.1))
+    grads = at(gradients(PARAMS), 2)
+    left, right = state.update(grads=grads), state.apply_gradients(grads=grads)
+    assert_same(left, right)
+
+
+class BatchNormState(optax_bridge.TrainState):
+    """A subclass with a field of its own."""
+
+    batch_stats: Any
+
+
+def test_fields_replace_fields_and_the_rest_goes_to_the_transformation():
+    state = BatchNormState.create(
+        apply_fn=None, params=jnp.ones(()), tx=optax_bridge.sgd(), batch_stats={"mean": 0}
+    )
+    state = state.apply_gradients(
+        grads=jnp.ones(()), learning_rate=0.5, batch_stats={"mean": jnp.ones(())}
+    )
+    assert state.params == 0.5
+    assert state.batch_stats == {"mean": 1}
+
+
+@pytest.mark.parametrize(
+    ("tx", "given"),
+    [
+        (optax_bridge.sgd(0.1), {"learnig_rate": 0.5}),
+        (optax_bridge.adam(0.1), {"beta1": 0.5}),
+        (optax.adam(0.1), {"learning_rate": 0.5}),
+        (optax.chain(optax.clip(1.0), optax.sgd(0.1)), {"value": 1.0}),
+        (optax_bridge.weight_norm(optax_bridge.sgd(0.1)), {"nesterov": True}),
+    ],
+    ids=["misspelt", "legacy-name", "stock", "chain", "wrapped"],
+)
+def test_an_argument_that_nobody_takes_is_a_type_error(tx: Any, given: dict[str, Any]):
+    state = BatchNormState.create(apply_fn=None, params=jnp.ones((2, 2)), tx=tx, batch_stats={})
+    with pytest.raises(TypeError, match=f"{next(iter(given))}.*batch_stats"):
+        state.apply_gradients(grads=jnp.ones((2, 2)), **given)
+
+
+def test_the_ready_fields_can_be_asked_of_train_state_itself():
+    state = optax_bridge.TrainState.create(
+        apply_fn=None,
+        params=PARAMS,
+        tx=optax_bridge.sgd(0.1),
+        batch_stats={"mean": jnp.zeros(2)},
+        rngs={"dropout": jax.random.key(0)},
+    )
+    assert isinstance(state, optax_bridge.FullTrainState)
+    new = state.apply_gradients(grads=PARAMS, batch_stats={"mean": jnp.ones(2)})
+    assert float(new.batch_stats["mean"][0]) == 1.0
+    assert set(new.step_rngs()) == {"dropout"}
+
+
+def test_a_legacy_definition_as_a_group_says_where_and_the_remedy():
+    with pytest.raises(TypeError, match=r"groups\[1\]\[1\] is Adam.*from_legacy"):
+        definition: Any = legacy_optim.Adam(0.1)
+        optax_bridge.multi_optimizer((False, optax_bridge.sgd(0.1)), (True, definition))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (optax_bridge.TrainState, {"batch_stat": {}}, r"batch_stat,.*batch_stats, rngs"),
+        (BatchNormState, {"batch_stats": {}, "rngs": {}}, r"BatchNormState.*rngs.*FullTrainState"),
+        (optax_bridge.TrainState, {"tx": legacy_optim.Adam(0.1)}, r"Adam.*from_legacy"),
+        (
+            optax_bridge.TrainState,
+            {"tx": legacy_optim.Adam(0.1).create(PARAMS)},
+            r"Optimizer of.*"
+            r"TrainState.from_legacy\(optimizer\)",
+        ),
+        (optax_bridge.TrainState, {"tx": legacy_optim.Adam}, "expected.*found Adam"),
+        (optax_bridge.TrainState, {"tx": 0.1}, "float"),
+    ],
+    ids=["misspelt", "of a subclass", "legacy", "legacy optimizer", "class", "no transformation"],
+)
+def test_what_create_cannot_take(kind: Any, given: dict[str, Any], message: str):
+    with pytest.raises(TypeError, match=message):
+        kind.create(**{"apply_fn": None, "params": PARAMS, "tx": optax_bridge.sgd(0.1), **given})
+
+
+@pytest.mark.parametrize("name", ["params", "opt_state", "step"])
+def test_what_the_step_sets_cannot_be_replaced_by_it(name: str):
+    state = optax_bridge.TrainState.create(
+        apply_fn=None, params=jnp.ones(()), tx=optax_bridge.sgd(0.1)
+    )
+    with pytest.raises(TypeError, match=name):
+        state.apply_gradients(grads=jnp.ones(()), **{name: 1})
+
+
+def test_extra_arguments_reach_stock_transformations():
+    def loss(params: Any) -> Any:
+        return jnp.sum((params - 3.0) ** 2)
+
+    state = optax_bridge.TrainState.create(apply_fn=None, params=jnp.zeros(3), tx=optax.lbfgs())
+    for _ in range(5):
+        value, grads = jax.value_and_grad(loss)(state.params)
+        state = state.apply_gradients(grads=grads, value=value, grad=grads, value_fn=loss)
+    assert loss(state.params) < 1e-8
+
+    plateau = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1))
+    state = optax_bridge.TrainState.create(apply_fn=None, params=jnp.zeros(3), tx=plateau)
+    for _ in range(4):
+        state = state.apply_gradients(grads=jnp.zeros(3), value=jnp.ones(()))
+    scale = optax.tree.get(state.opt_state, "scale")
+    assert scale < 1.0
+
+
+def test_gradients_of_another_structure_name_the_leaf():
+    state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=optax_bridge.sgd(0.1))
+    with pytest.raises(ValueError, match=r"\['half'\]"):
+        state.apply_gradients(grads={"dense": PARAMS["dense"]})
+    with pytest.raises(ValueError, match=r"grads\['half'\]: expected shape \(4,\).*\(3,\)"):
+        state.apply_gradients(grads=PARAMS | {"half": jnp.ones(3)})
+
+
+def test_a_replicated_optimizer_is_refused_with_the_remedy():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # said once a process, maybe before
+        optimizer = legacy_optim.Adam(0.1).create(PARAMS).replicate()
+    with pytest.raises(ValueError, match=r"unreplicate\(\)"):
+        optax_bridge.TrainState.from_legacy(optimizer)
+
+
+def test_a_state_of_other_parameters_names_the_leaf():
+    optimizer = legacy_optim.Adam(0.1).create(PARAMS)
+    other = optimizer.replace(target=PARAMS | {"half": jnp.zeros(7)})
+    with pytest.raises(ValueError, match=r"\['half'\].*\(7,\).*\(4,\)"):
+        optax_bridge.TrainState.from_legacy(other)
+
+
+def test_going_back_with_another_definition_is_refused():
+    state = optax_bridge.TrainState.from_legacy(legacy_optim.Adam(0.1).create(PARAMS))
+    with pytest.raises(ValueError, match=r"Momentum.*MomentumState\.trace"):
+        state.to_legacy(legacy_optim.Momentum(0.1))
+
+
+class Decay(legacy_optim.OptimizerDef):
+    """A definition of a user's own."""
+
+    def __init__(self, learning_rate: Any = None):
+        super().__init__(_GradientDescentHyperParams(learning_rate))
+
+    def init_param_state(self, param: Any) -> Any:
+        return jnp.zeros_like(param)
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> Any:
+        state = state + grad
+        return param - hyper_params.learning_rate / (step + 1) * state, state
+
+
+def test_a_definition_of_ones_own_goes_over_and_back():
+    grads = gradients(PARAMS["dense"])
+    optimizer = Decay(0.1).create(PARAMS["dense"])
+    state = optax_bridge.TrainState.from_legacy(optimizer)
+    for index in range(3):
+        optimizer = optimizer.apply_gradient(at(grads, index), learning_rate=0.5)
+        state = state.apply_gradients(grads=at(grads, index), learning_rate=0.5)
+    back = state.to_legacy(optimizer.optimizer_def)
+    assert_same(back, optimizer)
+
+
+def test_serialization_keeps_every_leaf():
+    state = optax_bridge.TrainState.from_legacy(legacy_optim.Adam(0.1).create(PARAMS))
+    state = state.apply_gradients(grads=at(gradients(PARAMS), 2))
+    fresh = optax_bridge.TrainState.from_legacy(legacy_optim.Adam(0.1).create(PARAMS))
+    restored = serialization.from_bytes(fresh, serialization.to_bytes(state))
+    assert_same(state, restored)
+
+
+def test_collections_that_are_overwritten_with_their_gradient():
+    """Flax keeps its fp8 scales in such a collection; its own TrainState treats it so."""
+    name = OVERWRITE_WITH_GRADIENT
+    params = {"params": jnp.ones(2), name: jnp.ones(3)}
+    grads = {"params": jnp.ones(2), name: 5 * jnp.ones(3)}
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax_bridge.sgd(0.5))
+    state = state.apply_gradients(grads=grads)
+    np.testing.assert_array_equal(state.params["params"], 0.5 * np.ones(2))
+    np.testing.assert_array_equal(state.params[name], 5 * np.ones(3))
+
+
+class Model(nn.Module):
+    """The model of FLIP 1009, small."""
+
+    @nn.compact
+    def __call__(self, inputs: Any) -> Any:
+        x = nn.BatchNorm(use_running_average=False)(inputs.reshape(inputs.shape[0], -1))
+        return nn.log_softmax(nn.Dense(10)(x))
+
+
+def test_the_steps_of_flip_1009_can_be_written_as_it_writes_them():
+    images = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4, 4)), jnp.float32)
+    labels = jnp.arange(16) % 10
+    model = Model()
+    variables = model.init(jax.random.key(0), images)
+
+    def flattened_traversal(fn: Any) -> Any:
+        def mask(data: Any) -> Any:
+            flat = traverse_util.flatten_dict(data)
+            return traverse_util.unflatten_dict({k: fn(k, v) for k, v in flat.items()})
+
+        return mask
+
+    tx = optax.chain(
+        optax.masked(
+            optax_bridge.sgd(learning_rate=0.1),
+            mask=flattened_traversal(lambda path, _: path[-1] == "bias"),
+        ),
+        optax.masked(
+            optax_bridge.sgd(learning_rate=0.05),
+            mask=flattened_traversal(lambda path, _: path[-1] != "bias"),
+        ),
+    )
+
+    @jax.jit
+    def train_step(state: Any, inputs: Any, labels: Any) -> Any:
+        def loss_fn(params: Any) -> Any:
+            outputs, new_model_state = state.apply_fn(
+                {"params": params, "batch_stats": state.batch_stats},
+                inputs,
+                mutable=["batch_stats"],
+            )
+            loss = -jnp.mean(jnp.take_along_axis(outputs, labels[:, None], 1))
+            return loss, new_model_state
+
+        (loss, new_model_state), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+        new_state = state.apply_gradients(grads=grads, batch_stats=new_model_state["batch_stats"])
+        return new_state, loss
+
+    state = BatchNormState.create(
+        apply_fn=model.apply,
+        params=variables["params"],
+        tx=tx,
+        batch_stats=variables["batch_stats"],
+    )
+    losses = []
+    for _ in range(5):
+        state, loss = train_step(state, images, labels)
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+
+    definition = legacy_optim.MultiOptimizer(
+        (_paths(lambda path: path.endswith("/bias")), legacy_optim.GradientDescent(0.1)),
+        (_paths(lambda path: not path.endswith("/bias")), legacy_optim.GradientDescent(0.05)),
+    )
+    optimizer = definition.create(FrozenDict(variables["params"]))
+    assert jax.tree.leaves(optimizer.target)  # the same groups in the old API
+
+
+def _paths(predicate: Any) -> legacy_optim.ModelParamTraversal:
+    return legacy_optim.ModelParamTraversal(lambda path, _: predicate(path))
