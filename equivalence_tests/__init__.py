@@ -1,27 +1,35 @@
-"""Evidence that optimizers train alike: legacy, exact and stock ones, or any two of one's own."""
+"""Evidence that optimizers train alike: legacy, exact and stock ones, or any two of one's own.
 
-import importlib
-from typing import TYPE_CHECKING, Any
+The public names are listed in `__init__.pyi`; a module is imported when a name of it is first used:
+the pytest plugin lives in this package and is loaded in every project of an environment, so it must
+not import JAX, whose flags that project may yet have to set.
+"""
 
-if TYPE_CHECKING:
-    from equivalence_tests.adapt import EquivalenceError as EquivalenceError
-    from equivalence_tests.equivalence import check_equivalence as check_equivalence
-    from equivalence_tests.nature import Nature as Nature
-    from equivalence_tests.pair_report import Report as Report
-    from optax_bridge.correspondence import Verdict as Verdict
+import lazy_loader
 
-_HOME = {
-    "EquivalenceError": "equivalence_tests.adapt",
-    "Nature": "equivalence_tests.nature",
-    "Report": "equivalence_tests.pair_report",
-    "Verdict": "optax_bridge.correspondence",
-    "check_equivalence": "equivalence_tests.equivalence",
-}
+from optax_bridge._moved import find_moved
 
-
-def __getattr__(name: str) -> Any:
-    # The pytest plugin lives in this package and is loaded in every project of an environment:
-    # it must not import JAX, whose flags that project may yet have to set.
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+find_moved(
+    __name__,
+    {
+        "adapt": "sides.adapt",
+        "comparison": "compare.comparison",
+        "gradients": "sides.gradients",
+        "html_report": "report.html",
+        "junit": "report.junit",
+        "matrix": "suite.matrix",
+        "nature": "compare.nature",
+        "pair_report": "report.pair",
+        "plot": "report.plot",
+        "precision": "sides.precision",
+        "problems": "sides.problems",
+        "processes": "suite.processes",
+        "recording": "report.recording",
+        "running": "suite.running",
+        "sharded": "suite.sharded",
+        "training": "sides.training",
+        "trees": "compare.trees",
+    },
+)
+del find_moved, lazy_loader

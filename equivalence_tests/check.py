@@ -9,13 +9,15 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from equivalence_tests import html_report, junit, recording, report
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.files import checked, write_text
-from equivalence_tests.running import Compilations, chosen, jobs, run_all
-from equivalence_tests.running import use_compilation_cache as use_compilation_cache
-from equivalence_tests.running import use_host_devices as use_host_devices
-from equivalence_tests.sharded import cases as sharded
+from equivalence_tests.report import html as html_report
+from equivalence_tests.report import junit, recording
+from equivalence_tests.report import table as report
+from equivalence_tests.suite.running import Compilations, chosen, jobs, run_all
+from equivalence_tests.suite.running import use_compilation_cache as use_compilation_cache
+from equivalence_tests.suite.running import use_host_devices as use_host_devices
+from equivalence_tests.suite.sharded import cases as sharded
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 import legacy_optim
-from equivalence_tests import check, suite
+from equivalence_tests import check
+from equivalence_tests.suite import checks as suite
 from optax_bridge.correspondence.entry import identical
 
 

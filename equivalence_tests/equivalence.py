@@ -8,8 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from equivalence_tests import gradients as given_gradients
-from equivalence_tests.adapt import (
+from equivalence_tests.compare.comparison import NOTICEABLE, Comparison, compare
+from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
+from equivalence_tests.report.pair import Report
+from equivalence_tests.sides import gradients as given_gradients
+from equivalence_tests.sides.adapt import (
     EquivalenceError,
     SideLike,
     Stepper,
@@ -17,11 +20,8 @@ from equivalence_tests.adapt import (
     legacy_state,
     on_host,
 )
-from equivalence_tests.comparison import NOTICEABLE, Comparison, compare
-from equivalence_tests.gradients import Gradients, Stream
-from equivalence_tests.pair_report import Report
-from equivalence_tests.precision import float64, pinned
-from equivalence_tests.trees import first_mismatch, is_numeric, shapes, signature
+from equivalence_tests.sides.gradients import Gradients, Stream
+from equivalence_tests.sides.precision import float64, pinned
 
 
 def check_equivalence(

@@ -9,12 +9,14 @@ from typing import Any
 
 import jax
 
-from equivalence_tests import html_report, junit, problems
-from equivalence_tests.adapt import EXPECTED, EquivalenceError, adapted
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.files import checked, write_text
-from equivalence_tests.pair_report import Report
+from equivalence_tests.report import html as html_report
+from equivalence_tests.report import junit
+from equivalence_tests.report.pair import Report
+from equivalence_tests.sides import problems
+from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
 from optax_bridge.correspondence import Verdict
 
 

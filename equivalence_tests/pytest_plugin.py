@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from equivalence_tests.pair_report import Report
+    from equivalence_tests.report.pair import Report
 
 # Test -> its row of report.json, and its case on the page, as plain data.
 _REPORTS = pytest.StashKey[dict[str, Any]]()
@@ -120,7 +120,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     rows = [report["row"] for report in reports.values()]
     (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
-    from equivalence_tests import html_report
+    from equivalence_tests.report import html as html_report
 
     items = [html_report.Item(**report["item"]) for report in reports.values()]
     environment = next((row["environment"] for row in rows if "environment" in row), {})

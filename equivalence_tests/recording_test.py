@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from equivalence_tests import suite, training
 from equivalence_tests.check import check
-from equivalence_tests.recording import NOT_RUN, against, load, save
-from equivalence_tests.trees import path_name
+from equivalence_tests.compare.trees import path_name
+from equivalence_tests.report.recording import NOT_RUN, against, load, save
+from equivalence_tests.sides import training
+from equivalence_tests.suite import checks as suite
 from optax_bridge.correspondence import Verdict
 
 ENVIRONMENT = {"platform": "cpu", "device": "cpu"}

@@ -15,7 +15,6 @@ import platform
 from importlib import metadata
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -32,12 +31,12 @@ STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exce
 class Subcommands(TyperGroup):
     """A group whose commands are the entry points of `GROUP`, loaded when asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """The names of all subcommands, sorted."""
         del ctx
         return sorted(_entry_points())
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The subcommand of that name; None if there is none."""
         del ctx
         return _loaded(cmd_name) if cmd_name in _entry_points() else None
@@ -49,7 +48,7 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 @functools.cache
-def _loaded(name: str) -> click.Command:
+def _loaded(name: str) -> Any:
     value = _entry_points()[name].load()
     if not isinstance(value, typer.Typer):
         function, value = value, typer.Typer(**STYLE)

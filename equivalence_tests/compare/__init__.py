@@ -1,0 +1,1 @@
+"""Comparing trajectories: distances, verdicts, and what a difference is made of."""

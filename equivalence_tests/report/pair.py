@@ -1,0 +1,140 @@
+"""The report of one pair: what it prints, its verdict, its picture."""
+
+import html
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from equivalence_tests.compare.comparison import Comparison, Difference, ulp_text
+from equivalence_tests.compare.nature import Nature as Nature
+from equivalence_tests.compare.nature import explained, nature
+from equivalence_tests.environment import environment
+from equivalence_tests.report.plot import Svg, divergence
+from optax_bridge.correspondence import Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """Whether two optimizers are the same.
+
+    Attributes:
+      names: of the two sides.
+      kinds: what they are: `Adam`, `GradientTransformation`, ...
+      sources: how they are written.
+      steps: number of steps.
+      bound: the distance that still counts as rounding, in ULP, for 100 steps.
+      comparison: of the trajectories.
+      state_compared: whether the optimizer states were compared as well.
+      wide: the comparison of the same runs in float64, None if there was no need or no way.
+      why_not_wide: why there was no way.
+      closed_loop: whether each side followed its own gradients.
+      pinned: settings that were held fixed.
+    """
+
+    names: tuple[str, str]
+    kinds: tuple[str, str]
+    sources: tuple[str, str]
+    steps: int
+    bound: float
+    comparison: Comparison
+    state_compared: bool
+    wide: Comparison | None
+    why_not_wide: str
+    closed_loop: bool
+    pinned: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """Identical, rounding only, or different.
+
+        Within the bound, what float64 shows to be another algorithm is different still.
+        """
+        verdict = self.comparison.within(self.bound)
+        if verdict is Verdict.ROUNDING and self.wide and self.nature is not Nature.ROUNDING:
+            return Verdict.DIFFERENT
+        return verdict
+
+    @property
+    def nature(self) -> Nature:
+        """Rounding or another algorithm, as the float64 run decides, or else the growth."""
+        return nature(self.comparison, self.wide, self.bound)
+
+    @property
+    def first_difference(self) -> Difference | None:
+        """Step, leaf, index and both values of the first difference; None if identical."""
+        return self.comparison.first
+
+    def __str__(self) -> str:
+        found = self.comparison
+        what = "parameters and state" if self.state_compared else "parameters (states not alike)"
+        loop = "each its own gradients" if self.closed_loop else "the same gradients"
+        lines = [
+            f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
+            f"({self.kinds[1]}), {self.steps} steps, {loop}",
+            f"  compared: {what}, {found.leaves} leaves, at every step; {self.pinned}",
+        ]
+        if found.first is not None:
+            lines += [
+                f"  largest distance: {ulp_text(found.ulp)} at {found.worst_leaf}",
+                f"  first difference: {found.first}",
+                f"  distances (ULP): {_shown(found)}",
+                f"  nature: {explained(found, self.wide, self.why_not_wide, self.bound)}",
+            ]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        found, first = self.comparison, self.comparison.first
+        return {
+            "names": list(self.names),
+            "kinds": list(self.kinds),
+            "sources": list(self.sources),
+            "verdict": self.verdict.value,
+            "nature": self.nature.value,
+            "steps": self.steps,
+            "bound": self.bound,
+            "leaves": found.leaves,
+            "state_compared": self.state_compared,
+            "closed_loop": self.closed_loop,
+            "pinned": self.pinned,
+            "ulp": _finite(found.ulp),
+            "ulp_by_step": [_finite(float(value)) for value in found.ulp_by_step],
+            "worst_leaf": found.worst_leaf,
+            "histogram": dict(found.histogram),
+            "first_difference": None
+            if first is None
+            else {
+                "step": first.step,
+                "leaf": first.leaf,
+                "index": list(first.index),
+                "left": _finite(first.left),
+                "right": _finite(first.right),
+            },
+            "relative": _finite(found.relative),
+            "relative_in_float64": None if self.wide is None else _finite(self.wide.relative),
+            "environment": environment(jax.devices()[0]),
+        }
+
+    def to_json(self) -> str:
+        """The report as JSON; infinity and NaN are strings."""
+        return json.dumps(self.as_dict(), indent=1)
+
+    def plot(self) -> Svg:
+        """The distance over the steps as a picture: shown by notebooks, `str` of it is SVG."""
+        return divergence(
+            self.comparison.ulp_by_step.tolist(), f"{self.names[0]} / {self.names[1]}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"
+
+
+def _shown(found: Comparison) -> str:
+    return ", ".join(f"{name}: {amount}" for name, amount in found.histogram.items())
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

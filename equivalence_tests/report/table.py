@@ -1,0 +1,235 @@
+"""Results as a table, as JSON rows, and as a closing line."""
+
+import io
+import math
+import re
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from equivalence_tests.compare.comparison import ulp_text
+from equivalence_tests.compare.nature import Nature, explained, nature
+from equivalence_tests.report.recording import NOT_RUN, Against, Recording
+from equivalence_tests.suite.checks import SYNTHETIC, Result
+from optax_bridge.correspondence import Verdict
+
+_STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFERENT: "magenta"}
+
+
+def wide_console() -> Console:
+    """Standard output; where it is no terminal, wide enough that no cell of the table is cut."""
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, emoji=False)  # a module:name is no :emoji:
+
+
+def table(results: Sequence[Result], title: str) -> Table:
+    """One row for each optimizer, recipe and outcome."""
+    shown = Table(
+        title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
+    )
+    shown.add_column("optimizer", no_wrap=True)
+    shown.add_column("recipe", no_wrap=True)
+    shown.add_column("runs", justify="right")
+    shown.add_column("outcome", overflow="fold")
+    shown.add_column("as claimed", no_wrap=True)
+    shown.add_column("seconds", justify="right")
+    previous = ("", "")
+    for key, group in _grouped(results):
+        if previous[0] and previous[0] != key[0]:
+            shown.add_section()
+        seconds = sum(result.seconds for result in group)
+        for outcome, some in _by_outcome(group):
+            new = key != previous
+            shown.add_row(
+                key[0] if key[0] != previous[0] else "",
+                key[1] if new else "",
+                str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
+                outcome,
+                "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
+                f"{seconds:.1f}" if new and seconds else "",
+            )
+            previous = key
+    return shown
+
+
+def _grouped(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
+    def key(result: Result) -> tuple[str, str]:
+        return result.check.entry, result.recipe
+
+    return [(name, list(group)) for name, group in groupby(sorted(results, key=key), key)]
+
+
+def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """The results of a row's group by outcome, each with its text, the best outcome first."""
+    rows: list[tuple[str, list[Result]]] = []
+    for verdict in Verdict:
+        some = [result for result in group if result.verdict is verdict]
+        if some:
+            rows.append((f"[{_STYLE[verdict]}]{verdict.value}[/]{_detail(verdict, some)}", some))
+    for note in dict.fromkeys(result.note for result in group if result.failed):
+        alike = [result for result in group if result.failed and result.note == note]
+        rows.append((f"[bold red]error[/] {escape(note)}", alike))
+    for result in group:
+        if result.comparison is None and not result.failed:
+            rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
+    return rows
+
+
+def _short(note: str) -> str:
+    return note.split(": ", 1)[-1].split(". ", 1)[0]
+
+
+def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
+    if verdict is Verdict.IDENTICAL:
+        digits = [r for r in results if r.check.problem != SYNTHETIC]
+        models = ", ".join(sorted({r.check.problem for r in digits}))
+        return f"  [dim]digits: {models}[/]" if digits else ""
+    comparisons = [result.comparison for result in results if result.comparison is not None]
+    worst = max(comparisons, key=lambda comparison: comparison.ulp)
+    if verdict is Verdict.ROUNDING:
+        return f", at most {worst.ulp:.3g} ULP"
+    first = worst.first
+    return escape(
+        f" by {ulp_text(worst.ulp)}, from step {first.step}, {first.leaf}" if first else ""
+    )
+
+
+def drawn(shown: Table, closing: str) -> str:
+    """The table and its closing line as an SVG picture."""
+    canvas = Console(width=110, record=True, file=io.StringIO(), force_terminal=True)
+    canvas.print(shown)
+    canvas.print(closing)
+    picture = canvas.export_svg(title="optax-bridge check")
+    return re.sub(
+        r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL
+    )  # they load from the network
+
+
+def print_broken(console: Console, results: Sequence[Result]) -> None:
+    """Says of every claim that did not hold what was claimed and what was found."""
+    for result in results:
+        if result.held:
+            continue
+        console.print(
+            f"[bold red]NO[/] {result.check} ({result.recipe}): {escape(result.settings)}",
+            highlight=False,
+        )
+        if result.failed:
+            console.print(f"   {escape(result.note)}", highlight=False)
+        elif result.comparison is not None and result.claim is not None:
+            claim, found = result.claim, result.comparison
+            bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
+            console.print(f"   claimed: {claim.verdict.value}{bound}")
+            where = f"{ulp_text(found.ulp)} at {found.worst_leaf}; first {found.first}"
+            console.print(f"   found: {escape(where)}", highlight=False)
+            made_of = explained(found, result.wide, result.why_not_wide)
+            console.print(f"   nature: {escape(made_of)}", highlight=False)
+
+
+def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
+    """Says how the runs here compare with the recorded ones."""
+    where = recorded.environment["platform"], recorded.environment["device"]
+    missing = sum(outcome.note == NOT_RUN for outcome in outcomes)
+    if missing:
+        console.print(f"[dim]{missing} recorded runs: {NOT_RUN}[/]")
+    for outcome in outcomes:
+        found = outcome.comparison
+        if outcome.note == NOT_RUN:
+            continue
+        style = "bold red" if outcome.verdict is Verdict.DIFFERENT else "dim"
+        if outcome.note:
+            console.print(f"[{style}]{escape(outcome.id)}[/]: {escape(outcome.note)}")
+        if found is not None and outcome.verdict is Verdict.DIFFERENT:
+            told = f"{ulp_text(found.ulp)}; first {found.first}"
+            console.print(f"[{style}]{escape(outcome.id)}[/] {escape(told)}")
+    counts = [
+        f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
+    ]
+    console.print(
+        f"against the recording from {where[0]} ({where[1]}): {', '.join(counts)}", highlight=False
+    )
+
+
+def against_rows(outcomes: Sequence[Against]) -> list[dict[str, Any]]:
+    """The comparison with a recording as plain data."""
+    return [
+        {
+            "id": outcome.id,
+            "verdict": None if outcome.verdict is None else outcome.verdict.value,
+            "ulp": None if outcome.comparison is None else _number(outcome.comparison.ulp),
+            "note": outcome.note,
+        }
+        for outcome in outcomes
+    ]
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else "inf"
+
+
+def closing_line(results: Sequence[Result]) -> str:
+    """The count, on one line."""
+    ran = [result for result in results if result.comparison is not None or result.failed]
+    counts = [
+        f"{sum(result.verdict is verdict for result in ran)} {verdict.value}" for verdict in Verdict
+    ]
+    broken = sum(not result.held for result in results)
+    held = "every claim held" if not broken else f"{broken} claims did NOT hold"
+    return f"{len(ran)} comparisons: {', '.join(counts)}; {held}"
+
+
+def natures_line(results: Sequence[Result]) -> str:
+    """What the differences are made of, and what decided it; empty if there are none."""
+    found = [
+        (nature(result.comparison, result.wide).value, result.wide is not None)
+        for result in results
+        if result.comparison is not None and not result.comparison.identical
+    ]
+    parts = [
+        f"{sum(one == (kind, decided) for one in found)} {kind} {how}"
+        for kind in (Nature.ROUNDING.value, Nature.ALGORITHM.value)
+        for decided, how in ((True, "by a float64 run"), (False, "by growth"))
+        if (kind, decided) in found
+    ]
+    return f"what is not identical: {', '.join(parts)}" if parts else ""
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The results as plain data for JSON; an infinite distance is the string "inf"."""
+    return [_row(result) for result in results]
+
+
+def _row(result: Result) -> dict[str, Any]:
+    found, claim = result.comparison, result.claim
+    row: dict[str, Any] = {
+        "id": result.id,
+        "optimizer": result.check.entry,
+        "recipe": result.recipe,
+        "problem": result.check.problem,
+        "rate": result.check.rate,
+        "settings": result.settings,
+        "source": result.source,
+        "claim": None if claim is None else claim.verdict.value,
+        "claimed_ulp": None if claim is None else claim.ulp,
+        "verdict": None if result.verdict is None else result.verdict.value,
+        "held": result.held,
+        "note": result.note,
+        "seconds": round(result.seconds, 3),
+        **result.extra,
+    }
+    if found is not None:
+        row["ulp"] = _number(found.ulp)
+        row["ulp_by_step"] = [_number(float(ulp)) for ulp in found.ulp_by_step]
+        row["worst_leaf"] = found.worst_leaf
+        row["first_difference"] = None if found.first is None else str(found.first)
+        row["leaves"] = found.leaves
+        row["nature"] = nature(found, result.wide).value
+        row["relative"] = _number(found.relative)
+        row["relative_in_float64"] = None if result.wide is None else _number(result.wide.relative)
+    return row

@@ -1,0 +1,107 @@
+"""What a user may hand in as gradients, turned into a function of the step and the parameters."""
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from equivalence_tests.compare.trees import first_mismatch, signature
+from equivalence_tests.sides import problems
+from equivalence_tests.sides.adapt import EquivalenceError, on_host
+
+# Gradients of shape (steps, ...) at each leaf; or a list or an iterator of trees like the
+# parameters, one for each step; or the name of a stream; or a function of the step (from 0) and the
+# parameters, which each side then calls with its own parameters: a closed loop.
+Gradients = Any
+
+Stream = Callable[[int, Any], Any]
+
+_DEFAULT_STEPS = 100
+
+
+def resolved(gradients: Gradients, params: Any, steps: int | None) -> tuple[Stream, int]:
+    """The gradients as a function, and the number of steps.
+
+    Args:
+      gradients: what the user handed in.
+      params: the parameters, on the host.
+      steps: the number of steps, None for as many as there are gradients, or 100.
+
+    Raises:
+      EquivalenceError: they are not like the parameters, or too few.
+    """
+    steps = _checked_steps(steps)
+    if callable(gradients):
+        return gradients, steps or _DEFAULT_STEPS
+    if isinstance(gradients, str):
+        if gradients not in problems.STREAMS:
+            raise EquivalenceError(
+                f"gradients={gradients!r}: expected one of {', '.join(problems.STREAMS)}, a tree, "
+                "or a function of step and parameters"
+            )
+        steps = steps or _DEFAULT_STEPS
+        tree = problems.gradients(params, steps, gradients)
+    else:
+        if isinstance(gradients, Iterator):
+            gradients = list(itertools.islice(gradients, steps))
+        tree = _stacked(gradients, params)
+        steps = _enough(tree, steps)
+    return lambda step, _: jax.tree.map(lambda leaf: leaf[step], tree), steps
+
+
+def _checked_steps(steps: int | None) -> int | None:
+    if steps is None:
+        return None
+    try:
+        steps = operator.index(steps)
+    except TypeError:
+        raise EquivalenceError(f"steps is {steps!r}; expected a whole number") from None
+    if steps < 1:
+        raise EquivalenceError(f"steps is {steps}; expected at least 1")
+    return steps
+
+
+def _stacked(gradients: Any, params: Any) -> Any:
+    """Gradients of shape (steps, ...) at each leaf, checked against the parameters."""
+    tree, wanted = on_host(gradients), signature(params, "gradients")
+    structure = jax.tree.structure(params)
+    if isinstance(tree, list | tuple) and tree and jax.tree.structure(tree) != structure:
+        for step, one in enumerate(tree, 1):
+            if wrong := first_mismatch(wanted, signature(one, "gradients")):
+                raise EquivalenceError(f"{wrong} (step {step} of the list)")
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *tree)
+    found = signature(tree, "gradients")
+    for path, (shape, _) in found.items():
+        if path in wanted and len(shape) != len(wanted[path][0]) + 1:
+            expected = ", ".join(map(str, ("steps", *wanted[path][0])))
+            raise EquivalenceError(
+                f"{path}: expected shape ({expected}), a gradient for each step along the first "
+                f"axis, found {shape}"
+            )
+    each = {path: (shape[1:], dtype) for path, (shape, dtype) in found.items()}
+    if wrong := first_mismatch(wanted, each):
+        raise EquivalenceError(f"{wrong}; gradients must be like params, one for each step")
+    return tree
+
+
+def _enough(tree: Any, steps: int | None) -> int:
+    lengths = {
+        jax.tree_util.keystr(path): len(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    path, longest = min(lengths, key=lambda path: lengths[path]), max(lengths.values())
+    wanted = steps or 1
+    if lengths[path] < wanted:
+        raise EquivalenceError(
+            f"gradients{path}: has {lengths[path]} steps along its first axis, expected {wanted} "
+            "or more"
+        )
+    if lengths[path] < longest:
+        raise EquivalenceError(
+            f"gradients{path}: has {lengths[path]} steps along its first axis, expected {longest} "
+            "as other leaves have"
+        )
+    return steps or lengths[path]

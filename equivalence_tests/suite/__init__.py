@@ -1,0 +1,1 @@
+"""The cases that `check` runs, and how they are run."""

@@ -1,0 +1,155 @@
+"""The cases of the matrix: blocks of products of axes, one id for each case."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from equivalence_tests.suite.checks import SYNTHETIC
+from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
+
+
+@dataclass(frozen=True, order=True)
+class MatrixCase:
+    """One case: where it stands on each axis.
+
+    Attributes:
+      entry: name of the correspondence entry.
+      setting: index into the entry's cases.
+      tree: one of `axes.TREES`.
+      dtype: one of `axes.DTYPES`.
+      rate: one of `axes.RATES`.
+      drive: one of `axes.DRIVES`.
+      recipe: one of `axes.RECIPES`.
+      mode: one of `axes.MODES`.
+      stream: one of `axes.STREAMS`.
+    """
+
+    entry: str
+    setting: int = 0
+    tree: str = "plain"
+    dtype: str = "float32"
+    rate: str = "constant"
+    drive: str = "scan"
+    recipe: str = "exact"
+    mode: str = "free"
+    stream: str = "normal"
+
+    def __str__(self) -> str:
+        return "-".join(
+            (
+                "matrix",
+                self.entry,
+                str(self.setting),
+                self.tree.replace("-", "_"),
+                self.dtype,
+                self.rate.replace("-", "_"),
+                self.drive.replace("-", "_"),
+                self.recipe,
+                self.mode,
+                self.stream,
+            )
+        )
+
+    @property
+    def problem(self) -> str:
+        """As of the other checks."""
+        return SYNTHETIC
+
+    @property
+    def program(self) -> "MatrixCase":
+        """What decides the compiled programs: cases that agree here share them."""
+        return replace(self, recipe="exact", mode="free", stream="normal")
+
+    @property
+    def block(self) -> str:
+        """The axis that this case is about, for the picture."""
+        if self.drive != "scan":
+            return self.drive
+        if self.rate != "constant":
+            return self.rate
+        if self.dtype != "float32":
+            return self.dtype
+        if self.tree != "plain":
+            return self.tree
+        return self.mode if self.recipe == "exact" else self.recipe
+
+
+# What cannot be on an axis, and why.
+EXCLUDED_RATES = {
+    ("multi_optimizer", "per-group"): "it is what the others are wrapped in to have groups",
+    ("weight_norm", "per-group"): "its rate belongs to the optimizer inside it",
+    ("weight_norm", "per-call"): "its rate belongs to the optimizer inside it",
+    ("weight_norm", "schedule"): "the legacy side takes it per call",
+}
+
+_NO_DICT = "the traversals of flax.optim go over nested dicts of parameters"
+EXCLUDED_TREES = {
+    ("multi_optimizer", "list"): _NO_DICT,
+    ("multi_optimizer", "namedtuple"): _NO_DICT,
+    ("multi_optimizer", "nnx"): _NO_DICT,
+    ("multi_optimizer", "boxed"): "the traversals of flax.optim see the box, not the parameter",
+}
+
+_FEW = ("normal", "mixture", "alternating")
+
+
+def matrix() -> list[MatrixCase]:
+    """All cases, those that share programs beside one another."""
+    return sorted(set(_all()), key=lambda case: (case.program, case.recipe, case.mode, case.stream))
+
+
+def thinned(cases: Sequence[MatrixCase]) -> list[MatrixCase]:
+    """A slice that a default test run affords: every value of every axis, on few optimizers."""
+    chosen = []
+    for case in cases:
+        few = case.stream in ("mixture", "nan")
+        if case.block in ("free", "resumed"):
+            keep = (few or case.entry == "adam") and case.setting == 0
+        elif case.block in ("lockstep", "stock"):
+            keep = few and case.setting == 0 and case.entry in ("adam", "momentum")
+        else:
+            keep = case.entry == _EXAMPLE.get(case.block, "adam") and case.stream in _FEW
+        if keep:
+            chosen.append(case)
+    return chosen
+
+
+# The optimizer that stands for the others on an axis, where Adam does not show the most.
+_EXAMPLE = {"nnx": "momentum", "boxed": "lamb", "thousand": "sgd", "sharded": "lars"}
+
+
+def _all() -> Iterator[MatrixCase]:
+    for entry, about in ENTRIES.items():
+        for setting in range(len(about.cases)):
+            case = MatrixCase(entry, setting)
+            yield from (replace(case, stream=stream) for stream in STREAMS)
+            for stream in ("normal", "mixture", "nan"):
+                yield replace(case, mode="lockstep", stream=stream)
+                yield replace(case, mode="resumed", stream=stream)
+            yield from _stock(case)
+        first = MatrixCase(entry)
+        for dtype in DTYPES[1:]:
+            yield from (replace(first, dtype=dtype, stream=stream) for stream in STREAMS)
+        for tree in TREES:
+            if tree == "thousand":  # without a compiler, which would be busy for a minute
+                yield replace(first, tree=tree, drive="eager")
+            elif tree != "plain" and (entry, tree) not in EXCLUDED_TREES:
+                yield from (replace(first, tree=tree, stream=stream) for stream in STREAMS)
+        for rate in ("schedule", "per-call", "per-group"):
+            if (entry, rate) not in EXCLUDED_RATES:
+                yield from (replace(first, rate=rate, stream=stream) for stream in _FEW)
+        for drive in ("eager", "jit", "donate", "vmap", "sharded", "data-parallel"):
+            yield from (replace(first, drive=drive, stream=stream) for stream in _FEW)
+
+
+def _stock(case: MatrixCase) -> Iterator[MatrixCase]:
+    """Recipes of public Optax; those that are another optimizer only where that must show."""
+    entry = ENTRIES[case.entry]
+    about = entry.cases[case.setting]
+    try:
+        _, claim = recipe_of(entry.definition(about, about.learning_rate), exact=False)
+    except UnsupportedSetting:
+        return
+    streams = ("mixture",) if claim.verdict is Verdict.DIFFERENT else tuple(STREAMS)
+    for stream in streams:
+        yield replace(case, recipe="stock", stream=stream)

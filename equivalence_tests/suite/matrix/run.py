@@ -1,0 +1,125 @@
+"""Runs cases of the matrix; cases that share programs share their compilation."""
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from equivalence_tests.compare.comparison import compare
+from equivalence_tests.suite.checks import Result, recipe_source, settings_text
+from equivalence_tests.suite.matrix import axes, drive, sides
+from equivalence_tests.suite.matrix.cases import MatrixCase
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting
+
+
+def groups(cases: Sequence[MatrixCase]) -> list[list[MatrixCase]]:
+    """The cases by the programs that they need."""
+    ordered = sorted(cases, key=lambda case: case.program)
+    return [list(group) for _, group in groupby(ordered, key=lambda case: case.program)]
+
+
+def run_group(cases: Sequence[MatrixCase], *, keep: bool = False) -> list[Result]:
+    """Runs cases that share their programs.
+
+    Args:
+      cases: of one of `groups`.
+      keep: whether results hold the right side's trajectory, for recording.
+
+    Returns:
+      One result for each case; an error is in its result and stops no other.
+    """
+    legs = Legs(cases[0].program)
+    return [run_case(case, legs, keep=keep) for case in cases]
+
+
+class Legs:
+    """The runs of cases that share their programs, each made once."""
+
+    def __init__(self, program: MatrixCase):
+        """Takes `case.program`."""
+        self.params = axes.parameters(program.tree, program.dtype)
+        self.steps = axes.steps_of(program.tree)
+        self.rates = axes.rates(sides.peak(program), self.steps)
+        self.program = program
+        self._wide: Legs | None = None
+        # Each program and each run of the left side once, whichever cases ask for it.
+        self.left = functools.cache(self._left)
+        self._compiled = functools.cache(self._compile)
+
+    def both(self, case: MatrixCase) -> tuple[Any, Any]:
+        """The trajectories of a case's two sides."""
+        if case.mode == "lockstep":
+            return self._locked(case, "legacy"), self._locked(case, case.recipe)
+        return self.left(case.stream), self._right(case)
+
+    def in_float64(self, case: MatrixCase) -> Result:
+        """The same case in float64, which decides whether a difference is rounding."""
+        if self._wide is None:
+            self._wide = Legs(replace(self.program, dtype="float64"))
+        return run_case(replace(case, dtype="float64"), self._wide)
+
+    def _right(self, case: MatrixCase) -> Any:
+        grads = axes.gradients(self.params, case.stream, self.steps)
+        made = self._compiled(case.recipe)
+        return drive.run(made, self.params, grads, self.rates, resumed=case.mode == "resumed")
+
+    def _left(self, stream: str) -> Any:
+        grads = axes.gradients(self.params, stream, self.steps)
+        return drive.run(self._compiled("legacy"), self.params, grads, self.rates)
+
+    def _compile(self, which: str) -> Any:
+        case = self.program
+        if which == "legacy":
+            return drive.driven(sides.left(case), case.drive)
+        if which.startswith("locked "):
+            step = sides.locked(replace(case, recipe=which.removeprefix("locked ")))
+            return jax.jit(lambda xs: jax.lax.scan(lambda _, x: (None, step(*x)), None, xs)[1])
+        return drive.driven(sides.right(replace(case, recipe=which)), case.drive)
+
+    def _locked(self, case: MatrixCase, which: str) -> Any:
+        """Every step from the free-running left side's state, with either side.
+
+        The left one steps anew as well: XLA may round otherwise in another program.
+        """
+        side = sides.left(case)
+        first = side.view(side.init(jax.tree.map(jnp.asarray, self.params)))
+        before = jax.tree.map(
+            lambda start, seen: jnp.concatenate([jnp.asarray(start)[None], seen[:-1]]),
+            first,
+            self.left(case.stream),
+        )
+        grads = axes.gradients(self.params, case.stream, self.steps)
+        given = jax.tree.map(jnp.asarray, (before, grads, self.rates))
+        return jax.device_get(self._compiled(f"locked {which}")(given))
+
+
+def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
+    """Runs one case with the legs of its program; an error is in its result."""
+    entry = ENTRIES[case.entry]
+    result = Result(case, case.recipe, settings_text(entry, entry.cases[case.setting]))
+    try:
+        recipe, result.claim = sides.recipe(case)
+        result.source = recipe_source(recipe)
+    except UnsupportedSetting as error:
+        result.note = str(error)
+        return result
+    started = time.perf_counter()
+    try:
+        with drive.settings(case):
+            legacy, other = legs.both(case)
+        result.comparison = compare(legacy, other)
+        if keep:
+            result.trajectory = other
+    except Exception as error:
+        result.failed, result.note = True, f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    found = result.comparison
+    if found is not None and not found.identical and case.dtype != "float64":
+        wide = legs.in_float64(case)
+        result.wide, result.why_not_wide = wide.comparison, wide.note
+    return result

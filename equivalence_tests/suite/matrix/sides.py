@@ -1,0 +1,111 @@
+"""The two sides of a matrix case: legacy on the left, a TrainState on the right."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import legacy_optim
+from equivalence_tests.sides.side import Side, legacy_view, train_state
+from equivalence_tests.suite.matrix import axes
+from equivalence_tests.suite.matrix.cases import MatrixCase
+from optax_bridge.correspondence import ENTRIES, Claim, recipe_of
+from optax_bridge.correspondence.entries.multi_optimizer import is_matrix, is_vector
+from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.legacy import to_optax
+
+# The second group's rate is twice the first one's.
+_FACTORS = (1.0, 2.0)
+
+
+def peak(case: MatrixCase) -> float:
+    """The learning rate of a case, the largest one where it changes."""
+    return ENTRIES[case.entry].cases[case.setting].learning_rate
+
+
+def definition(case: MatrixCase, learning_rate: Any = None) -> legacy_optim.OptimizerDef:
+    """The legacy definition of a case."""
+    entry = ENTRIES[case.entry]
+    about = entry.cases[case.setting]
+    rate = about.learning_rate if case.rate == "constant" else learning_rate
+    made = entry.definition(about, rate)
+    if case.rate != "per-group":
+        return made
+    return legacy_optim.MultiOptimizer(
+        (legacy_optim.ModelParamTraversal(is_matrix), made),
+        (legacy_optim.ModelParamTraversal(is_vector), legacy_optim.Momentum()),
+    )
+
+
+def recipe(case: MatrixCase) -> tuple[Call, Claim]:
+    """The recipe of the right side, and its claim.
+
+    Raises:
+      UnsupportedSetting: there is no such recipe.
+    """
+    return recipe_of(definition(case, schedule(case)), exact=case.recipe == "exact")
+
+
+def left(case: MatrixCase) -> Side:
+    """The legacy optimizer."""
+    made = definition(case)
+    scheduled = schedule(case)
+
+    def step(optimizer: Any, grads: Any, rate: Any) -> Any:
+        if case.rate == "schedule":
+            return optimizer.apply_gradient(grads, learning_rate=scheduled(optimizer.state.step))
+        if case.rate == "per-call":
+            return optimizer.apply_gradient(grads, learning_rate=rate)
+        if case.rate == "per-group":
+            groups = zip(made.hyper_params, _FACTORS, strict=True)
+            own = [hp.replace(learning_rate=factor * rate) for hp, factor in groups]
+            return optimizer.apply_gradient(grads, hyper_params=own)
+        return optimizer.apply_gradient(grads)
+
+    return Side("legacy", made.create, step, lambda optimizer: optimizer.target, legacy_view)
+
+
+def right(case: MatrixCase) -> Side:
+    """A TrainState with the case's recipe."""
+    built = build(recipe(case)[0])
+    side = train_state(case.recipe, definition(case), built)
+
+    def step(state: Any, grads: Any, rate: Any) -> Any:
+        if case.rate == "per-call":
+            return state.apply_gradients(grads=grads, learning_rate=rate)
+        if case.rate == "per-group":
+            own = [{"learning_rate": factor * rate} for factor in _FACTORS]
+            return state.apply_gradients(grads=grads, hyper_params=own)
+        return state.apply_gradients(grads=grads)
+
+    return Side(side.name, side.init, step, side.params, side.view)
+
+
+def locked(case: MatrixCase) -> Callable[[Any, Any, Any], Any]:
+    """One step from the legacy side's state: (its view, gradients, rate) -> view after the step.
+
+    The recipe `"legacy"` is the legacy side itself.
+    """
+    made = definition(case)
+    side = left(case) if case.recipe == "legacy" else right(case)
+
+    def step(view: Any, grads: Any, rate: Any) -> Any:
+        optimizer = legacy_optim.Optimizer(made, view["state"], view["params"])
+        if case.recipe == "legacy":
+            return side.view(side.step(optimizer, grads, rate))
+        _, opt_state = to_optax(optimizer)
+        state = side.init(optimizer.target).replace(opt_state=opt_state, step=optimizer.state.step)
+        return side.view(side.step(state, grads, rate))
+
+    return step
+
+
+def schedule(case: MatrixCase) -> Any:
+    """The learning rate as a function of the step, where the case has it so, else None."""
+    if case.rate != "schedule":
+        return None
+    table = axes.rates(peak(case))
+    return lambda count: jax.lax.dynamic_index_in_dim(
+        jnp.asarray(table), jnp.asarray(count), keepdims=False
+    )

@@ -1,0 +1,72 @@
+"""Data-parallel training in several processes; `--help` says how to start them.
+
+Each process holds a part of the devices; together they do what one process with all of them does.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from equivalence_tests.files import write_bytes_with
+from equivalence_tests.suite.matrix import axes, drive, sides
+from equivalence_tests.suite.matrix.cases import MatrixCase
+
+
+def trajectory(case: MatrixCase, stream: str = "normal") -> Any:
+    """A case's right side on the gradients' mean over all devices of all processes.
+
+    Returns:
+      Parameters and state after every step, of shape (steps, ...), on every process.
+    """
+    mesh = Mesh(np.array(jax.devices()), ("batch",))
+    params = axes.parameters(case.tree, case.dtype)
+    side = sides.right(case)
+    grads = drive.per_device(axes.gradients(params, stream), mesh.size)
+
+    def placed(tree: Any, spec: PartitionSpec) -> Any:
+        def place(leaf: Any) -> jax.Array:
+            host = np.asarray(leaf)
+            return jax.make_array_from_callback(
+                host.shape, NamedSharding(mesh, spec), lambda index: host[index]
+            )
+
+        return jax.tree.map(place, tree)
+
+    def body(state: Any, given: Any) -> tuple[Any, Any]:
+        state = side.step(state, jax.tree.map(lambda g: g.mean(axis=0), given), None)
+        return state, side.view(state)
+
+    state = placed(side.init(jax.tree.map(jax.numpy.asarray, params)), PartitionSpec())
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    run = jax.jit(lambda s, xs: jax.lax.scan(body, s, xs)[1], out_shardings=everywhere)
+    seen = run(state, placed(grads, PartitionSpec(None, "batch")))
+    return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), seen)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Joins the other processes, runs the cases, and lets the first one write the trajectories."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--coordinator", help="host:port of the first process; none for one alone")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--process", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="an .npz file")
+    parser.add_argument("optimizers", nargs="+")
+    given = parser.parse_args(arguments)
+    if given.coordinator:
+        jax.distributed.initialize(given.coordinator, given.processes, given.process)
+    arrays = {"devices": np.asarray(jax.device_count())}
+    for name in given.optimizers:
+        seen = trajectory(MatrixCase(name, drive="data-parallel"))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(seen):
+            arrays[name + jax.tree_util.keystr(path)] = leaf
+    if given.process == 0:
+        write_bytes_with(given.out, lambda stream: np.savez(stream, allow_pickle=False, **arrays))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The transformer on eight devices against one: which layouts give the same bits, and if not, why.
+
+Where no sum is split over devices, every bit must be the same. Whether one is, the compiled program
+says: it then has an all-reduce that adds floating-point numbers.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from equivalence_tests.compare.comparison import compare
+from equivalence_tests.suite.checks import Result
+from equivalence_tests.suite.sharded import processes
+from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS
+from equivalence_tests.suite.sharded.partitioned import can_be_pinned
+from equivalence_tests.suite.sharded.training import (
+    GIVEN,
+    OPTIMIZERS,
+    ShardedCase,
+    reference,
+    trajectory,
+    vanishing,
+)
+from optax_bridge.correspondence.entry import Claim, identical, rounding
+from optax_bridge.correspondence.recipe import render
+
+# Sums of up to 512 terms (64 images of 8 rows) in another order differ by about the square root of
+# that, 23 ULP, of their terms' size in each step, and the steps do not add up: seen at most 14.
+ROUNDING_ULP = 64.0
+
+
+def cases() -> list[ShardedCase]:
+    """Every layout in a closed loop and on given gradients, and one in two processes."""
+    found = []
+    for name in OPTIMIZERS:
+        found += [ShardedCase(name, layout) for layout in LAYOUTS]
+        found += [ShardedCase(name, layout, GIVEN) for layout in ("FSDP", "data and tensor")]
+    return [*found, ShardedCase("adafactor", "FSDP", processes=2)]
+
+
+def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
+    """The cases that fit every name.
+
+    Args:
+      only: names of optimizers, layouts or the problem; empty for all. Cases must fit in each of
+        the three of which something is named; a name of anything else fits none.
+      full: whether to run in several processes as well.
+    """
+    found = [case for case in cases() if full or case.processes == 1]
+    for axis in ("entry", "layout", "problem"):
+        named = {*only} & {getattr(case, axis) for case in found}
+        found = [case for case in found if not named or getattr(case, axis) in named]
+        only = [name for name in only if name not in named]
+    return [] if only else found
+
+
+def can_run() -> bool:
+    """Whether there are enough devices on this CPU, and XLA can be pinned."""
+    return len(jax.devices("cpu")) >= DEVICES and can_be_pinned()
+
+
+def run(case: ShardedCase) -> Result:
+    """Runs a case on the mesh and on one device, and holds it to what its programs allow.
+
+    Returns:
+      A result whose claim is derived from the compiled programs: identical where they split no sum.
+      An error is in the result.
+    """
+    started = time.perf_counter()
+    recipe = render(OPTIMIZERS[case.entry])
+    result = Result(case, described(case), recipe, source=recipe)
+    try:
+        alone, _ = reference(case.entry, case.drive)
+        side = trajectory if case.processes == 1 else processes.trajectory
+        seen, split = side(case)
+        left_out = vanishing(case.entry) if split else ()
+        both = ({k: v for k, v in one.items() if k not in left_out} for one in (alone, seen))
+        result.comparison = compare(*both)
+        result.claim, result.note = claim(split), summary(split)
+        result.extra = {
+            "devices": DEVICES,
+            "processes": case.processes,
+            "split_sums": split,
+            "left_out": list(left_out),
+        }
+    except Exception as error:
+        result.failed, result.note = True, f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def claim(split: Sequence[str]) -> Claim:
+    """What a program promises that splits these sums over devices."""
+    if not split:
+        return identical("no sum is split over devices")
+    return rounding(ROUNDING_ULP, f"split over devices: {', '.join(split)}")
+
+
+def summary(split: Sequence[str]) -> str:
+    """The split sums in few words: how many in which part of the step."""
+    if not split:
+        return "no sum is split"
+    parts = [name.split(" ")[0] for name in split]
+    counts = ", ".join(f"{parts.count(part)} {part}" for part in dict.fromkeys(parts))
+    return f"split sums: {counts}"
+
+
+def jobs(some: Sequence[ShardedCase]) -> list[tuple[str, Callable[[], list[Result]]]]:
+    """The cases as jobs of `running.run_all`; those of one optimizer share their reference."""
+
+    def job(group: list[ShardedCase]) -> tuple[str, Callable[[], list[Result]]]:
+        return f"{group[0].entry} on {DEVICES} devices", lambda: list(map(run, group))
+
+    return [job(list(group)) for _, group in itertools.groupby(some, lambda case: case.entry)]
+
+
+def is_sharded(result: Result) -> bool:
+    """Whether a result is of such a case."""
+    return isinstance(result.check, ShardedCase)
+
+
+def table(results: Sequence[Result]) -> Table:
+    """One row for each case among the results: the outcome, and which sums are split."""
+    shown = Table(
+        title=f"The transformer on {DEVICES} devices against one",
+        title_justify="left",
+        caption="Identical where no sum is split over devices. Pinned, as XLA chooses by shapes: "
+        "no algebraic simplifier, no YNN library, the step a program of its own.",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    for name in ("optimizer", "layout", "outcome", "as claimed", "why"):
+        shown.add_column(name, no_wrap=name != "why")
+    previous = ""
+    for result in results:
+        case = result.check
+        if not isinstance(case, ShardedCase):
+            continue
+        found, name = result.comparison, case.entry
+        if found is None or result.verdict is None:
+            outcome = "error"
+        else:
+            far = "" if found.identical else f", {found.ulp:.3g} ULP"
+            outcome = result.verdict.value + far
+        shown.add_row(
+            name if name != previous else "",
+            described(case),
+            outcome,
+            "[green]yes[/]" if result.held else "[bold red]NO[/]",
+            escape(result.note),
+        )
+        previous = name
+    return shown
+
+
+def described(case: ShardedCase) -> str:
+    """How a case lies, in a table's cell."""
+    processes = f", {case.processes} processes" if case.processes > 1 else ""
+    return case.layout + processes + (", given gradients" if case.drive == GIVEN else "")

@@ -1,0 +1,220 @@
+"""Training the transformer on a mesh, and on one device, with what XLA chooses by shapes pinned."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from equivalence_tests.sides import training
+from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS, Layout
+from equivalence_tests.suite.sharded.partitioned import compiler_options, split_sums
+from optax_bridge import TrainState, state_shardings
+from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
+from optax_bridge.metadata.kept_axes import state_axes
+
+STEPS = 20
+TRAINING, GIVEN = "training", "given gradients"
+
+OPTIMIZERS = {
+    "momentum": Call("optax_bridge.momentum", (0.1,)),
+    "adam": Call("optax_bridge.adam", (0.01,), {"weight_decay": 0.01}),
+    "adafactor": Call("optax_bridge.adafactor", (0.01,), {"min_dim_size_to_factor": 8}),
+}
+
+
+@dataclass(frozen=True, order=True)
+class ShardedCase:
+    """One run on the mesh.
+
+    Attributes:
+      entry: one of `OPTIMIZERS`.
+      layout: one of `LAYOUTS`.
+      drive: `TRAINING`, the closed loop, or `GIVEN`, the step alone on the gradients of one device.
+      processes: 1, or 2 with half of the devices each.
+    """
+
+    entry: str
+    layout: str
+    drive: str = TRAINING
+    processes: int = 1
+
+    def __str__(self) -> str:
+        parts = ("sharded", self.entry, self.layout, self.drive, f"{self.processes}_processes")
+        return "-".join(parts).replace(" ", "_")
+
+    @property
+    def problem(self) -> str:
+        """As of the other checks."""
+        return "transformer"
+
+    @property
+    def rate(self) -> str:
+        """As of the other checks."""
+        return "constant"
+
+    @property
+    def block(self) -> str:
+        """Its column in the picture."""
+        return f"{DEVICES} devices: {self.layout}"
+
+
+def trajectory(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
+    """A case's run on all devices of all processes.
+
+    Returns:
+      Loss, gradients, parameters and optimizer state after every step, by path, and the sums that
+      the programs split over devices.
+    """
+    layout = LAYOUTS[case.layout]
+    devices = np.array(jax.devices("cpu")[:DEVICES]).reshape(tuple(layout.mesh.values()))
+    mesh = Mesh(devices, tuple(layout.mesh))
+    start, shardings = _placed(case.entry, layout, mesh)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    given = reference(case.entry, GIVEN)[1] if case.drive == GIVEN else None
+    return _driven(start, given, shardings, NamedSharding(mesh, layout.batch), everywhere)
+
+
+@functools.cache
+def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
+    """The run on one device, and its gradients of shape (steps, ...) as a tree."""
+    job, tx = training.task("transformer"), build(OPTIMIZERS[entry])
+    start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
+    here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    given = reference(entry, TRAINING)[1] if drive == GIVEN else None
+    seen, _ = _driven(start, given, _like(here, start), here, here)
+    paths = [_name(path) for path, _ in leaves_with_path({"grads": job.params})]
+    return seen, jax.tree.structure(job.params).unflatten([seen[name] for name in paths])
+
+
+def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
+    """The first state on the mesh, and where its arrays lie."""
+    job, tx = training.task("transformer"), build(OPTIMIZERS[entry])
+
+    def create(rule: Any) -> TrainState:
+        made: Any = TrainState.create_sharded
+        return made(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
+
+    state = create(layout.rule)
+    shardings = state_shardings(state, mesh, layout.rule)
+    if layout.state_rule is not None:
+        apart = create(layout.state_rule)
+        state = state.replace(opt_state=apart.opt_state)
+        placed = state_shardings(apart, mesh, layout.state_rule)
+        shardings = shardings.replace(opt_state=placed.opt_state)
+    return state, shardings
+
+
+def _driven(
+    state: Any, given: Any, shardings: Any, batch: Any, everywhere: Any
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
+
+    Gradients and step are a program each: in one, the compiler would fuse the end of the one with
+    the beginning of the other, and contract products and sums in another way on another layout.
+    """
+    job, data = training.task("transformer"), training.batches(STEPS)
+
+    def gradients(params: Any, batch: Any) -> Any:
+        (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
+        return loss, grads
+
+    def step(state: TrainState, grads: Any) -> TrainState:
+        return state.apply_gradients(grads=grads)
+
+    def at(tree: Any, index: int, where: Any) -> Any:
+        return jax.tree.map(lambda leaf, w: _put(leaf[index], w), tree, where)
+
+    options = compiler_options()
+    state = jax.tree.map(_put, state, shardings)
+    batches = [at(data, index, (batch, batch)) for index in range(STEPS)]
+    first = jax.jit(
+        gradients,
+        in_shardings=(shardings.params, (batch, batch)),
+        out_shardings=(everywhere, shardings.params),
+        compiler_options=options,
+    )
+    second = jax.jit(
+        step,
+        in_shardings=(shardings, shardings.params),
+        out_shardings=shardings,
+        compiler_options=options,
+    )
+    gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
+    programs = [second.lower(state, state.params).compile()]
+    if given is None:
+        with pinned():
+            programs.insert(0, first.lower(state.params, batches[0]).compile())
+    seen = []
+    for index in range(STEPS):
+        if given is None:
+            loss, grads = programs[0](state.params, batches[index])
+        else:
+            loss, grads = jnp.zeros([]), at(given, index, shardings.params)
+        state = programs[-1](state, grads)
+        views = gather({"loss": loss, **_by_path(state), **_named("grads", grads)})
+        seen.append({name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()})
+    stacked = {name: np.stack([view[name] for view in seen]) for name in seen[0]}
+    return stacked, sorted(
+        {name for program in programs for name in split_sums(program.as_text() or "")}
+    )
+
+
+@functools.cache
+def vanishing(entry: str) -> tuple[str, ...]:
+    """The arrays that belong to parameters whose gradient is zero but for rounding.
+
+    The softmax takes a key's bias from every position alike: what the parameter holds is rounding
+    errors, which Adam divides by their own size, and no multiple of their scale bounds them. Which
+    parameters these are, the gradient in float64 says.
+    """
+    job = training.task("transformer")
+    images, labels = training.batches(1)
+    with float64():
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), job.params)
+        batch = (jnp.asarray(images[0], jnp.float64), labels[0])
+        grads = jax.jit(jax.grad(lambda p: job.loss(p, {}, batch)[0]))(params)
+        sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(grads)]
+    noise = [size < 1e-12 * max(sizes) for size in sizes]
+    tx = build(OPTIMIZERS[entry])
+    state = jax.eval_shape(tx.init, job.params)
+    owners = state_axes(tx, job.params, state)
+    opt_state = [path for path, _ in leaves_with_path({"opt_state": state})]
+    names = [
+        _name(path)
+        for path, owner in zip(opt_state, owners, strict=True)
+        if owner and noise[owner[0]]
+    ]
+    for root in ("params", "grads"):
+        paths = [path for path, _ in leaves_with_path({root: job.params})]
+        names += [_name(path) for path, is_noise in zip(paths, noise, strict=True) if is_noise]
+    return tuple(names)
+
+
+def _by_path(state: TrainState) -> dict[str, Any]:
+    return {**_named("params", state.params), **_named("opt_state", state.opt_state)}
+
+
+def _named(root: str, tree: Any) -> dict[str, Any]:
+    return {_name(path): leaf for path, leaf in leaves_with_path({root: tree})}
+
+
+def _name(path: Any) -> str:
+    return "/".join(key_names(path))
+
+
+def _put(leaf: Any, where: Any) -> jax.Array:
+    """An array where it belongs, each process giving its own part."""
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(leaf, where)
+    return jax.make_array_from_callback(leaf.shape, where, lambda index: leaf[index])
+
+
+def _like(where: Any, tree: Any) -> Any:
+    """The same sharding for each array."""
+    return jax.tree.map(lambda _: where, tree)
