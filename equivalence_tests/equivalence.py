@@ -15,13 +15,13 @@ from equivalence_tests.sides import gradients as given_gradients
 from equivalence_tests.sides.adapt import (
     EquivalenceError,
     SideLike,
-    Stepper,
     adapted,
-    legacy_state,
     on_host,
 )
 from equivalence_tests.sides.gradients import Gradients, Stream
 from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.sides.side import Side, in_legacy_layout
+from equivalence_tests.sides.trajectory import driven, trajectory
 
 
 def check_equivalence(
@@ -115,7 +115,7 @@ def check_equivalence(
     return Report(
         names=names,
         sources=(sides[0].source, sides[1].source),
-        kinds=(sides[0].kind, sides[1].kind),
+        kinds=(sides[0].name, sides[1].name),
         steps=steps,
         bound=bound,
         comparison=comparison,
@@ -127,7 +127,7 @@ def check_equivalence(
     )
 
 
-def _named(side: SideLike, name: str) -> Stepper:
+def _named(side: SideLike, name: str) -> Side:
     try:
         return adapted(side)
     except EquivalenceError as error:
@@ -152,7 +152,7 @@ def _checked_params(params: Any) -> Any:
 
 
 def _compared(
-    sides: tuple[Stepper, Stepper],
+    sides: tuple[Side, Side],
     names: tuple[str, str],
     params: Any,
     stream: Stream,
@@ -160,10 +160,13 @@ def _compared(
 ) -> tuple[Comparison, bool]:
     """The comparison, and whether it covers the state."""
     definition = sides[0].definition or sides[1].definition
-    runs = [
-        _trajectory(side, name, params, stream, steps, definition)
-        for side, name in zip(sides, names, strict=True)
-    ]
+    runs = []
+    for side, name in zip(sides, names, strict=True):
+        if definition is not None and side.definition is None and side.compiled:
+            side = in_legacy_layout(side, definition)
+        checked = _Checked(side, name, params)
+        rows = functools.partial(checked.gradients, stream)
+        runs.append(trajectory(driven(checked.side(), "eager"), params, rows, steps))
     signatures = [signature(run["state"], "state") for run in runs]
     comparable = (
         bool(signatures[0])
@@ -178,49 +181,58 @@ def _compared(
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
 
 
-def _trajectory(
-    side: Stepper, name: str, params: Any, stream: Stream, steps: int, definition: Any
-) -> dict[str, Any]:
-    """Parameters and state after each step, stacked."""
+class _Checked:
+    """A user's side: errors and changes of structure are reported with side, step and leaf."""
 
-    def show(held: Any) -> dict[str, Any]:
-        shown, state = side.show(held)
-        if definition is not None and side.definition is None and side.compiled:
-            state = legacy_state(definition, shown, state)
-        return {"params": shown, "state": state}
+    def __init__(self, side: Side, name: str, params: Any):
+        self.inner, self.params = side, params
+        self.name = f"{name} side ({side.name})"
+        self.expected = signature(params, "params")
+        self.before: Any = None  # the structure of the state after the last step
 
-    def body(held: Any, grads: Any) -> tuple[Any, Any]:
-        held = side.step(held, grads)
-        return held, show(held)
+        def body(state: Any, *given: Any) -> tuple[Any, Any]:
+            state = side.step(state, *given)
+            return state, side.view(state)
 
-    def start() -> Any:
-        if side.compiled:
-            return side.start(jax.tree.map(jax.numpy.asarray, params))
-        return side.start(on_host(params))  # a copy: it may work in place
+        self.body = jax.jit(body) if side.compiled else body
 
-    take = jax.jit(body) if side.compiled else body
-    held = _guarded(start, f"{name} side ({side.kind}), before step 1")
-    expected, seen = signature(params, "params"), []
-    before, current = None, params
-    if side.compiled:  # a function may fill its state at its first step, as torch's optimizers do
-        before = shapes(on_host(jax.jit(show)(held)["state"]), "state")
-    for step in range(steps):
-        where = f"{name} side ({side.kind}), step {step + 1}"
-        grads = _guarded(lambda: on_host(stream(step, current)), f"{where}, its gradients")  # noqa: B023
-        if wrong := first_mismatch(expected, signature(grads, "params")):
+    def side(self) -> Side:
+        """The side with the checks; its state is the number of steps, the state and its view."""
+        return Side(self.name, self.init, self.step, lambda state: state[2], compiled=False)
+
+    def init(self, params: Any) -> Any:
+        def start() -> Any:
+            if self.inner.compiled:
+                return self.inner.init(jax.tree.map(jax.numpy.asarray, params))
+            return self.inner.init(on_host(params))  # a copy: it may work in place
+
+        state = _guarded(start, f"{self.name}, before step 1")
+        # A function may fill its state at its first step, as torch's optimizers do.
+        if self.inner.compiled:
+            first = on_host(jax.jit(self.inner.view)(state)["state"])
+            self.before = shapes(first, "state")
+        return 0, state, None
+
+    def gradients(self, stream: Stream, step: int, view: Any) -> tuple[Any]:
+        where = f"{self.name}, step {step + 1}"
+        current = self.params if view is None else view["params"]
+        grads = _guarded(lambda: on_host(stream(step, current)), f"{where}, its gradients")
+        if wrong := first_mismatch(self.expected, signature(grads, "params")):
             raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
-        held, view = _guarded(functools.partial(take, held, grads), where)
+        return (grads,)
+
+    def step(self, state: Any, grads: Any) -> Any:
+        count, inner, _ = state
+        where = f"{self.name}, step {count + 1}"
+        inner, view = _guarded(functools.partial(self.body, inner, grads), where)
         view = on_host(view)
-        if wrong := first_mismatch(expected, signature(view["params"], "params")):
+        if wrong := first_mismatch(self.expected, signature(view["params"], "params")):
             raise EquivalenceError(f"{where}: it changed its parameters' structure: {wrong}")
-        state = signature(view["state"], "state")
-        if wrong := before is not None and first_mismatch(before, state):
+        after = signature(view["state"], "state")
+        if wrong := self.before is not None and first_mismatch(self.before, after):
             raise EquivalenceError(f"{where}: it changed its state's structure: {wrong}")
-        before, current = state, view["params"]
-        seen.append(view)
-    # The same leaves at the same paths by now, if not in the same containers: dict and FrozenDict.
-    leaves = zip(*map(jax.tree.leaves, seen), strict=True)
-    return jax.tree.unflatten(jax.tree.structure(seen[0]), map(np.stack, leaves))
+        self.before = after
+        return count + 1, inner, view
 
 
 def _guarded(call: Callable[[], Any], where: str) -> Any:
@@ -233,7 +245,7 @@ def _guarded(call: Callable[[], Any], where: str) -> Any:
 
 
 def _in_float64(
-    sides: tuple[Stepper, Stepper],
+    sides: tuple[Side, Side],
     names: tuple[str, str],
     params: Any,
     stream: Stream,

@@ -12,7 +12,7 @@ from equivalence_tests.compare.comparison import ulp_text
 from equivalence_tests.compare.nature import explained
 from equivalence_tests.files import write_text
 from equivalence_tests.report.plot import divergence
-from equivalence_tests.suite.checks import SYNTHETIC, Check, Result
+from equivalence_tests.suite.case import Result
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Item:
 
 def item(result: Result) -> Item:
     """A result of the suite as a case on the page."""
-    found, claim, check = result.comparison, result.claim, result.check
+    found, claim, case = result.comparison, result.claim, result.case
     facts = {}
     if claim is not None:
         bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
@@ -57,30 +57,30 @@ def item(result: Result) -> Item:
     if result.note:
         facts["note"] = result.note
     facts["seconds"] = f"{result.seconds:.2f}"
-    if isinstance(check, Check):
-        column = check.rate if check.problem == SYNTHETIC else check.problem
-        column = f"{result.recipe}, {column}"
-    else:
-        column = check.block
     outcome = "no such recipe" if result.verdict is None else result.verdict.value
     if result.failed:
         outcome = "error"
     return Item(
-        id=result.id,
-        row=check.entry,
-        column=column,
+        id=str(result.case),
+        row=case.entry,
+        column=case.column,
         outcome=outcome,
         held=result.held,
         ulp=None if found is None else found.ulp,
         ulp_by_step=[] if found is None else list(map(float, found.ulp_by_step)),
         facts=facts,
-        sources={"legacy": result.settings, result.recipe: result.source or "(no source form)"},
+        sources={
+            "legacy": result.settings,
+            result.case.recipe: result.source or "(no source form)",
+        },
     )
 
 
 def page(title: str, items: Sequence[Item], environment: Mapping[str, Any]) -> str:
     """The page as HTML; nothing in it comes from the network."""
-    template = resources.files(__package__).joinpath("report.html").read_text("utf-8")
+    template = (
+        resources.files("equivalence_tests.report").joinpath("report.html").read_text("utf-8")
+    )
     broken = sum(not one.held for one in items)
     summary = f"{len(items)} cases; " + (
         "every claim held" if not broken else f"{broken} claims did NOT hold"

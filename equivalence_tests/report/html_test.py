@@ -11,7 +11,8 @@ import pytest
 
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.report.html import item, page, write
-from equivalence_tests.suite.checks import Check, Result
+from equivalence_tests.suite.case import Result
+from equivalence_tests.suite.checks import Check
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence.entry import identical
 
@@ -24,14 +25,23 @@ def results() -> list[Result]:
     same, far = compare({"a": one}, {"a": one}), compare({"a": one}, {"a": other})
     poisoned = compare({"a": one}, {"a": one * np.nan})
     return [
-        Result(Check("sgd", 0), "exact", "GradientDescent()", identical(), same, source="sgd()"),
-        Result(Check("adam", 0), "stock", "Adam(beta1=0 < 1)", identical(), far, source="a & b"),
-        Result(Check("adam", 1), "stock", "Adam()", note="no such thing"),
-        Result(Check("lamb", 0), "exact", "LAMB()", identical(), poisoned),
         Result(
-            Check("lars", 0), "exact", "LARS()", identical(), None, note="ValueError", failed=True
+            Check("sgd", 0, recipe="exact"), "GradientDescent()", identical(), same, source="sgd()"
         ),
-        Result(MatrixCase("adam", dtype="bfloat16"), "exact", "Adam()", identical(), same),
+        Result(
+            Check("adam", 0, recipe="stock"), "Adam(beta1=0 < 1)", identical(), far, source="a & b"
+        ),
+        Result(Check("adam", 1, recipe="stock"), "Adam()", note="no such thing"),
+        Result(Check("lamb", 0, recipe="exact"), "LAMB()", identical(), poisoned),
+        Result(
+            Check("lars", 0, recipe="exact"),
+            "LARS()",
+            identical(),
+            None,
+            note="ValueError",
+            failed=True,
+        ),
+        Result(MatrixCase("adam", dtype="bfloat16"), "Adam()", identical(), same),
     ]
 
 
@@ -49,7 +59,7 @@ def test_nothing_comes_from_the_network():
 def test_every_case_has_a_cell_a_plot_a_verdict_and_both_sources():
     text = made()
     for result in results():
-        anchor = result.id.replace(" ", "_")
+        anchor = str(result.case).replace(" ", "_")
         assert text.count(f'id="{anchor}"') == 1
         assert text.count(f'href="#{anchor}"') == 1
     assert text.count('<svg class="divergence"') == 4
@@ -95,7 +105,7 @@ def test_the_search_filters_in_a_browser(tmp_path: Path):
 @needs_chromium
 def test_a_link_opens_its_case(tmp_path: Path):
     file = write(tmp_path, "Report", list(map(item, results())), {})
-    anchor = results()[1].id.replace(" ", "_")
+    anchor = str(results()[1].case).replace(" ", "_")
     done = chromium(tmp_path, f"{file.as_uri()}#{anchor}", "--dump-dom")
     (opened,) = [tag for tag in re.findall(r"<details[^>]*>", done.stdout) if " open" in tag]
     assert anchor in opened

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from equivalence_tests.compare.nature import explained
 from equivalence_tests.files import write_text
-from equivalence_tests.suite.checks import Result
+from equivalence_tests.suite.case import Result
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def case(result: Result) -> Case:
             f"{explained(found, result.wide, result.why_not_wide)}"
         )
     return Case(
-        group=f"optax_bridge.check.{result.check.entry}",
-        name=result.id,
+        group=f"optax_bridge.check.{result.case.entry}",
+        name=str(result.case),
         seconds=result.seconds,
         failure=failure,
         error=result.note if result.failed else "",

@@ -14,7 +14,7 @@ import numpy as np
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.files import write_bytes_with
 from equivalence_tests.sides import training
-from equivalence_tests.suite.checks import Result
+from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.entry import rounding
 
@@ -101,7 +101,7 @@ def save(file: Path, results: Sequence[Result], environment: Mapping[str, Any], 
     for result in results:
         if result.trajectory is None:
             continue
-        runs[result.id] = rows = []
+        runs[str(result.case)] = rows = []
         for path, leaf in _flat(result.trajectory).items():
             # Dtypes that NumPy's format does not know, bfloat16, are kept by their bits.
             raw = np.ascontiguousarray(leaf).view(np.dtype(f"u{leaf.dtype.itemsize}"))
@@ -147,24 +147,24 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
     for result in results:
         if result.trajectory is None:
             continue
-        recorded = recording.runs.get(result.id)
+        recorded = recording.runs.get(str(result.case))
         if recorded is None:
-            outcomes.append(Against(result.id, None, None, "not in the recording"))
+            outcomes.append(Against(str(result.case), None, None, "not in the recording"))
             continue
-        closed = result.check.problem in training.MODELS
-        left_out = training.without_gradient(result.check.problem) if closed else ()
+        closed = result.case.problem in training.MODELS
+        left_out = training.without_gradient(result.case.problem) if closed else ()
         sides = (recorded, _flat(result.trajectory))
         try:
             found = compare(
                 *({name: side[name] for name in side if name not in left_out} for side in sides)
             )
         except ValueError as error:
-            outcomes.append(Against(result.id, None, Verdict.DIFFERENT, str(error)))
+            outcomes.append(Against(str(result.case), None, Verdict.DIFFERENT, str(error)))
             continue
         note = f"{', '.join(left_out)}: left out, its gradient is rounding" if left_out else ""
         claim = CLOSED_LOOP if closed else OPEN_LOOP
-        outcomes.append(Against(result.id, found, found.verdict(claim), note))
-    here = {result.id for result in results}
+        outcomes.append(Against(str(result.case), found, found.verdict(claim), note))
+    here = {str(result.case) for result in results}
     outcomes += [Against(name, None, None, NOT_RUN) for name in recording.runs if name not in here]
     return outcomes
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from equivalence_tests.compare.comparison import ulp_text
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
-from equivalence_tests.suite.checks import SYNTHETIC, Result
+from equivalence_tests.suite.case import SYNTHETIC, Result
 from optax_bridge.correspondence import Verdict
 
 _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFERENT: "magenta"}
@@ -60,7 +60,7 @@ def table(results: Sequence[Result], title: str) -> Table:
 
 def _grouped(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
     def key(result: Result) -> tuple[str, str]:
-        return result.check.entry, result.recipe
+        return result.case.entry, result.case.recipe
 
     return [(name, list(group)) for name, group in groupby(sorted(results, key=key), key)]
 
@@ -87,8 +87,8 @@ def _short(note: str) -> str:
 
 def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if verdict is Verdict.IDENTICAL:
-        digits = [r for r in results if r.check.problem != SYNTHETIC]
-        models = ", ".join(sorted({r.check.problem for r in digits}))
+        digits = [r for r in results if r.case.problem != SYNTHETIC]
+        models = ", ".join(sorted({r.case.problem for r in digits}))
         return f"  [dim]digits: {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
     worst = max(comparisons, key=lambda comparison: comparison.ulp)
@@ -117,7 +117,7 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
         if result.held:
             continue
         console.print(
-            f"[bold red]NO[/] {result.check} ({result.recipe}): {escape(result.settings)}",
+            f"[bold red]NO[/] {result.case} ({result.case.recipe}): {escape(result.settings)}",
             highlight=False,
         )
         if result.failed:
@@ -208,11 +208,11 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def _row(result: Result) -> dict[str, Any]:
     found, claim = result.comparison, result.claim
     row: dict[str, Any] = {
-        "id": result.id,
-        "optimizer": result.check.entry,
-        "recipe": result.recipe,
-        "problem": result.check.problem,
-        "rate": result.check.rate,
+        "id": str(result.case),
+        "optimizer": result.case.entry,
+        "recipe": result.case.recipe,
+        "problem": result.case.problem,
+        "rate": result.case.rate,
         "settings": result.settings,
         "source": result.source,
         "claim": None if claim is None else claim.verdict.value,

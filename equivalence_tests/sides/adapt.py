@@ -1,8 +1,8 @@
-"""What a user may hand in as a side, turned into something that takes steps."""
+"""What a user may hand in as a side, turned into one."""
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,10 +12,10 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
+from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.exact.transformation import step as take_step
-from optax_bridge.legacy import to_legacy
 
 # A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
 # `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
@@ -31,30 +31,7 @@ class EquivalenceError(ValueError):
     """Something that keeps two sides from being compared; says which side, step and leaf."""
 
 
-@dataclass(frozen=True)
-class Stepper:
-    """One side as functions.
-
-    Attributes:
-      kind: what was handed in, for messages: `Adam`, `GradientTransformation`, ...
-      start: parameters -> state, any object.
-      step: (state, gradients) -> state.
-      show: state -> (parameters, optimizer state), the latter None if it has none.
-      source: how the side is written, for the report.
-      definition: the legacy definition, if the side is one.
-      compiled: whether `step` and `show` are JAX functions, to be compiled.
-    """
-
-    kind: str
-    start: Callable[[Any], Any]
-    step: Callable[[Any, Any], Any]
-    show: Callable[[Any], tuple[Any, Any]]
-    source: str
-    definition: legacy_optim.OptimizerDef | None = None
-    compiled: bool = True
-
-
-def adapted(side: SideLike) -> Stepper:
+def adapted(side: SideLike) -> Side:
     """The side as functions.
 
     Raises:
@@ -82,27 +59,25 @@ def adapted(side: SideLike) -> Stepper:
     raise EquivalenceError(f"{EXPECTED}; found {found}")
 
 
-def _legacy(definition: legacy_optim.OptimizerDef, start: Callable[[Any], Any]) -> Stepper:
-    return Stepper(
-        kind=type(definition).__name__,
-        start=start,
-        step=lambda optimizer, grads: optimizer.apply_gradient(grads),
-        show=lambda optimizer: (optimizer.target, optimizer.state),
+def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Any], Any]) -> Side:
+    return replace(
+        legacy(definition),
+        name=type(definition).__name__,
+        init=init,
         source=_recipe(definition),
-        definition=definition,
     )
 
 
-def _train_state(state: train_state.TrainState) -> Stepper:
-    return Stepper(
-        kind=type(state).__name__,
-        start=lambda params: state.replace(
+def _train_state(state: train_state.TrainState) -> Side:
+    return Side(
+        name=type(state).__name__,
+        init=lambda params: state.replace(
             step=jnp.asarray(state.step, jnp.int32),  # a Python number is wider in float64
             params=params,
             opt_state=_carried(state, params),
         ),
-        step=lambda held, grads: held.apply_gradients(grads=grads),
-        show=lambda held: (held.params, (held.step, held.opt_state)),
+        step=lambda state, grads: state.apply_gradients(grads=grads),
+        view=lambda state: {"params": state.params, "state": (state.step, state.opt_state)},
         source=f"{type(state).__name__} with {_of_transformation(state.tx)}",
     )
 
@@ -144,32 +119,32 @@ def _carried(state: train_state.TrainState, params: Any) -> Any:
     return jax.tree.map(carried, held, wide, before, anew)
 
 
-def _transformation(tx: optax.GradientTransformation) -> Stepper:
+def _transformation(tx: optax.GradientTransformation) -> Side:
     def step(held: Any, grads: Any) -> Any:
         count, params, opt_state = held
         return count + 1, *take_step(tx, grads, opt_state, params)
 
-    return Stepper(
-        kind="GradientTransformation",
-        start=lambda params: (jnp.zeros([], jnp.int32), params, tx.init(params)),
+    return Side(
+        name="GradientTransformation",
+        init=lambda params: (jnp.zeros([], jnp.int32), params, tx.init(params)),
         step=step,
-        show=lambda held: (held[1], (held[0], held[2])),
+        view=lambda state: {"params": state[1], "state": (state[0], state[2])},
         source=_of_transformation(tx),
     )
 
 
-def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Stepper:
+def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
     def take(held: Any, grads: Any) -> Any:
         result = step(grads, held[1], held[0])
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"step returned a {type(result).__name__}, not (params, state)")
         return result
 
-    return Stepper(
-        kind=getattr(step, "__qualname__", type(step).__name__),
-        start=lambda params: (params, init(params)),
+    return Side(
+        name=getattr(step, "__qualname__", type(step).__name__),
+        init=lambda params: (params, init(params)),
         step=take,
-        show=lambda held: (held[0], held[1]),
+        view=lambda state: {"params": state[0], "state": state[1]},
         source="\n".join(map(_source_of, (init, step))),
         compiled=False,
     )
@@ -196,17 +171,6 @@ def on_host(tree: Any) -> Any:
         return opaque
 
     return jax.tree.map(leaf, tree)
-
-
-def legacy_state(
-    definition: legacy_optim.OptimizerDef, params: Any, shown: tuple[Any, Any]
-) -> Any | None:
-    """The optimizer state of a Optax side in the layout of a definition; None if it has no such."""
-    step, opt_state = shown
-    try:
-        return to_legacy(definition, params, opt_state, step).state
-    except (ValueError, TypeError, AttributeError, KeyError):
-        return None
 
 
 def _recipe(definition: legacy_optim.OptimizerDef) -> str:

@@ -1,12 +1,11 @@
-"""Real training: small Linen models on handwritten digits, the old loop beside the TrainState loop.
+"""Real training: small Linen models on handwritten digits, the old step beside the TrainState step.
 
 The digits come with scikit-learn (UCI, Alpaydin and Kaynak 1998): 1,797 images of 8 x 8 pixels.
-Both loops start from the same arrays and see the same batches, so losses and parameters can be
+Both sides start from the same arrays and see the same batches, so losses and parameters can be
 compared at every step.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy as np
 import legacy_optim
 from equivalence_tests.compare.trees import path_name
 from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
-from optax_bridge.legacy import from_legacy
 
 BATCH_SIZE = 64
 
@@ -112,7 +111,7 @@ class Task:
 
 
 def task(name: str) -> Task:
-    """One of `MODELS`, initialised from a fixed key; both loops get these very arrays."""
+    """One of `MODELS`, initialised from a fixed key; both sides get these very arrays."""
     model = MODELS[name]()
     variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8)), train=False)
     return Task(model, variables["params"], variables.get("batch_stats", {}))
@@ -150,61 +149,52 @@ class BatchStatsState(TrainState):
     batch_stats: Any
 
 
-def old_loop(job: Task, definition: legacy_optim.OptimizerDef, data: Any) -> dict[str, Any]:
-    """Trains as programs did with `flax.optim`.
+def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
+    """Training as programs did it with `flax.optim`; a batch is given at each step.
 
     Args:
       job: model and initial variables.
       definition: the optimizer.
-      data: stacked batches.
 
     Returns:
-      Loss, parameters and running statistics after every step, each of shape (steps, ...).
+      A side that shows loss, parameters and running statistics.
     """
 
-    def train_step(carry: Any, batch: Any) -> tuple[Any, Any]:
-        optimizer, batch_stats = carry
+    def step(state: Any, batch: Any) -> Any:
+        optimizer, batch_stats, _ = state
         grad_fn = jax.value_and_grad(job.loss, has_aux=True)
         (loss, batch_stats), grad = grad_fn(optimizer.target, batch_stats, batch)
-        optimizer = optimizer.apply_gradient(grad)
-        seen = {"loss": loss, "params": optimizer.target, "batch_stats": batch_stats}
-        return (optimizer, batch_stats), seen
+        return optimizer.apply_gradient(grad), batch_stats, loss
 
-    start = (definition.create(job.params), job.batch_stats)
-    return _run(train_step, start, data)
+    def view(state: Any) -> dict[str, Any]:
+        optimizer, batch_stats, loss = state
+        return {"loss": loss, "params": optimizer.target, "batch_stats": batch_stats}
+
+    return Side(
+        "legacy",
+        lambda params: (definition.create(params), job.batch_stats, jnp.zeros([])),
+        step,
+        view,
+    )
 
 
-def new_loop(job: Task, tx: Any, data: Any) -> dict[str, Any]:
-    """Trains with `TrainState`, as FLIP 1009 writes the loop.
+def new_side(job: Task, tx: Any) -> Side:
+    """Training with `TrainState`, as FLIP 1009 writes the loop; shows what `old_side` does."""
 
-    Args:
-      job: model and initial variables.
-      tx: the transformation.
-      data: stacked batches.
+    def init(params: Any) -> Any:
+        state = BatchStatsState.create(
+            apply_fn=job.model.apply, params=params, tx=tx, batch_stats=job.batch_stats
+        )
+        return state, jnp.zeros([])
 
-    Returns:
-      The same as `old_loop`.
-    """
-
-    def train_step(state: BatchStatsState, batch: Any) -> tuple[BatchStatsState, Any]:
+    def step(state: Any, batch: Any) -> Any:
+        state, _ = state
         grad_fn = jax.value_and_grad(job.loss, has_aux=True)
         (loss, batch_stats), grads = grad_fn(state.params, state.batch_stats, batch)
-        state = state.apply_gradients(grads=grads, batch_stats=batch_stats)
-        seen = {"loss": loss, "params": state.params, "batch_stats": state.batch_stats}
-        return state, seen
+        return state.apply_gradients(grads=grads, batch_stats=batch_stats), loss
 
-    start = BatchStatsState.create(
-        apply_fn=job.model.apply, params=job.params, tx=tx, batch_stats=job.batch_stats
-    )
-    return _run(train_step, start, data)
+    def view(state: Any) -> dict[str, Any]:
+        state, loss = state
+        return {"loss": loss, "params": state.params, "batch_stats": state.batch_stats}
 
-
-def bridged_loop(job: Task, definition: legacy_optim.OptimizerDef, data: Any) -> dict[str, Any]:
-    """`new_loop` with the exact equal of the definition."""
-    return new_loop(job, from_legacy(definition), data)
-
-
-def _run(train_step: Callable[..., Any], start: Any, data: Any) -> dict[str, Any]:
-    run = jax.jit(lambda carry, xs: jax.lax.scan(train_step, carry, xs))
-    _, seen = run(start, jax.tree.map(jnp.asarray, data))
-    return jax.device_get(seen)
+    return Side("TrainState", init, step, view)

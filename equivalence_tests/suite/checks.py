@@ -1,14 +1,15 @@
-"""The suite: which checks there are, and how one is run.
+"""The checks: claims of the correspondence on its own cases, and how they are run.
 
-A check is one claim of the correspondence on one case: this recipe, under these settings, follows
-the legacy optimizer as its entry says. Checks come from the table; no optimizer is named here.
+A check is one claim on one case: this recipe, under these settings, follows the legacy optimizer as
+its entry says. Checks come from the table; no optimizer is named here.
 """
 
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,23 +20,11 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.sides import problems, training
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.precision import float64, pinned
-from optax_bridge.correspondence import (
-    ENTRIES,
-    Case,
-    Claim,
-    Entry,
-    UnsupportedSetting,
-    Verdict,
-    recipe_of,
-)
-from optax_bridge.correspondence.recipe import Call, filled, render
-
-if TYPE_CHECKING:
-    from equivalence_tests.suite.matrix.cases import MatrixCase
-    from equivalence_tests.suite.sharded.training import ShardedCase
-
-SYNTHETIC = "odd shapes"
-RATES = ("constant", "per call")
+from equivalence_tests.sides.side import Side
+from equivalence_tests.sides.trajectory import trajectory
+from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
+from optax_bridge.correspondence.recipe import Call, build
 
 
 @dataclass(frozen=True)
@@ -44,78 +33,26 @@ class Check:
 
     Attributes:
       entry: name of the correspondence entry.
-      case: index into the entry's cases.
+      setting: index into the entry's cases.
       problem: `SYNTHETIC`, or the name of one of `training.MODELS`.
       rate: `"constant"`, given to the constructor, or `"per call"`, a schedule given at each step.
+      recipe: `"exact"` or `"stock"`.
     """
 
     entry: str
-    case: int
+    setting: int
     problem: str = SYNTHETIC
     rate: str = "constant"
+    recipe: str = "exact"
 
     def __str__(self) -> str:
-        return "-".join((self.entry, str(self.case), self.problem, self.rate)).replace(" ", "_")
-
-
-@dataclass
-class Result:
-    """What one recipe gave in one check.
-
-    Attributes:
-      check: the check.
-      recipe: `"exact"` or `"stock"`.
-      settings: the legacy constructor's arguments, as text.
-      claim: what the entry says; None if it says that there is no such recipe.
-      comparison: the outcome; None if there was nothing to run.
-      seconds: time taken by this side, compilation included.
-      note: why nothing was run, or the error that stopped it.
-      failed: whether it stopped with an error.
-      source: the recipe as Optax code, where it has a source form.
-      extra: further figures for the JSON row.
-      trajectory: what the recipe's side held after every step, where it is to be recorded.
-      wide: the comparison in float64, which decides whether a difference is rounding.
-      why_not_wide: why there is none.
-    """
-
-    check: "Check | MatrixCase | ShardedCase"
-    recipe: str
-    settings: str
-    claim: Claim | None = None
-    comparison: Comparison | None = None
-    seconds: float = 0.0
-    note: str = ""
-    failed: bool = False
-    source: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
-    trajectory: Any = None
-    wide: Comparison | None = None
-    why_not_wide: str = ""
+        parts = (self.entry, str(self.setting), self.problem, self.rate, self.recipe)
+        return "-".join(parts).replace(" ", "_")
 
     @property
-    def id(self) -> str:
-        """One for each result, the same on every machine."""
-        if isinstance(self.check, Check):
-            return f"{self.check}-{self.recipe}"
-        return str(self.check)  # a case of the matrix says its recipe itself
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The verdict under the claim; None if nothing was compared."""
-        if self.comparison is None or self.claim is None:
-            return None
-        return self.comparison.verdict(self.claim)
-
-    @property
-    def held(self) -> bool:
-        """Whether the claim held. Being identical where only rounding was promised is no breach."""
-        if self.failed:
-            return False
-        if self.claim is None or self.comparison is None:
-            return True
-        if self.claim.verdict is Verdict.ROUNDING:
-            return self.verdict in (Verdict.IDENTICAL, Verdict.ROUNDING)
-        return self.verdict is self.claim.verdict
+    def column(self) -> str:
+        """Its column in the report's picture."""
+        return f"{self.recipe}, {self.rate if self.problem == SYNTHETIC else self.problem}"
 
 
 def checks(only: Sequence[str] = ()) -> list[Check]:
@@ -143,7 +80,8 @@ def _all_checks() -> Iterator[Check]:
     for name, entry in ENTRIES.items():
         for index in range(len(entry.cases)):
             yield Check(name, index)
-        yield Check(name, 0, rate="per call")
+            yield Check(name, index, recipe="stock")
+        yield Check(name, 0, rate="per call")  # Optax's aliases take no rate per call
     for name in ENTRIES:
         yield Check(name, 0, "mlp")
     for name, model in TRAINED:
@@ -159,110 +97,125 @@ TRAINED = (
 )
 
 
-def run(check: Check, steps: int = 100, *, keep: bool = False) -> list[Result]:
-    """Runs one check: the legacy side once, then the exact and the stock recipe against it.
+def groups(some: Sequence[Check]) -> list[list[Check]]:
+    """The checks by the legacy run that they need."""
+
+    def legacy_run(check: Check) -> Check:
+        return replace(check, recipe="exact")
+
+    return [list(group) for _, group in itertools.groupby(some, legacy_run)]
+
+
+def run(group: Sequence[Check], steps: int = 100, *, keep: bool = False) -> list[Result]:
+    """Runs checks that share the legacy side, which runs once.
 
     Args:
-      check: one of `checks()`.
+      group: one of `groups`.
       steps: number of steps.
       keep: whether results hold the recipe's trajectory, for recording.
 
     Returns:
-      One result for each recipe. An error on a side is in its result and does not stop the others.
+      A result for each check. An error on a side is in its result and does not stop the others.
     """
-    entry = ENTRIES[check.entry]
-    case = entry.cases[check.case]
-    job = _synthetic if check.problem == SYNTHETIC else _trained
-    results = job(check, entry, case, steps)
+    kind = _Synthetic if group[0].problem == SYNTHETIC else _Trained
+    made = kind(group[0], steps)
+    results = [_measured(made, check) for check in group]
     if not keep:
         for result in results:
             result.trajectory = None
     return results
 
 
-def _synthetic(check: Check, entry: Entry, case: Case, steps: int) -> list[Result]:
-    per_call = check.rate == "per call"
-    definition = entry.definition(case, None if per_call else case.learning_rate)
-    rates = problems.schedule(case.learning_rate, steps) if per_call else None
-    # A float32 rate given per call turns bfloat16 parameters into float32 ones, in flax.optim as
-    # well.
-    dtypes = ("float32",) if per_call else ("float32", "bfloat16")
-    compact = per_call or check.case > 0  # the first case of each entry sees every shape
-    params, grads = problems.problem(steps, dtypes, compact=compact)
+class _Synthetic:
+    """Given gradients on leaves of every shape."""
 
-    @functools.cache
-    def reference() -> Any:
-        return sides.trajectory(sides.legacy(definition), params, grads, rates)
+    def __init__(self, check: Check, steps: int):
+        self.entry, per_call = ENTRIES[check.entry], check.rate == "per call"
+        self.setting = self.entry.cases[check.setting]
+        peak = self.setting.learning_rate
+        self.definition = self.entry.definition(self.setting, None if per_call else peak)
+        rates = problems.schedule(peak, steps) if per_call else None
+        # A float32 rate given per call turns bfloat16 parameters into float32 ones, in flax.optim
+        # as well.
+        dtypes = ("float32",) if per_call else ("float32", "bfloat16")
+        compact = per_call or check.setting > 0  # the first of each entry sees every shape
+        self.params, grads = problems.problem(steps, dtypes, compact=compact)
+        self.inputs = (grads,) if rates is None else (grads, rates)
+        self.extra: dict[str, Any] = {}
 
-    def exact(recipe: Call) -> tuple[Comparison, Any]:
-        del recipe  # it is what from_legacy builds
-        other = sides.trajectory(sides.exact(definition), params, grads, rates)
-        return compare(reference(), other), other
+    @functools.cached_property
+    def reference(self) -> Any:
+        return trajectory(sides.legacy(self.definition), self.params, self.inputs)
 
-    def stock(recipe: Call) -> tuple[Comparison, Any]:
-        other = sides.trajectory(sides.stock(definition, recipe), params, grads)
-        return compare(_float32_leaves(reference()), _float32_leaves(other)), other
+    def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+        other = trajectory(self._side(recipe, call), self.params, self.inputs)
+        if recipe == "exact":
+            return compare(self.reference, other), other
+        return compare(_float32_leaves(self.reference), _float32_leaves(other)), other
 
-    def in_float64(result: Result) -> Comparison:
-        other = sides.exact(definition)
-        if result.recipe == "stock":
-            other = sides.stock(definition, recipe_of(definition, exact=False)[0])
+    def in_float64(self, recipe: str, call: Call) -> Comparison:
         with float64():
-            given = [
-                jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), _float32_leaves(tree))
-                for tree in (params, grads)
-            ]
-            both = (sides.legacy(definition), other)
-            return compare(*(sides.trajectory(side, given[0], given[1], rates) for side in both))
+            params, inputs = jax.tree.map(
+                lambda leaf: np.asarray(leaf, np.float64),
+                (_float32_leaves(self.params), tuple(map(_float32_leaves, self.inputs))),
+            )
+            both = (sides.legacy(self.definition), self._side(recipe, call))
+            return compare(*(trajectory(side, params, inputs) for side in both))
 
-    shown = settings_text(entry, case)
-    results = [_measured(Result(check, "exact", shown), definition, exact)]
-    if not per_call:  # Optax's aliases take no rate per call
-        results.append(_measured(Result(check, "stock", shown), definition, stock))
-    for result in results:
-        # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose
-        # trees are small; here it would double the time.
-        if result.verdict is Verdict.DIFFERENT or (result.comparison and not result.held):
-            try:
-                result.wide = in_float64(result)
-            except Exception as error:  # then the growth has to tell what it is
-                result.why_not_wide = f"{type(error).__name__}: {error}"
-    return results
+    def _side(self, recipe: str, call: Call) -> Side:
+        return (
+            sides.exact(self.definition)
+            if recipe == "exact"
+            else sides.stock(self.definition, call)
+        )
 
 
-def _trained(check: Check, entry: Entry, case: Case, steps: int) -> list[Result]:
-    definition = entry.definition(case, case.learning_rate)
-    result = Result(check, "exact", settings_text(entry, case))
+class _Trained:
+    """A model on real data, each side with the gradients of its own parameters."""
 
-    def exact(recipe: Call) -> tuple[Comparison, Any]:
-        del recipe  # it is what from_legacy builds
-        job, data = training.task(check.problem), training.batches(steps)
+    def __init__(self, check: Check, steps: int):
+        self.entry = ENTRIES[check.entry]
+        self.setting = self.entry.cases[check.setting]
+        self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
+        self.job, self.data = training.task(check.problem), training.batches(steps)
+        self.extra: dict[str, Any] = {}
+
+    def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+        del recipe
+        both = (
+            training.old_side(self.job, self.definition),
+            training.new_side(self.job, build(call)),
+        )
         with pinned() as what:
-            old = training.old_loop(job, definition, data)
-            new = training.bridged_loop(job, definition, data)
+            old, new = (trajectory(side, self.job.params, (self.data,)) for side in both)
         loss = [float(old["loss"][0]), float(old["loss"][-1])]
-        result.extra = {"loss": loss, "pinned": what}
+        self.extra = {"loss": loss, "pinned": what}
         return compare(old, new), new
 
-    return [_measured(result, definition, exact)]
 
-
-def _measured(
-    result: Result, definition: Any, measure: Callable[[Call], tuple[Comparison, Any]]
-) -> Result:
-    """Fills in a result; an error on a side is reported in it and stops nothing else."""
+def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
+    """Runs one check; an error on a side is in its result and stops nothing else."""
+    result = Result(check, settings_text(made.entry, made.setting))
     try:
-        recipe, result.claim = recipe_of(definition, exact=result.recipe == "exact")
+        call, result.claim = recipe_of(made.definition, exact=check.recipe == "exact")
     except UnsupportedSetting as error:
         result.note = str(error)
         return result
-    result.source = recipe_source(recipe)
+    result.source = recipe_source(call)
     started = time.perf_counter()
     try:
-        result.comparison, result.trajectory = measure(recipe)
+        result.comparison, result.trajectory = made.compared(check.recipe, call)
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds = time.perf_counter() - started
+    result.seconds, result.extra = time.perf_counter() - started, made.extra
+    # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose trees
+    # are small; here it would double the time.
+    broken = result.comparison is not None and not result.held
+    if isinstance(made, _Synthetic) and (result.verdict is Verdict.DIFFERENT or broken):
+        try:
+            result.wide = made.in_float64(check.recipe, call)
+        except Exception as error:  # then the growth has to tell what it is
+            result.why_not_wide = f"{type(error).__name__}: {error}"
     return result
 
 
@@ -273,23 +226,3 @@ def _float32_leaves(view: Any) -> Any:
     if isinstance(view, legacy_optim.OptimizerState):
         return legacy_optim.OptimizerState(view.step, _float32_leaves(view.param_states))
     return {name: _float32_leaves(value) for name, value in view.items() if name != "bfloat16"}
-
-
-def settings_text(entry: Entry, case: Case) -> str:
-    """A case as the legacy constructor call."""
-    recipe = filled(dict(case.settings), {"learning_rate": case.learning_rate})
-    args: tuple[Any, ...] = ()
-    for hp in entry.hyper_params:
-        if hp.variadic:
-            args = recipe.pop(hp.legacy)
-        elif hp.legacy == "learning_rate":
-            recipe = {hp.legacy: case.learning_rate, **recipe}
-    return render(Call(entry.legacy.__name__, args, recipe))
-
-
-def recipe_source(recipe: Call) -> str:
-    """A recipe as Optax code; empty where it has no source form."""
-    try:
-        return render(recipe)
-    except ValueError:  # a traversal is a Python function, which has no source form
-        return ""

@@ -17,7 +17,8 @@ import pytest
 import optax_bridge
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.sides.side import Side, state_view
-from equivalence_tests.suite.matrix import axes, drive, sides
+from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 
 STREAMS = ("normal", "mixture")
@@ -283,7 +284,6 @@ def _differs(package: Any, case: MatrixCase, stream: str) -> bool:
         "exact",
         lambda params: package.TrainState.create(apply_fn=None, params=params, tx=tx),
         real.step,
-        lambda state: state.params,
         lambda state: state_view(state, definition),
     )
     legacy = _legacy(case, stream)
@@ -300,5 +300,5 @@ def _legacy(case: MatrixCase, stream: str) -> Any:
 
 def _trajectory(side: Side, case: MatrixCase, stream: str) -> Any:
     params = axes.parameters(case.tree, case.dtype)
-    made = drive.driven(side, case.drive)
-    return drive.run(made, params, axes.gradients(params, stream), axes.rates(sides.peak(case)))
+    inputs = (axes.gradients(params, stream), axes.rates(sides.peak(case)))
+    return trajectory(driven(side, case.drive), params, inputs, parts=2)

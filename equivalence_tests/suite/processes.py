@@ -10,42 +10,23 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests.files import write_bytes_with
-from equivalence_tests.suite.matrix import axes, drive, sides
+from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 
 
-def trajectory(case: MatrixCase, stream: str = "normal") -> Any:
+def run(case: MatrixCase, stream: str = "normal") -> Any:
     """A case's right side on the gradients' mean over all devices of all processes.
 
     Returns:
       Parameters and state after every step, of shape (steps, ...), on every process.
     """
-    mesh = Mesh(np.array(jax.devices()), ("batch",))
     params = axes.parameters(case.tree, case.dtype)
-    side = sides.right(case)
-    grads = drive.per_device(axes.gradients(params, stream), mesh.size)
-
-    def placed(tree: Any, spec: PartitionSpec) -> Any:
-        def place(leaf: Any) -> jax.Array:
-            host = np.asarray(leaf)
-            return jax.make_array_from_callback(
-                host.shape, NamedSharding(mesh, spec), lambda index: host[index]
-            )
-
-        return jax.tree.map(place, tree)
-
-    def body(state: Any, given: Any) -> tuple[Any, Any]:
-        state = side.step(state, jax.tree.map(lambda g: g.mean(axis=0), given), None)
-        return state, side.view(state)
-
-    state = placed(side.init(jax.tree.map(jax.numpy.asarray, params)), PartitionSpec())
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    run = jax.jit(lambda s, xs: jax.lax.scan(body, s, xs)[1], out_shardings=everywhere)
-    seen = run(state, placed(grads, PartitionSpec(None, "batch")))
-    return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), seen)
+    made = driven(sides.right(case), "data-parallel", jax.devices())
+    inputs = (axes.gradients(params, stream), axes.rates(sides.peak(case)))
+    return trajectory(made, params, inputs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         jax.distributed.initialize(given.coordinator, given.processes, given.process)
     arrays = {"devices": np.asarray(jax.device_count())}
     for name in given.optimizers:
-        seen = trajectory(MatrixCase(name, drive="data-parallel"))
+        seen = run(MatrixCase(name, drive="data-parallel"))
         for path, leaf in jax.tree_util.tree_leaves_with_path(seen):
             arrays[name + jax.tree_util.keystr(path)] = leaf
     if given.process == 0:

@@ -12,7 +12,8 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from equivalence_tests.suite.checks import Check, Result, checks, run
+from equivalence_tests.suite.case import Result
+from equivalence_tests.suite.checks import Check, checks, groups, run
 from equivalence_tests.suite.matrix import run as matrix_run
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.sharded import cases as sharded
@@ -106,13 +107,13 @@ def jobs(
 ) -> list[Job]:
     """The work as jobs; `keep` leaves the trajectories in the results, for recording."""
 
-    def check_job(check: Check) -> Job:
-        return check.entry, lambda: run(check, steps, keep=keep)
+    def check_job(group: list[Check]) -> Job:
+        return group[0].entry, lambda: run(group, steps, keep=keep)
 
     def matrix_job(group: list[MatrixCase]) -> Job:
         return group[0].entry, lambda: matrix_run.run_group(group, keep=keep)
 
-    return [*map(check_job, some), *map(matrix_job, matrix_run.groups(cases))]
+    return [*map(check_job, groups(some)), *map(matrix_job, matrix_run.groups(cases))]
 
 
 def run_all(work: Sequence[Job], device: Any) -> list[Result]:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from equivalence_tests.sides.trajectory import DRIVES
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import (
     EXCLUDED_RATES,
@@ -23,7 +24,7 @@ TABLES = {
     "tree": axes.TREES,
     "dtype": axes.DTYPES,
     "rate": axes.RATES,
-    "drive": axes.DRIVES,
+    "drive": DRIVES,
     "recipe": axes.RECIPES,
     "mode": axes.MODES,
     "stream": axes.STREAMS,

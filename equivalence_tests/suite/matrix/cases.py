@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from equivalence_tests.suite.checks import SYNTHETIC
+from equivalence_tests.suite.case import SYNTHETIC
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
 
@@ -61,8 +61,8 @@ class MatrixCase:
         return replace(self, recipe="exact", mode="free", stream="normal")
 
     @property
-    def block(self) -> str:
-        """The axis that this case is about, for the picture."""
+    def column(self) -> str:
+        """The axis that this case is about."""
         if self.drive != "scan":
             return self.drive
         if self.rate != "constant":
@@ -103,12 +103,12 @@ def thinned(cases: Sequence[MatrixCase]) -> list[MatrixCase]:
     chosen = []
     for case in cases:
         few = case.stream in ("mixture", "nan")
-        if case.block in ("free", "resumed"):
+        if case.column in ("free", "resumed"):
             keep = (few or case.entry == "adam") and case.setting == 0
-        elif case.block in ("lockstep", "stock"):
+        elif case.column in ("lockstep", "stock"):
             keep = few and case.setting == 0 and case.entry in ("adam", "momentum")
         else:
-            keep = case.entry == _EXAMPLE.get(case.block, "adam") and case.stream in _FEW
+            keep = case.entry == _EXAMPLE.get(case.column, "adam") and case.stream in _FEW
         if keep:
             chosen.append(case)
     return chosen

@@ -1,5 +1,6 @@
 """Runs cases of the matrix; cases that share programs share their compilation."""
 
+import contextlib
 import functools
 import time
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.suite.checks import Result, recipe_source, settings_text
-from equivalence_tests.suite.matrix import axes, drive, sides
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.trajectory import Driven, driven, trajectory
+from equivalence_tests.suite.case import Result, recipe_source, settings_text
+from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting
 
@@ -66,20 +69,25 @@ class Legs:
     def _right(self, case: MatrixCase) -> Any:
         grads = axes.gradients(self.params, case.stream, self.steps)
         made = self._compiled(case.recipe)
-        return drive.run(made, self.params, grads, self.rates, resumed=case.mode == "resumed")
+        return self._run(made, grads, resumed=case.mode == "resumed")
 
     def _left(self, stream: str) -> Any:
         grads = axes.gradients(self.params, stream, self.steps)
-        return drive.run(self._compiled("legacy"), self.params, grads, self.rates)
+        return self._run(self._compiled("legacy"), grads)
+
+    def _run(self, made: Driven, grads: Any, resumed: bool = False) -> Any:
+        # Two halves, so that one compilation also serves the run that is interrupted in between.
+        parts = 2 if self.steps == axes.STEPS else 1
+        return trajectory(made, self.params, (grads, self.rates), parts=parts, resumed=resumed)
 
     def _compile(self, which: str) -> Any:
         case = self.program
         if which == "legacy":
-            return drive.driven(sides.left(case), case.drive)
+            return driven(sides.left(case), case.drive)
         if which.startswith("locked "):
             step = sides.locked(replace(case, recipe=which.removeprefix("locked ")))
             return jax.jit(lambda xs: jax.lax.scan(lambda _, x: (None, step(*x)), None, xs)[1])
-        return drive.driven(sides.right(replace(case, recipe=which)), case.drive)
+        return driven(sides.right(replace(case, recipe=which)), case.drive)
 
     def _locked(self, case: MatrixCase, which: str) -> Any:
         """Every step from the free-running left side's state, with either side.
@@ -101,7 +109,7 @@ class Legs:
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     """Runs one case with the legs of its program; an error is in its result."""
     entry = ENTRIES[case.entry]
-    result = Result(case, case.recipe, settings_text(entry, entry.cases[case.setting]))
+    result = Result(case, settings_text(entry, entry.cases[case.setting]))
     try:
         recipe, result.claim = sides.recipe(case)
         result.source = recipe_source(recipe)
@@ -110,7 +118,7 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
         return result
     started = time.perf_counter()
     try:
-        with drive.settings(case):
+        with float64() if case.dtype == "float64" else contextlib.nullcontext():
             legacy, other = legs.both(case)
         result.comparison = compare(legacy, other)
         if keep:

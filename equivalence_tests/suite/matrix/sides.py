@@ -1,13 +1,14 @@
 """The two sides of a matrix case: legacy on the left, a TrainState on the right."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import legacy_optim
-from equivalence_tests.sides.side import Side, legacy_view, train_state
+from equivalence_tests.sides.side import Side, legacy, train_state
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Claim, recipe_of
@@ -63,7 +64,7 @@ def left(case: MatrixCase) -> Side:
             return optimizer.apply_gradient(grads, hyper_params=own)
         return optimizer.apply_gradient(grads)
 
-    return Side("legacy", made.create, step, lambda optimizer: optimizer.target, legacy_view)
+    return replace(legacy(made), step=step)
 
 
 def right(case: MatrixCase) -> Side:
@@ -79,7 +80,7 @@ def right(case: MatrixCase) -> Side:
             return state.apply_gradients(grads=grads, hyper_params=own)
         return state.apply_gradients(grads=grads)
 
-    return Side(side.name, side.init, step, side.params, side.view)
+    return replace(side, step=step)
 
 
 def locked(case: MatrixCase) -> Callable[[Any, Any, Any], Any]:

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.suite.checks import Result
-from equivalence_tests.suite.sharded import processes
+from equivalence_tests.suite.case import Result
+from equivalence_tests.suite.sharded import processes, training
 from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned
 from equivalence_tests.suite.sharded.training import (
@@ -23,7 +23,6 @@ from equivalence_tests.suite.sharded.training import (
     OPTIMIZERS,
     ShardedCase,
     reference,
-    trajectory,
     vanishing,
 )
 from optax_bridge.correspondence.entry import Claim, identical, rounding
@@ -73,11 +72,10 @@ def run(case: ShardedCase) -> Result:
     """
     started = time.perf_counter()
     recipe = render(OPTIMIZERS[case.entry])
-    result = Result(case, described(case), recipe, source=recipe)
+    result = Result(case, described(case), source=recipe)
     try:
         alone, _ = reference(case.entry, case.drive)
-        side = trajectory if case.processes == 1 else processes.trajectory
-        seen, split = side(case)
+        seen, split = (training if case.processes == 1 else processes).run(case)
         left_out = vanishing(case.entry) if split else ()
         both = ({k: v for k, v in one.items() if k not in left_out} for one in (alone, seen))
         result.comparison = compare(*both)
@@ -121,7 +119,7 @@ def jobs(some: Sequence[ShardedCase]) -> list[tuple[str, Callable[[], list[Resul
 
 def is_sharded(result: Result) -> bool:
     """Whether a result is of such a case."""
-    return isinstance(result.check, ShardedCase)
+    return isinstance(result.case, ShardedCase)
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -138,7 +136,7 @@ def table(results: Sequence[Result]) -> Table:
         shown.add_column(name, no_wrap=name != "why")
     previous = ""
     for result in results:
-        case = result.check
+        case = result.case
         if not isinstance(case, ShardedCase):
             continue
         found, name = result.comparison, case.entry

@@ -21,10 +21,8 @@ from equivalence_tests.suite.sharded.training import ShardedCase
 _SPLIT = "sums split over devices"  # beside the trajectory in the file, as JSON
 
 
-def trajectory(
-    case: ShardedCase, timeout: float = 480.0
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As of `training.trajectory`, from the first of as many processes as the case has.
+def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray], list[str]]:
+    """As of `training.run`, from the first of as many processes as the case has.
 
     Raises:
       RuntimeError: a process failed; its output is in the message.
@@ -70,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     jax.distributed.initialize(given.coordinator, given.processes, given.process)
     case = ShardedCase(*given.case, processes=given.processes)
-    seen, split = training.trajectory(case)
+    seen, split = training.run(case)
     if given.process == 0:
         arrays = {**seen, _SPLIT: np.asarray(json.dumps(split))}
         write_bytes_with(given.out, lambda file: np.savez(file, allow_pickle=False, **arrays))

@@ -11,6 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests.sides import training
 from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.sides.side import Side
+from equivalence_tests.sides.trajectory import driven, place, trajectory
 from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS, Layout
 from equivalence_tests.suite.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
@@ -59,12 +61,17 @@ class ShardedCase:
         return "constant"
 
     @property
-    def block(self) -> str:
-        """Its column in the picture."""
+    def recipe(self) -> str:
+        """As of the other checks."""
+        return "exact"
+
+    @property
+    def column(self) -> str:
+        """Its column in the report's picture."""
         return f"{DEVICES} devices: {self.layout}"
 
 
-def trajectory(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
+def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
     """A case's run on all devices of all processes.
 
     Returns:
@@ -111,7 +118,7 @@ def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainSt
 
 
 def _driven(
-    state: Any, given: Any, shardings: Any, batch: Any, everywhere: Any
+    start: Any, given: Any, shardings: Any, batch: Any, everywhere: Any
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
@@ -124,44 +131,49 @@ def _driven(
         (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
         return loss, grads
 
-    def step(state: TrainState, grads: Any) -> TrainState:
-        return state.apply_gradients(grads=grads)
-
     def at(tree: Any, index: int, where: Any) -> Any:
-        return jax.tree.map(lambda leaf, w: _put(leaf[index], w), tree, where)
+        return jax.tree.map(lambda leaf, w: place(leaf[index], w), tree, where)
 
     options = compiler_options()
-    state = jax.tree.map(_put, state, shardings)
-    batches = [at(data, index, (batch, batch)) for index in range(STEPS)]
-    first = jax.jit(
-        gradients,
-        in_shardings=(shardings.params, (batch, batch)),
-        out_shardings=(everywhere, shardings.params),
-        compiler_options=options,
-    )
-    second = jax.jit(
-        step,
+    start = jax.tree.map(place, start, shardings)
+    jitted = jax.jit(
+        lambda state, grads: state.apply_gradients(grads=grads),
         in_shardings=(shardings, shardings.params),
         out_shardings=shardings,
         compiler_options=options,
     )
+    take = jitted.lower(start, start.params).compile()
     gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
-    programs = [second.lower(state, state.params).compile()]
+    own = None
     if given is None:
+        jitted = jax.jit(
+            gradients,
+            in_shardings=(shardings.params, (batch, batch)),
+            out_shardings=(everywhere, shardings.params),
+            compiler_options=options,
+        )
         with pinned():
-            programs.insert(0, first.lower(state.params, batches[0]).compile())
-    seen = []
-    for index in range(STEPS):
+            own = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
+
+    def inputs(index: int, _: Any) -> tuple[Any]:
         if given is None:
-            loss, grads = programs[0](state.params, batches[index])
-        else:
-            loss, grads = jnp.zeros([]), at(given, index, shardings.params)
-        state = programs[-1](state, grads)
+            return (at(data, index, (batch, batch)),)
+        return (at(given, index, shardings.params),)
+
+    def step(state: Any, row: Any) -> Any:
+        state, *_ = state
+        loss, grads = (jnp.zeros([]), row) if own is None else own(state.params, row)
+        return take(state, grads), loss, grads
+
+    def view(state: Any) -> dict[str, np.ndarray]:
+        state, loss, grads = state
         views = gather({"loss": loss, **_by_path(state), **_named("grads", grads)})
-        seen.append({name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()})
-    stacked = {name: np.stack([view[name] for view in seen]) for name in seen[0]}
-    return stacked, sorted(
-        {name for program in programs for name in split_sums(program.as_text() or "")}
+        return {name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()}
+
+    side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
+    seen = trajectory(driven(side, "eager"), None, inputs, STEPS)
+    return seen, sorted(
+        {name for program in (own, take) if program for name in split_sums(program.as_text() or "")}
     )
 
 
@@ -206,13 +218,6 @@ def _named(root: str, tree: Any) -> dict[str, Any]:
 
 def _name(path: Any) -> str:
     return "/".join(key_names(path))
-
-
-def _put(leaf: Any, where: Any) -> jax.Array:
-    """An array where it belongs, each process giving its own part."""
-    if isinstance(leaf, jax.Array):
-        return jax.device_put(leaf, where)
-    return jax.make_array_from_callback(leaf.shape, where, lambda index: leaf[index])
 
 
 def _like(where: Any, tree: Any) -> Any:

@@ -19,6 +19,7 @@ import optax_bridge
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.sides import problems
 from equivalence_tests.sides import side as sides
+from equivalence_tests.sides.trajectory import driven, trajectory
 from legacy_optim.sgd import _GradientDescentHyperParams
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.entry import Case, Entry
@@ -59,8 +60,8 @@ def at(tree: Any, index: int) -> Any:
 def test_the_exact_recipe_is_bit_for_bit_in_every_drive(entry: Entry, case: Case, drive: str):
     params, grads = hostile_problem(4 if drive == "eager" else 9)
     definition = entry.definition(case, case.learning_rate)
-    left = sides.trajectory(sides.legacy(definition), params, grads, drive=drive)
-    right = sides.trajectory(sides.exact(definition), params, grads, drive=drive)
+    left = trajectory(driven(sides.legacy(definition), drive), params, (grads,))
+    right = trajectory(driven(sides.exact(definition), drive), params, (grads,))
     found = compare(left, right)
     assert found.identical, found.first
 

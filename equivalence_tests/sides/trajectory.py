@@ -1,0 +1,253 @@
+"""The trajectory of a side: what it shows after every step, under one of the ways to take steps.
+
+Every comparison of this package is one of two trajectories that are made here. (The reference's
+replay stands apart: it also runs on Python 3.10 with the genuine flax 0.5.3.)
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from equivalence_tests.sides.side import Side
+
+# How the steps are taken: one after another (`eager` as they are, `jit` compiled, `donate` with the
+# state's memory given away), in one program (`scan`), for several sets of parameters at once
+# (`vmap`), with arrays split over devices, or with gradients averaged over them.
+DRIVES = ("eager", "jit", "donate", "scan", "vmap", "sharded", "data-parallel")
+LOOPS = ("eager", "jit", "donate")
+
+ENSEMBLE = 3  # sets of parameters under `vmap`
+
+# What is given at each step: trees with a leading axis of steps, one for each argument of
+# `Side.step`; to a loop also a function (number of the step from 0, the last view or None) -> those
+# arguments, for gradients that depend on the parameters.
+Inputs = Sequence[Any] | Callable[[int, Any], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Driven:
+    """A side under a drive; what is compiled is kept for the next trajectory.
+
+    Attributes:
+      init: parameters -> state.
+      steps: (state, inputs, first step, number of steps) -> (state, views of shape (steps, ...)).
+    """
+
+    init: Callable[[Any], Any]
+    steps: Callable[[Any, Inputs, int, int], tuple[Any, Any]]
+
+
+def trajectory(
+    side: Side | Driven,
+    params: Any,
+    inputs: Inputs,
+    steps: int | None = None,
+    *,
+    parts: int = 1,
+    resumed: bool = False,
+) -> Any:
+    """What a side shows after every step.
+
+    Args:
+      side: a side, whose steps are then taken in one program (`scan`), or a driven one.
+      params: initial parameters.
+      inputs: what is given at each step.
+      steps: number of steps; as many as the inputs have, which a function does not say.
+      parts: in how many runs of equal length the steps are taken.
+      resumed: whether the state goes through bytes between two parts.
+
+    Returns:
+      The views, each leaf of shape (steps, ...), on the host.
+    """
+    made = driven(side) if isinstance(side, Side) else side
+    if steps is None:
+        steps = len(jax.tree.leaves(inputs)[0])
+    length = steps // parts
+    state, seen = made.init(params), []
+    for first in range(0, steps, length):
+        if resumed and first:
+            data = serialization.to_bytes(state)
+            state = jax.tree.map(jnp.asarray, serialization.from_bytes(made.init(params), data))
+        state, views = made.steps(state, inputs, first, length)
+        seen.append(jax.device_get(views))
+    return seen[0] if parts == 1 else jax.tree.map(lambda *each: np.concatenate(each), *seen)
+
+
+def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None) -> Driven:
+    """A side under one of `DRIVES`.
+
+    Args:
+      side: the side.
+      drive: how it takes its steps.
+      devices: those of a drive over several; all local ones of the default platform if None, of
+        which the number is a power of two.
+    """
+
+    def init(params: Any) -> Any:
+        return side.init(jax.tree.map(jnp.asarray, params) if side.compiled else params)
+
+    def body(state: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+        if not side.compiled:
+            state = side.step(state, *given)
+            return state, side.view(state)
+        # The step is compiled for itself: what stands around it differs from side to side, and XLA
+        # (0.12 does) would fuse products and sums across and round each side in its own way.
+        state, given = jax.lax.optimization_barrier((state, given))
+        state = jax.lax.optimization_barrier(side.step(state, *given))
+        return state, side.view(state)
+
+    def scan(state: Any, inputs: Any) -> tuple[Any, Any]:
+        return jax.lax.scan(body, state, inputs)
+
+    if drive in LOOPS:
+        return Driven(init, _loop(body, drive))
+    if drive == "vmap":
+
+        def several(params: Any) -> Any:
+            return jax.tree.map(
+                lambda leaf: jnp.stack([jnp.asarray(leaf) * (k + 1) for k in range(ENSEMBLE)]),
+                params,
+            )
+
+        whole = jax.jit(jax.vmap(scan, in_axes=(0, None), out_axes=(0, 1)))
+        return Driven(lambda params: jax.vmap(side.init)(several(params)), _at_once(whole))
+    if drive == "scan":
+        return Driven(init, _at_once(jax.jit(scan)))
+    mesh = Mesh(np.array(_local() if devices is None else devices), ("batch",))
+    if drive == "sharded":
+        return _sharded(init, scan, mesh)
+    if side.definition is not None:
+        return _replicated(init, scan, mesh)
+    return _data_parallel(init, body, mesh)
+
+
+def per_device(grads: Any, devices: int) -> Any:
+    """Gradients of each device, of shape (steps, devices, ...), whose sum has no rounding.
+
+    They are rounded to 8 bits and multiplied by 0, 1 or 2, so every order of summation gives the
+    same bits, and the claims need no allowance for it.
+    """
+
+    def split(leaf: Any) -> Any:
+        short = jnp.asarray(leaf).astype(jnp.bfloat16).astype(leaf.dtype)
+        return jnp.stack([short * (device % 3) for device in range(devices)], axis=1)
+
+    return jax.tree.map(split, grads)
+
+
+def _at_once(whole: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+    """All steps by one call of a program."""
+
+    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+        return whole(state, _rows(inputs, first, count))
+
+    return steps
+
+
+def _rows(inputs: Inputs, first: int, count: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[first : first + count]), tuple(inputs))  # type: ignore[arg-type]
+
+
+def _loop(body: Callable[[Any, Any], tuple[Any, Any]], drive: str) -> Callable[..., Any]:
+    take = body
+    if drive != "eager":
+        take = jax.jit(body, donate_argnums=(0,) if drive == "donate" else ())
+
+    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+        if drive == "donate":  # the first state shares buffers with the caller's parameters
+            state = jax.tree.map(jnp.copy, state)
+        seen: list[Any] = []
+        for index in range(first, first + count):
+            if callable(inputs):
+                given = tuple(inputs(index, seen[-1] if seen else None))
+            else:
+                given = jax.tree.map(lambda leaf, i=index: jnp.asarray(leaf[i]), tuple(inputs))
+            state, view = take(state, given)
+            seen.append(jax.device_get(view))
+        # The same leaves at the same paths, if not in the same containers: dict and FrozenDict.
+        leaves = zip(*map(jax.tree.leaves, seen), strict=True)
+        return state, jax.tree.unflatten(jax.tree.structure(seen[0]), map(np.stack, leaves))
+
+    return steps
+
+
+def _local() -> list[Any]:
+    device = jnp.zeros(()).devices().pop()  # of the platform that the run is on
+    devices = jax.local_devices(backend=device.platform)
+    return devices[: max(n for n in (1, 2, 4, 8) if n <= len(devices))]
+
+
+def place(leaf: Any, where: Any) -> jax.Array:
+    """An array where it belongs; of devices of several processes each gives its own part."""
+    is_array = isinstance(leaf, jax.Array)
+    if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
+        return jax.device_put(leaf, where)
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+
+def _sharded(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+    def split(tree: Any, axis: int) -> Any:
+        def put(leaf: Any) -> Any:
+            splits = leaf.ndim > axis and leaf.size and leaf.shape[axis] % mesh.size == 0
+            spec = PartitionSpec(*[None] * axis, "batch") if splits else PartitionSpec()
+            return place(leaf, NamedSharding(mesh, spec))
+
+        return jax.tree.map(put, tree)
+
+    compiled = jax.jit(scan)
+
+    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+        grads, *others = _rows(inputs, first, count)
+        return compiled(state, (split(grads, 1), *others))
+
+    return Driven(lambda params: split(init(split(params, 0)), 0), steps)
+
+
+def _replicated(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+    """Data-parallel as `flax.optim` did it: `replicate()`, then pmap."""
+    devices = list(mesh.devices.flat)
+
+    @functools.cache
+    def compiled(arguments: int) -> Callable[..., Any]:
+        axes = (1, *[None] * (arguments - 1))
+        return jax.pmap(scan, axis_name="batch", in_axes=(0, axes), devices=devices)
+
+    def whole(state: Any, inputs: Any) -> tuple[Any, Any]:
+        grads, *others = inputs
+        each = per_device(grads, len(devices))
+        state, views = compiled(len(inputs))(state, (each, *others))
+        return state, jax.tree.map(lambda leaf: leaf[0], views)
+
+    return Driven(lambda params: init(params).replicate(devices), _at_once(whole))
+
+
+def _data_parallel(init: Callable[[Any], Any], body: Callable[..., Any], mesh: Mesh) -> Driven:
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    split = NamedSharding(mesh, PartitionSpec(None, "batch"))
+
+    def averaged(state: Any, given: Any) -> tuple[Any, Any]:
+        grads, *others = given
+        return body(state, (jax.tree.map(lambda g: jnp.mean(g, axis=0), grads), *others))
+
+    compiled = jax.jit(
+        lambda state, inputs: jax.lax.scan(averaged, state, inputs), out_shardings=everywhere
+    )
+
+    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+        grads, *others = _rows(inputs, first, count)
+        grads = jax.tree.map(lambda g: place(g, split), per_device(grads, mesh.size))
+        others = jax.tree.map(lambda leaf: place(leaf, everywhere), others)
+        state, views = compiled(state, (grads, *others))
+        return state, jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), views)
+
+    return Driven(
+        lambda params: jax.tree.map(lambda leaf: place(leaf, everywhere), init(params)), steps
+    )

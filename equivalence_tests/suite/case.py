@@ -1,0 +1,114 @@
+"""A case of the suite, and what running it gives."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from equivalence_tests.compare.comparison import Comparison
+from optax_bridge.correspondence import Case as Setting
+from optax_bridge.correspondence import Claim, Entry, Verdict
+from optax_bridge.correspondence.recipe import Call, filled, render
+
+SYNTHETIC = "odd shapes"
+
+
+class Case(Protocol):
+    """One recipe under one circumstance, whatever part of the suite it is of.
+
+    `str(case)` is its id, the same on every machine.
+    """
+
+    @property
+    def entry(self) -> str:
+        """Name of the correspondence entry."""
+        ...
+
+    @property
+    def recipe(self) -> str:
+        """`"exact"` or `"stock"`."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """What is trained: `SYNTHETIC`, or the name of a model."""
+        ...
+
+    @property
+    def rate(self) -> str:
+        """Where the learning rate comes from, e.g. `"constant"`."""
+        ...
+
+    @property
+    def column(self) -> str:
+        """What the case is about, its column in the report's picture."""
+        ...
+
+
+@dataclass
+class Result:
+    """What one recipe gave in one check.
+
+    Attributes:
+      case: the case.
+      settings: the legacy constructor's arguments, as text.
+      claim: what the entry says; None if it says that there is no such recipe.
+      comparison: the outcome; None if there was nothing to run.
+      seconds: time taken by this side, compilation included.
+      note: why nothing was run, or the error that stopped it.
+      failed: whether it stopped with an error.
+      source: the recipe as Optax code, where it has a source form.
+      extra: further figures for the JSON row.
+      trajectory: what the recipe's side held after every step, where it is to be recorded.
+      wide: the comparison in float64, which decides whether a difference is rounding.
+      why_not_wide: why there is none.
+    """
+
+    case: Case
+    settings: str
+    claim: Claim | None = None
+    comparison: Comparison | None = None
+    seconds: float = 0.0
+    note: str = ""
+    failed: bool = False
+    source: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+    trajectory: Any = None
+    wide: Comparison | None = None
+    why_not_wide: str = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict under the claim; None if nothing was compared."""
+        if self.comparison is None or self.claim is None:
+            return None
+        return self.comparison.verdict(self.claim)
+
+    @property
+    def held(self) -> bool:
+        """Whether the claim held. Being identical where only rounding was promised is no breach."""
+        if self.failed:
+            return False
+        if self.claim is None or self.comparison is None:
+            return True
+        if self.claim.verdict is Verdict.ROUNDING:
+            return self.verdict in (Verdict.IDENTICAL, Verdict.ROUNDING)
+        return self.verdict is self.claim.verdict
+
+
+def settings_text(entry: Entry, case: Setting) -> str:
+    """A case as the legacy constructor call."""
+    recipe = filled(dict(case.settings), {"learning_rate": case.learning_rate})
+    args: tuple[Any, ...] = ()
+    for hp in entry.hyper_params:
+        if hp.variadic:
+            args = recipe.pop(hp.legacy)
+        elif hp.legacy == "learning_rate":
+            recipe = {hp.legacy: case.learning_rate, **recipe}
+    return render(Call(entry.legacy.__name__, args, recipe))
+
+
+def recipe_source(recipe: Call) -> str:
+    """A recipe as Optax code; empty where it has no source form."""
+    try:
+        return render(recipe)
+    except ValueError:  # a traversal is a Python function, which has no source form
+        return ""
