@@ -94,7 +94,7 @@ def main(mode: str, *programs: str) -> None:
         lend_old_names()
     folder = None
     if programs[0] == "--in":
-        _, folder, *programs = programs
+        folder, programs = programs[1], programs[2:]
     results = {}
     for path in programs:
         stem = os.path.splitext(os.path.basename(path))[0]
