@@ -107,6 +107,11 @@ def of_the_train_state(file, part, optimizer, given):
     return {"params": _leaves(state.params), "step": int(state.step)}
 
 
+def of_both(*args):
+    """Side by side, on today's packages."""
+    return {"optimizer": of_the_optimizer(*args), "train_state": of_the_train_state(*args)}
+
+
 def _gradients(params, step):
     """Fixed gradients for any tree of arrays."""
     import jax
@@ -138,11 +143,7 @@ def main():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                folder = os.path.join(root, stem)
-                results[stem] = {
-                    "optimizer": after(path, folder, of_the_optimizer),
-                    "train_state": after(path, folder, of_the_train_state),
-                }
+                results[stem] = after(path, os.path.join(root, stem), of_both)
         except Exception:
             results[stem] = traceback.format_exc()
         finally:
