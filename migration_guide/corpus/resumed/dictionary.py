@@ -56,5 +56,6 @@ print(json.dumps({
     'kernel': np.asarray(ckpt['optimizer'].target['kernel']).tolist(),
     'bias': float(ckpt['optimizer'].target['bias']),
     'epoch': int(ckpt['epoch']),
+    'step': int(ckpt['optimizer'].state.step),
     'best': float(ckpt['best']),
 }))

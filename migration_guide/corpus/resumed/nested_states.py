@@ -108,6 +108,7 @@ def main():
         'count': int(saved.statistics.count),
         'best': float(saved.statistics.best_loss),
         'epoch': int(saved.epoch),
+        'rng': np.asarray(saved.learner.rng).tolist(),
     }))
 
 

@@ -68,7 +68,7 @@ def main(argv):
         'kernel': np.asarray(params['layer_0']['kernel']).tolist(),
         'bias': np.asarray(params['layer_1']['bias']).tolist(),
         'embedding': np.asarray(params['embedding']).tolist(),
-        'step': int(last.step),
+        'steps': [int(last.step), int(last.optimizer.state.step)],
     }))
 
 

@@ -12,7 +12,7 @@ from flax.training import checkpoints as ckpt
 def init_params(seed):
     rng = np.random.RandomState(seed)
     return {'embed': jnp.asarray(rng.normal(size=(5, 3)), jnp.float32),
-            'out': {'kernel': jnp.asarray(rng.normal(size=(3, 5)), jnp.float32), 'bias': jnp.zeros(5)}}
+            'out': {'kernel': jnp.asarray(rng.normal(size=(3, 5)), jnp.float32), 'bias': jnp.full((5,), 0.1)}}
 
 
 def loss_fn(params, tokens):
