@@ -1,10 +1,12 @@
 """Runs programs one after another in one process and prints what each printed, as JSON.
 
     python worker.py MODE PROGRAM...
+    python worker.py MODE --in FOLDER PROGRAM...
 
 MODE is `plain`, as `python PROGRAM` would, or `shim`, through `legacy_optim`. Also runs on Python
 3.10 with the genuine flax 0.5.3, where it lends JAX the names that it had when flax 0.5.3 was
-young.
+young. With a folder, each program gets two arguments: the folder in it that has the program's own
+name, and up to which step to train.
 """
 
 import contextlib
@@ -17,9 +19,12 @@ import tempfile
 import traceback
 import warnings
 
+NUM_STEPS = "6"
 
-def output_of(path: str, mode: str) -> str:
+
+def output_of(path: str, mode: str, *args: str) -> str:
     """What a program writes to standard output; its traceback if it fails."""
+    before = sys.argv
     out, modules = io.StringIO(), set(sys.modules)
     if path.endswith(".ipynb"):
         return _output_of_notebook(path, mode)
@@ -31,16 +36,18 @@ def output_of(path: str, mode: str) -> str:
 
                 errors = io.StringIO()
                 with contextlib.redirect_stderr(errors):
-                    code = run(path, quiet=True)
+                    code = run(path, args, quiet=True)
                 if code:
                     return f"exit code {code}\n{errors.getvalue()}"
             else:
                 sys.path.insert(0, os.path.dirname(path) if path.endswith(".py") else path)
+                sys.argv = [path, *args]
                 runpy.run_path(path, run_name="__main__")
                 sys.path.pop(0)
     except Exception:
         return traceback.format_exc()
     finally:
+        sys.argv = before
         here = os.path.dirname(os.path.abspath(path))
         for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None) or ""
@@ -81,8 +88,20 @@ def lend_old_names() -> None:
     sys.modules.setdefault("jax.config", config)
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "genuine":
+def main(mode: str, *programs: str) -> None:
+    """Runs the programs and prints path -> output."""
+    if mode == "genuine":
         lend_old_names()
-    results = {path: output_of(path, sys.argv[1]) for path in sys.argv[2:]}
+    folder = None
+    if programs[0] == "--in":
+        folder, programs = programs[1], programs[2:]
+    results = {}
+    for path in programs:
+        stem = os.path.splitext(os.path.basename(path))[0]
+        args = () if folder is None else (os.path.join(folder, stem), NUM_STEPS)
+        results[path] = output_of(path, mode, *args)
     print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

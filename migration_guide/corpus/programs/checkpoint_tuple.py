@@ -1,6 +1,7 @@
 """A tuple of optimizer and bookkeeping is saved, and restored into a template of its own."""
 import json
 import os
+import sys
 import tempfile
 
 import jax.numpy as jnp
@@ -13,14 +14,15 @@ def make(rate):
     return optim.Momentum(learning_rate=rate, beta=0.8).create({'w': jnp.zeros(3)})
 
 
-optimizer, epoch, rate = make(0.1), 0, 0.1
+folder = os.path.join(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(), 'run')
 gradient = {'w': jnp.array([1.0, -2.0, 0.5])}
-for epoch in range(3):
-    rate = 0.1 / (epoch + 1)
-    optimizer = optimizer.apply_gradient(gradient, learning_rate=rate)
+if checkpoints.latest_checkpoint(folder) is None:
+    optimizer, epoch, rate = make(0.1), 0, 0.1
+    for epoch in range(3):
+        rate = 0.1 / (epoch + 1)
+        optimizer = optimizer.apply_gradient(gradient, learning_rate=rate)
+    checkpoints.save_checkpoint(folder, (optimizer, epoch, rate), 3)
 
-folder = os.path.join(tempfile.mkdtemp(), 'run')
-checkpoints.save_checkpoint(folder, (optimizer, epoch, rate), 3)
 template = make(0.0)
 restored, epoch, rate = checkpoints.restore_checkpoint(folder, (template, 0, 0.0))
 data = serialization.to_bytes(restored)

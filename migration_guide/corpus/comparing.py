@@ -1,0 +1,58 @@
+"""What both of the corpus's test modules need: scripts in a process of their own, and closeness."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+
+# Across three years of JAX the same source drifts by up to 7e-7 of a tensor's largest value in 30
+# steps; a stock recipe adds a rounding per step. An error in an algorithm shows at 1e-4 and above.
+OF_SCALE = 2e-6
+
+
+def printed_by(script: str, *args: str) -> Any:
+    """The JSON that a script of this folder prints in a fresh process, with two CPU devices."""
+    environment = dict(os.environ)
+    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    environment["PYTHONPATH"] = str(HERE.parents[1])
+    command = [sys.executable, str(HERE / script), *args]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def numbers(text: str) -> Any:
+    """What a program printed; its text as an AssertionError where that is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise AssertionError(text) from None
+
+
+def assert_close(found: Any, expected: Any, path: str = "") -> None:
+    """Same structure; numbers within OF_SCALE of the largest in their array."""
+    if isinstance(expected, dict):
+        assert sorted(found) == sorted(expected), path
+        for key in expected:
+            assert_close(found[key], expected[key], f"{path}[{key!r}]")
+    elif isinstance(expected, list) and not _is_array(expected):
+        assert len(found) == len(expected), path
+        for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert_close(a, b, f"{path}[{index}]")
+    else:
+        scale = float(np.max(np.abs(expected))) if np.size(expected) else 0.0
+        np.testing.assert_allclose(found, expected, rtol=0, atol=OF_SCALE * scale, err_msg=path)
+
+
+def _is_array(value: list[Any]) -> bool:
+    """Whether nested lists are one array, whose largest magnitude is the scale."""
+    try:
+        return np.asarray(value, dtype=np.float64).dtype != object
+    except (TypeError, ValueError):
+        return False

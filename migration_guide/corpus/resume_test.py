@@ -1,0 +1,163 @@
+"""What old programs saved on the genuine flax 0.5.3 goes on with the numbers that it goes on with
+there: through `run`, migrated, migrated exactly, and by `TrainState.from_legacy_checkpoint`."""
+
+import functools
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from migration_guide.codemod import driver
+from migration_guide.codemod.context import Options
+from migration_guide.corpus import next_steps
+from migration_guide.corpus.comparing import assert_close, numbers, printed_by
+
+HERE = Path(__file__).parent
+SAVED = HERE / "saved"
+PROGRAMS = sorted(
+    [path for path in (HERE / "programs").iterdir() if Path(SAVED, path.stem).is_dir()]
+    + list((HERE / "resumed").glob("*.py")),
+    key=lambda path: path.stem,
+)
+RECORDED = json.loads((HERE / "resumed.json").read_text(encoding="utf-8"))
+
+# What writes a checkpoint: a program of the corpus in which one of these stands is in this module.
+_SAVES = ("save_checkpoint", "to_bytes", "msgpack_serialize", "state_dict(")
+
+each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+each_old_file = pytest.mark.parametrize(
+    "name", sorted(name for name, recorded in RECORDED.items() if recorded["old_file_stays"])
+)
+each_that_saves_again = pytest.mark.parametrize(
+    "name", sorted(name for name, recorded in RECORDED.items() if recorded["saves_again"])
+)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What programs printed, and the files below each one's folder afterwards."""
+
+    printed: dict[str, str]
+    files: dict[str, dict[str, bytes]]
+
+
+@functools.cache
+def _as_they_are() -> Resumed:
+    return _resumed("shim", PROGRAMS)
+
+
+@functools.cache
+def _migrated(exact: bool) -> Resumed:
+    with tempfile.TemporaryDirectory() as folder:
+        copies = []
+        for program in PROGRAMS:
+            copy = Path(shutil.copy(program, folder))
+            driver.save(driver.migrate([copy], Options(exact=exact)).results)
+            copies.append(copy)
+        return _resumed("plain", copies)
+
+
+@functools.cache
+def _all_stepped() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as root:
+        return printed_by("next_steps.py", _lent(root), *map(str, PROGRAMS))
+
+
+def _stepped(program: Path, side: str) -> dict[str, Any]:
+    """The part of the checkpoint -> what the steps after it give on that side."""
+    parts = _all_stepped()[program.stem]
+    assert isinstance(parts, dict), parts
+    return {part: sides[side] for part, sides in parts.items()}
+
+
+def _resumed(mode: str, programs: list[Path]) -> Resumed:
+    """Lends each program its checkpoint and runs them all in one fresh process."""
+    with tempfile.TemporaryDirectory() as root:
+        printed = printed_by("worker.py", mode, "--in", _lent(root), *map(str, programs))
+        printed = {Path(path).stem: text for path, text in printed.items()}
+        return Resumed(printed, {name: _files(Path(root, name)) for name in printed})
+
+
+def _lent(root: str) -> str:
+    """Copies the recorded checkpoints there, one folder for each program."""
+    for program in PROGRAMS:
+        shutil.copytree(SAVED / program.stem, Path(root, program.stem))
+    return root
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def _old_file(name: str) -> tuple[str, bytes]:
+    ((path, data),) = _files(SAVED / name).items()
+    return path, data
+
+
+@each_program
+def test_goes_on_as_it_is(program: Path):
+    printed = numbers(_as_they_are().printed[program.stem])
+    assert_close(printed, RECORDED[program.stem]["printed"])
+
+
+@each_program
+def test_goes_on_migrated(program: Path):
+    printed = numbers(_migrated(exact=False).printed[program.stem])
+    assert_close(printed, RECORDED[program.stem]["printed"])
+
+
+@each_program
+def test_goes_on_migrated_exactly_with_the_same_bits_as_run(program: Path):
+    printed = numbers(_migrated(exact=True).printed[program.stem])
+    assert printed == numbers(_as_they_are().printed[program.stem])
+
+
+@each_program
+def test_train_state_takes_the_recorded_steps(program: Path):
+    assert_close(_stepped(program, "train_state"), RECORDED[program.stem]["next_steps"])
+
+
+@each_program
+def test_train_state_takes_the_same_steps_as_the_optimizer(program: Path):
+    assert _stepped(program, "train_state") == _stepped(program, "optimizer")
+
+
+@each_old_file
+def test_old_file_stays_where_the_program_left_it(name: str):
+    path, data = _old_file(name)
+    assert _migrated(exact=False).files[name].get(path) == data
+
+
+@each_that_saves_again
+def test_what_is_saved_anew_is_of_today(name: str):
+    path, data = _old_file(name)
+    new = dict(_migrated(exact=False).files[name])
+    if new.get(path) == data:
+        del new[path]
+    assert any(b"opt_state" in written or "opt_state" in name for name, written in new.items())
+
+
+@each_program
+def test_nothing_is_left_to_do_by_hand(program: Path):
+    report = driver.migrate([program], Options())
+    assert report.changed
+    said = [(m.line, m.text) for r in report.results for m in r.messages if m.by_hand]
+    assert said == []
+    assert [r.refused for r in report.results if r.refused] == []
+
+
+def test_every_program_that_saves_is_here():
+    texts = {
+        path.stem: path.read_text(encoding="utf-8")
+        for folder in ("programs", "resumed")
+        for path in sorted((HERE / folder).rglob("*"))
+        if path.suffix in (".py", ".ipynb")
+    }
+    saving = sorted(name for name, text in texts.items() if any(s in text for s in _SAVES))
+    assert saving == [path.stem for path in PROGRAMS]
+    assert saving == sorted(RECORDED) == sorted(next_steps.OPTIMIZERS)
