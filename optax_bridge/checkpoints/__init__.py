@@ -1,7 +1,9 @@
-"""Checkpoints: those that `flax.optim` wrote come along, with moments and step, and go back."""
+"""Checkpoints: those that `flax.optim` wrote come along, with moments and step, and go back.
 
-from optax_bridge.checkpoints.api import convert_state as convert_state
-from optax_bridge.checkpoints.errors import CheckpointError as CheckpointError
-from optax_bridge.checkpoints.read import Read as Read
-from optax_bridge.checkpoints.read import read_checkpoint as read_checkpoint
-from optax_bridge.checkpoints.transfer import convert_file as convert_file
+The public names are listed in `__init__.pyi`; a module is imported when a name of it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+del lazy_loader

@@ -1,4 +1,4 @@
-"""The one error of this package: a file or tree that cannot be converted, and what to do."""
+"""The error and the warning of this package: what is wrong with a file or tree, and what to do."""
 
 from typing import Any
 
@@ -18,6 +18,10 @@ class CheckpointError(ValueError):
     def __init__(self, place: Any, expected: str, found: str, remedy: str):
         self.place, self.expected, self.found, self.remedy = str(place), expected, found, remedy
         super().__init__(f"{place}: expected {expected}, found {found}. {remedy}")
+
+
+class LeftOverWarning(UserWarning):
+    """A checkpoint holds something that what was restored has no place for; it is listed."""
 
 
 DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."

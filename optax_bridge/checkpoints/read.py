@@ -92,8 +92,19 @@ def _is_index(path: Path) -> bool:
     return is_t5x(read_msgpack(path))
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is itself a checkpoint, of Orbax or of T5X, and not one of several."""
+    if _is_orbax(folder):
+        return True
+    return (folder / INDEX).is_file() and _is_index(folder / INDEX)
+
+
+def _is_orbax(folder: Path) -> bool:
+    return (folder / "_METADATA").is_file() or (folder / "_CHECKPOINT_METADATA").is_file()
+
+
 def _read_folder(path: Path, levels: int) -> Read:
-    if (path / "_METADATA").is_file() or (path / "_CHECKPOINT_METADATA").is_file():
+    if _is_orbax(path):
         return Read(path, ORBAX, read_orbax(path))
     if (path / INDEX).is_file() and _is_index(path / INDEX):
         return Read(path, T5X, *read_t5x(path))

@@ -8,6 +8,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.training.fitting import legacy_states
 
 Names = tuple[str, ...]
 
@@ -82,7 +83,7 @@ def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
         tree = {str(index): value for index, value in enumerate(tree)}
     if not isinstance(tree, Mapping):
         return
-    states = _states(tree.get("state")) if "target" in tree else None
+    states = legacy_states(tree)
     if states is None:
         for name, value in tree.items():
             yield from _parts(value, (*path, str(name)), place)
@@ -110,18 +111,6 @@ def _as_dicts(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {name: _as_dicts(value) for name, value in tree.items()}
     return tree
-
-
-def _states(state: Any) -> list[Mapping[str, Any]] | None:
-    """The states of an optimizer, one for each group of the older layout; None if it has none."""
-    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
-        return [state]
-    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
-        state = [state[str(index)] for index in range(len(state))]
-    if not isinstance(state, list) or not state:
-        return None
-    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
-    return state if fits else None
 
 
 def _step(value: Any, path: Names, place: Any) -> tuple[int, int | None]:

@@ -225,11 +225,11 @@ OTHER = {"dense": {"kernel": nn.Partitioned(jnp.ones((2, 3)), ("a", "b")), "bias
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        (OTHER, r"params/dense/kernel.*\(128, 256\).*\(2, 3\)"),
-        ({"dense": {"kernel": BOXED["dense"]["kernel"]}}, r"params/dense.*lacks \['bias'\]"),
-        ({"dense": {**RAW["dense"], "scale": jnp.ones(2)}}, r"params/dense.*\['scale'\] besides"),
-        ({"dense": RAW["dense"]["bias"]}, r"params/dense.*'kernel'.*found an array"),
-        ({"dense": {**RAW["dense"], "bias": {"w": jnp.ones(2)}}}, r"dense/bias.*level with.*'w'"),
+        (OTHER, r"\['dense'\]\['kernel'\].*\[128, 256\].*\[2, 3\]"),
+        ({"dense": {"kernel": BOXED["dense"]["kernel"]}}, r"no \['params'\]\['dense'\]\['bias'\]"),
+        ({"dense": {**RAW["dense"], "scale": jnp.ones(2)}}, r"\['dense'\]\['scale'\] besides"),
+        ({"dense": RAW["dense"]["bias"]}, r"\['dense'\].*'kernel'.*found float32\[256\]"),
+        ({"dense": {**RAW["dense"], "bias": {"w": jnp.ones(2)}}}, r"\['bias'\].*a level with.*'w'"),
     ],
     ids=["shape", "lacks", "besides", "array for a level", "level for an array"],
 )

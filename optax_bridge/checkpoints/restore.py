@@ -1,0 +1,355 @@
+"""What migrated programs call: old checkpoints and new ones, into whatever holds a `TrainState`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from flax import serialization
+
+from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.fill import Filler, Row
+from optax_bridge.checkpoints.quiet import quiet
+from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
+from optax_bridge.checkpoints.recognise import Part, is_array, rows
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path, unboxed
+from optax_bridge.training.fitting import (
+    Fit,
+    Names,
+    is_state,
+    leaves,
+    legacy_states,
+    outline_of,
+    outlined,
+    plain,
+)
+from optax_bridge.training.restoring import restored
+
+T = TypeVar("T")
+
+
+def from_state_dict(target: T, state: Any, name: str = ".", *, missing: str = "error") -> T:
+    """Restores a state dict, of `flax.optim` or of today, whole or not at all.
+
+    As `flax.serialization.from_state_dict`, but where the target has a `TrainState` and the state
+    dict a legacy optimizer, parameters, moments and step of that one are taken over; and nothing
+    is left out without a word.
+
+    Args:
+      target: a `TrainState`, or any tree that holds some.
+      state: what `flax.serialization.to_state_dict` or `msgpack_restore` gave.
+      name: how errors call it.
+      missing: "error", or "keep": what the state dict lacks stays as the target has it.
+
+    Returns:
+      A tree like the target; its next step is the one that the saved one would have taken.
+
+    Raises:
+      CheckpointError: a leaf of the target is missing, or one is of another shape or optimizer.
+    """
+    return _restored(target, state, "state dict" if name == "." else name, missing)
+
+
+def from_bytes(target: T, encoded_bytes: bytes, *, missing: str = "error") -> T:
+    """Restores msgpack, of `flax.optim` or of today: `flax.serialization.from_bytes`.
+
+    Args:
+      target: see `from_state_dict`.
+      encoded_bytes: what `flax.serialization.to_bytes` gave.
+      missing: see `from_state_dict`.
+
+    Returns:
+      See `from_state_dict`.
+
+    Raises:
+      CheckpointError: see `from_state_dict`.
+    """
+    return _restored(target, serialization.msgpack_restore(encoded_bytes), "bytes", missing)
+
+
+def restore_checkpoint(
+    ckpt_dir: str | os.PathLike[str],
+    target: T,
+    step: int | float | None = None,
+    prefix: str = "checkpoint_",
+    parallel: bool = True,
+    gda_manager: Any = None,
+    allow_partial_mpa_restoration: bool = False,
+    orbax_checkpointer: Any = None,
+    orbax_transforms: Any = None,
+    *,
+    missing: str = "error",
+) -> T:
+    """Restores the latest checkpoint of a folder, of `flax.optim` or of today, or a given one.
+
+    As `flax.training.checkpoints.restore_checkpoint`, and see `from_state_dict`. Msgpack files and
+    Orbax folders are read, those of T5X and `.npz` files as well; the files stay as they are.
+    Orbax and absl log nothing unless `absl.logging.set_verbosity(absl.logging.INFO)` was called.
+
+    Args:
+      ckpt_dir: the folder, or the checkpoint itself.
+      target: see `from_state_dict`; None: the state dict is returned as it is.
+      step: which one; None: the latest.
+      prefix: how the checkpoints' names begin.
+      parallel: as of Flax.
+      gda_manager: as of Flax, for arrays of several processes; Flax restores these checkpoints.
+      allow_partial_mpa_restoration: as of Flax.
+      orbax_checkpointer: as of Flax.
+      orbax_transforms: as of Flax; with any, Flax restores.
+      missing: see `from_state_dict`.
+
+    Returns:
+      See `from_state_dict`; the target itself where there is no checkpoint and no step was given.
+
+    Raises:
+      CheckpointError: see `from_state_dict`.
+      ValueError: there is no checkpoint of this step.
+    """
+    from flax.training import checkpoints  # Orbax is slow to import
+
+    def by_flax(path: Any, into: Any, at: Any = None) -> Any:
+        return checkpoints.restore_checkpoint(
+            path, into, at, prefix, parallel, gda_manager, allow_partial_mpa_restoration,
+            orbax_checkpointer, orbax_transforms,
+        )  # fmt: skip
+
+    if "://" not in os.fspath(ckpt_dir):
+        ckpt_dir = os.path.abspath(ckpt_dir)
+    with quiet():
+        if gda_manager is not None or orbax_transforms is not None:
+            return by_flax(ckpt_dir, target, step)
+        path = _path(ckpt_dir, step, prefix)
+        if path is None:
+            return target
+        if "://" in path:  # in a bucket, where Flax reads
+            return _restored(target, by_flax(path, None), path, missing)
+        if hasattr(orbax_checkpointer, "wait_until_finished"):
+            orbax_checkpointer.wait_until_finished()
+        read = read_checkpoint(path)
+        if target is None:
+            return by_flax(path, None) if read.format == ORBAX else as_arrays(read.tree)
+        fit, fitted = _fitted(target, read.tree, path, missing)
+        if read.format != ORBAX:
+            return restored(target, as_arrays(fitted))
+        if not fit.changed:  # Orbax brings each array to the devices where the target has it
+            return by_flax(path, target)
+        return placed_like(target, restored(target, as_arrays(fitted)))
+
+
+def _path(folder: str | os.PathLike[str], step: Any, prefix: str) -> str | None:
+    """The checkpoint that Flax would read; None if there is none."""
+    from flax.training import checkpoints
+
+    folder = os.fspath(folder)
+    if step is not None:
+        path = os.path.join(folder, f"{prefix}{step}")
+        if "://" not in path and not os.path.exists(path):
+            raise ValueError(f"Matching checkpoint not found: {path}")
+        return path
+    if "://" in folder:
+        return checkpoints.latest_checkpoint(folder, prefix) or folder
+    if not os.path.isdir(folder):
+        return folder if os.path.exists(folder) else None
+    if is_checkpoint(Path(folder)):
+        return folder
+    return checkpoints.latest_checkpoint(folder, prefix)
+
+
+def as_arrays(tree: Any) -> Any:
+    """A state dict whose arrays are in memory: those read when asked for, or mapped from a file."""
+    return jax.tree.map(
+        lambda leaf: np.array(leaf) if is_array(leaf) and not isinstance(leaf, jax.Array) else leaf,
+        tree,
+    )
+
+
+def placed_like(target: T, tree: T) -> T:
+    """Arrays where the target has its own."""
+    return jax.tree.map(
+        lambda old, new: jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new,
+        target, tree,
+    )  # fmt: skip
+
+
+def _restored(target: T, saved: Any, place: Any, missing: str) -> T:
+    _, fitted = _fitted(target, saved, place, missing)
+    return restored(target, fitted)
+
+
+def _fitted(target: Any, saved: Any, place: Any, missing: str) -> tuple["LegacyFit", Any]:
+    if missing not in ("error", "keep"):
+        raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
+    outline, saved = outlined(target), plain(saved)
+    fit = LegacyFit(place, outline, saved, keep=missing == "keep")
+    fitted = fit.tree(outline, saved, (), own=False)
+    fit.settle()
+    return fit, fitted
+
+
+class LegacyFit(Fit):
+    """A fit that takes legacy optimizers over, and copies for devices off and on.
+
+    Attributes:
+      saved_copies: the size of the checkpoint's leading axis, if it was saved replicated.
+      copies: the size of the target's leading axis, if it is replicated.
+    """
+
+    def __init__(self, place: Any, outline: Any, saved: Any, *, keep: bool):
+        super().__init__(place, keep=keep)
+        self.saved_copies, self.copies = _copies(outline, saved) or (None, None)
+
+    def state(self, template: Any, saved: Any, path: Names) -> Any:
+        """Fits a `TrainState`, from a legacy optimizer where one stands in its place."""
+        states = legacy_states(saved)
+        if states is None:
+            return super().state(template, saved, path)
+        self.changed = True
+        outline = outline_of(template)
+        fitted = {
+            name: self.lacking(value, (*path, name))
+            for name, value in outline.items()
+            if name not in ("step", "params", "opt_state")
+        }
+        step = self._step(template.step, states, path)
+        params = self.tree(outline["params"], saved["target"], (*path, "target"), own=True)
+        self._check_complete(path)
+        opt_state = self._opt_state(template, params, saved, states, step, path)
+        return fitted | {"step": step, "params": params, "opt_state": opt_state}
+
+    def _step(self, expected: Any, states: Sequence[Mapping[str, Any]], path: Names) -> Any:
+        steps = [np.asarray(state["step"]) for state in states]
+        at = (*path, "state", "step")
+        if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
+            self.wrong.append((at, "one number of steps", shown([s.tolist() for s in steps])))
+            return expected
+        step = self.leaf(expected, steps[0].astype(np.int32), at, own=True)
+        return step
+
+    def _check_complete(self, path: Names) -> None:
+        """Stops where the parameters are others: their states would all be named as well."""
+        at = (*path, "target")
+        missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
+        found = [*missing, *surplus, *(p for p, *_ in self.wrong)]
+        if any(p[: len(at)] == at for p in found):
+            raise self.error()
+
+    def _opt_state(
+        self, template: Any, params: Any, saved: Any, states: Any, step: Any, path: Names
+    ) -> Any:
+        """The state dict of the new state."""
+        new_params = restored(template.params, params)
+        raw, old = unboxed(template.params), unboxed(template.opt_state)
+        by_path = self._rows(raw, saved, states, old, path)
+        filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, new_params)), path)
+        new = filler.filled(old, by_path, (*path, "opt_state"))
+        treedef = jax.tree.structure(template.opt_state)
+        return plain(serialization.to_state_dict(treedef.unflatten(jax.tree.leaves(new))))
+
+    def _rows(
+        self, params: Any, saved: Any, states: Any, opt_state: Any, path: Names
+    ) -> dict[Names, Row]:
+        """The rows of the checkpoint by the paths of the template's parameters."""
+        flat = leaves_with_path(params)
+        numbered = jax.tree.structure(params).unflatten(range(len(flat)))
+        index_of = {at: i for at, i in leaves(plain(serialization.to_state_dict(numbered)))}
+        at = (*path, "state", "param_states")
+        if len(states) > 1 or saved["state"] is not states[0]:
+            fields = self._grouped(saved["target"], states, opt_state, path)
+        else:
+            part = Part(path, saved["target"], states[0]["param_states"], 0)
+            fields = {names: row for names, _, row in rows(part, self.place)}
+        return {
+            key_names(flat[index][0]): Row(index, (*at, *names), fields.get(names))
+            for names, index in index_of.items()
+        }
+
+    def _grouped(self, target: Any, states: Any, opt_state: Any, path: Names) -> Any:
+        """The rows of the layout up to flax 0.3.2: each group has its leaves by sorted paths."""
+        inner = getattr(opt_state, "inner", None)
+        where = self.named((*path, "state"))
+        if inner is None or len(inner) != len(states):
+            raise CheckpointError(
+                where, "the groups of an optax_bridge.multi_optimizer", f"{len(states)} groups",
+                "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
+                "which: convert it by `optax-bridge convert --optimizer`.",
+            )  # fmt: skip
+        every = sorted(names for names, _ in leaves(target))
+        found: dict[Names, Any] = dict.fromkeys(every)
+        for number, (group, own) in enumerate(zip(states, inner, strict=True)):
+            held = plain(group["param_states"])
+            ends = [key_names(at) for at, _ in leaves_with_path(own)]
+            names = [n for n in every if any(end[len(end) - len(n) :] == n for end in ends)]
+            if not ends and not any(True for _ in leaves(held)):
+                continue  # a group that keeps nothing
+            if set(held) != {str(i) for i in range(len(names))}:
+                raise CheckpointError(
+                    f"{where}, group {number}", f"states of {len(names)} leaves", f"{len(held)}",
+                    "The group holds other leaves than it did when this was written.",
+                )  # fmt: skip
+            found |= {n: held[str(i)] for i, n in enumerate(names)}
+        return found
+
+    def _dtypes(self, template: Any, params: Any) -> list[Any]:
+        """What the transformation keeps for parameters of the checkpoint's dtypes."""
+        own = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(template.opt_state)]
+        pairs = zip(jax.tree.leaves(template.params), jax.tree.leaves(params), strict=True)
+        if all(_dtype(old) == _dtype(new) for old, new in pairs):
+            return own
+        tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), params)
+        made = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(tx.init, shapes))]
+        return made if len(made) == len(own) else own
+
+    def leaf(self, expected: Any, saved: Any, path: Names, own: bool) -> Any:
+        """Fits a leaf, whichever of both have copies for devices."""
+        if self.saved_copies != self.copies and hasattr(saved, "shape") and expected is not None:
+            new = self.reconciled(saved, expected, path)
+            saved = saved if new is None else new
+        return super().leaf(expected, saved, path, own)
+
+    def reconciled(self, found: Any, expected: Any, path: Names) -> Any:
+        """An array of the checkpoint in the shape of the target's; None if it has another."""
+        shape = np.shape(expected)
+        found = found if hasattr(found, "shape") else np.asarray(found)
+        if found.shape == shape:
+            return found
+        whole = shape if self.copies is None else shape[1:]
+        if self.saved_copies is not None and found.shape == (self.saved_copies, *whole):
+            copies = np.asarray(found)
+            first = copies[0].tobytes()
+            if any(copy.tobytes() != first for copy in copies[1:]):
+                self.wrong.append(
+                    (path, "the same on every device, as it was replicated", "others")
+                )
+                return np.broadcast_to(copies[0], shape) if self.copies else copies[0]
+            found = copies[0]
+        if found.shape != whole or (self.copies is not None and shape[:1] != (self.copies,)):
+            return None
+        self.changed = True
+        return found if self.copies is None else np.broadcast_to(np.asarray(found), shape)
+
+
+def _copies(expected: Any, saved: Any) -> tuple[int | None, int | None] | None:
+    """The leading axes of the first state's step in checkpoint and template."""
+    if is_state(expected):
+        states = legacy_states(saved)
+        step: Any = saved.get("step") if isinstance(saved, Mapping) else None
+        step = states[0]["step"] if states else step
+        return _leading(step), _leading(expected.step)
+    if isinstance(expected, Mapping) and isinstance(saved, Mapping):
+        for name, value in expected.items():
+            found = _copies(value, saved.get(name))
+            if found is not None:
+                return found
+    return None
+
+
+def _leading(step: Any) -> int | None:
+    return step.shape[0] if getattr(step, "ndim", 0) == 1 else None
+
+
+def _dtype(leaf: Any) -> np.dtype:
+    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype

@@ -1,0 +1,279 @@
+"""What `flax.optim` saved, restored into states: the next step is the one that would have come."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization, struct
+from flax.training import checkpoints
+
+import legacy_optim as optim
+import optax_bridge
+from optax_bridge import CheckpointError, TrainState, UnsupportedSetting, from_legacy
+from optax_bridge.checkpoints import (
+    LeftOverWarning,
+    from_bytes,
+    from_state_dict,
+    restore_checkpoint,
+)
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+
+FILES = Path(__file__).parent / "testdata"
+PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}}
+GRADS = jax.tree.map(jnp.cos, PARAMS)
+ADAM = optim.Adam(0.1)
+
+
+@functools.cache
+def trained() -> Any:
+    """An optimizer that has taken two steps."""
+    optimizer = ADAM.create(PARAMS)
+    return optimizer.apply_gradient(GRADS).apply_gradient(GRADS)
+
+
+def fresh(tx: Any = None, params: Any = PARAMS, **fields: Any) -> Any:
+    """A state at step 0 with other parameters."""
+    params = jax.tree.map(jnp.zeros_like, params)
+    return TrainState.create(apply_fn=None, params=params, tx=tx or optax.adam(0.1), **fields)
+
+
+def replicated(tree: Any, copies: int) -> Any:
+    return jax.tree.map(lambda leaf: np.stack([leaf] * copies), tree)
+
+
+def same_bits(one: Any, other: Any) -> None:
+    left, right = (jax.tree_util.tree_leaves_with_path(tree) for tree in (one, other))
+    assert [path for path, _ in left] == [path for path, _ in right]
+    for (path, a), (_, b) in zip(left, right, strict=True):
+        assert a.dtype == b.dtype, path
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), path
+
+
+def assert_taken_over(state: Any) -> None:
+    """The state is the one that the trained optimizer stands for."""
+    taken = TrainState.from_legacy(trained(), exact=False)
+    for name in ("step", "params", "opt_state"):
+        same_bits(getattr(state, name), getattr(taken, name))
+
+
+# That these states go on as the optimizers did is tested in conversion_test.py.
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_template_says_what_a_file_of_flax_is_converted_to(name: str, exact: bool) -> None:
+    definition = parse_definition(OPTIMIZERS[name])
+    path = FILES / f"{name}.msgpack"
+    try:
+        template = _like(path, from_legacy(definition, exact))
+    except UnsupportedSetting:
+        pytest.skip("public Optax has no equal")
+    try:
+        expected = TrainState.from_legacy_checkpoint(path, optimizer_def=definition, exact=exact)
+    except CheckpointError:
+        with pytest.raises(CheckpointError, match="Its bits would be lost"):
+            from_bytes(template, path.read_bytes())
+        return
+    state = from_bytes(template, path.read_bytes())
+    assert jax.tree.structure(state) == jax.tree.structure(template)
+    for field in ("step", "params", "opt_state"):
+        same_bits(getattr(state, field), getattr(expected, field))
+
+
+def _like(path: Path, tx: Any) -> Any:
+    return fresh(tx, serialization.msgpack_restore(path.read_bytes())["target"])
+
+
+class Experiment(struct.PyTreeNode):
+    """A state of a program's own."""
+
+    step: int
+    optimizer: Any
+    model_state: Any = None
+
+
+STATS = {"batch_stats": {"mean": np.arange(3.0)}}
+NO_STATS = {"batch_stats": {"mean": np.zeros(3)}}
+LAYOUTS = {
+    "bare": (lambda o: o, lambda s: s, lambda r: [r]),
+    "dataclass": (
+        lambda o: Experiment(2, o, STATS),
+        lambda s: Experiment(0, s, NO_STATS),
+        lambda r: [r.optimizer, (r.step, 2), (r.model_state["batch_stats"]["mean"][2], 2.0)],
+    ),
+    "nested": (
+        lambda o: {"best": 0.5, "run": Experiment(2, o)},
+        lambda s: {"best": 0.0, "run": Experiment(0, s)},
+        lambda r: [r["run"].optimizer, (r["best"], 0.5)],
+    ),
+    "tuple": (lambda o: (o, 7), lambda s: (s, 0), lambda r: [r[0], (r[1], 7)]),
+    "two in a list": (lambda o: [o, o], lambda s: [s, s], lambda r: r),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_optimizer_is_found_where_the_template_has_a_state(layout: str, tmp_path: Path) -> None:
+    saved, template, contents = LAYOUTS[layout]
+    (tmp_path / "ckpt_2").write_bytes(serialization.to_bytes(saved(trained())))
+    (tmp_path / "ckpt_10").write_bytes(serialization.to_bytes(saved(ADAM.create(PARAMS))))
+    for step in (2, None):
+        restored = restore_checkpoint(tmp_path, template(fresh()), step, prefix="ckpt_")
+        for item in contents(restored):
+            if isinstance(item, tuple):
+                assert item[0] == item[1]
+            elif step is None:
+                assert int(item.step) == 0
+            else:
+                assert_taken_over(item)
+
+
+@pytest.mark.parametrize("copies", [None, 2, 3], ids=str)
+@pytest.mark.parametrize("saved_copies", [None, 2], ids=str)
+def test_copies_for_devices_come_and_go(copies: int | None, saved_copies: int | None) -> None:
+    saved: Any = {"optimizer": trained(), "epoch": np.asarray(4)}
+    template: Any = {"optimizer": fresh(), "epoch": np.asarray(0)}
+    saved = replicated(saved, saved_copies) if saved_copies else saved
+    template = replicated(template, copies) if copies else template
+    restored = from_bytes(template, serialization.to_bytes(saved))
+    for copy in range(copies or 1):
+        one = jax.tree.map(lambda leaf, copy=copy: leaf[copy], restored) if copies else restored
+        assert_taken_over(one["optimizer"])
+        assert one["epoch"] == 4
+    if saved_copies and not copies:
+        saved["epoch"][1] = 5
+        with pytest.raises(CheckpointError, match=r"\['epoch'\].*the same on every device"):
+            from_bytes(template, serialization.to_bytes(saved))
+
+
+CHAINS = {
+    "clipped": (lambda: optax.chain(optax.clip(1.0), optax.adam(0.1)), []),
+    "schedule": (lambda: optax.adam(optax.constant_schedule(0.1)), []),
+    "injected": (lambda: optax.inject_hyperparams(optax.adam)(learning_rate=0.1), []),
+    "masked": (lambda: optax.masked(optax.adam(0.1), True), []),
+    "partition": (lambda: optax.partition({"a": optax.adam(0.1)}, lambda p: _labels(p)), []),
+    "every": (lambda: optax.MultiSteps(optax.adam(0.1), 2), ["mini_step", "acc_grads"]),
+    "if finite": (lambda: optax.apply_if_finite(optax.adam(0.1), 2), ["last_finite"]),
+    "average": (lambda: optax.chain(optax.adam(0.1), optax.ema(0.9)), ["['1']['ema']"]),
+}
+
+
+def _labels(params: Any) -> Any:
+    return jax.tree.map(lambda _: "a", params)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_moments_are_found_in_chains_and_what_no_file_has_is_named(chain: str) -> None:
+    make, missing = CHAINS[chain]
+    tx, saved = make(), serialization.to_state_dict(trained())
+    template = fresh(tx)
+    if missing:
+        with pytest.raises(CheckpointError) as error:
+            from_state_dict(template, saved)
+        assert all(name in str(error.value) for name in missing)
+        assert "missing='keep'" in str(error.value)
+    state = from_state_dict(template, saved, missing="keep" if missing else "error")
+    found = jax.tree_util.tree_leaves_with_path(state.opt_state)
+    by_name = {jax.tree_util.keystr(path[-2:]): leaf for path, leaf in found}
+    counts = [leaf for path, leaf in found if jax.tree_util.keystr(path).endswith(".count")]
+    assert counts and all(count == 2 for count in counts)
+    moments = [leaf for _, leaf in found if np.shape(leaf) == (2, 3)]
+    assert by_name
+    grad_ema = trained().state.param_states["dense"]["kernel"].grad_ema
+    assert any(np.array_equal(moment, grad_ema) for moment in moments)
+
+
+class Own(optim.OptimizerDef):
+    """A definition of a program's own."""
+
+    def __init__(self) -> None:
+        super().__init__(struct.dataclass(type("Hyper", (), {}))())
+
+    def init_param_state(self, param: Any) -> Any:
+        return {"old": jnp.zeros_like(param)}
+
+    def apply_param_gradient(
+        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
+    ) -> Any:
+        return param - 0.1 * grad - state["old"], {"old": grad}
+
+
+def test_a_definition_of_ones_own_is_restored_by_its_fields() -> None:
+    optimizer = Own().create(PARAMS).apply_gradient(GRADS)
+    state = from_bytes(
+        fresh(optax_bridge.wrap_definition(Own())), serialization.to_bytes(optimizer)
+    )
+    same_bits(state.opt_state, optimizer.state)
+    same_bits(state.params, optimizer.target)
+
+
+def test_groups_of_before_flax_0_3_3() -> None:
+    kernel, bias = (optim.ModelParamTraversal(lambda p, _, n=n: n in p) for n in ("kern", "bias"))
+    tx = optax_bridge.multi_optimizer((bias, optax.adam(0.1)), (kernel, optax.sgd(0.1, 0.9)))
+    states = trained().state.param_states["dense"]
+    trace = {"momentum": states["kernel"].grad_ema}
+    groups = [{"0": serialization.to_state_dict(states["bias"])}, {"0": trace}]
+    state = {str(i): {"step": np.int32(2), "param_states": g} for i, g in enumerate(groups)}
+    restored = from_state_dict(fresh(tx), {"target": trained().target, "state": state})
+    assert int(restored.opt_state.count) == 2
+    same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
+    same_bits(restored.opt_state.inner[1][0].trace, {"dense": {"kernel": trace["momentum"]}})
+
+
+WRONG = {
+    "another optimizer": (lambda: fresh(optax.sgd(0.1, momentum=0.9)), r"trace.*grad_ema.*another"),
+    "other parameters": (
+        lambda: fresh(params={**PARAMS, "more": jnp.ones(2)}),
+        r"no \['target'\]\['more'\]",
+    ),
+    "another shape": (
+        lambda: fresh(params={"dense": {**PARAMS["dense"], "bias": jnp.ones(4)}}),
+        r"\['target'\]\['dense'\]\['bias'\].*float32\[4\].*float32\[3\]",
+    ),
+    "a trace that nothing scales": (
+        lambda: fresh(optax.chain(optax.scale(-0.1), optax.trace(0.9))),
+        r"trace",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_of_another_make_is_refused_by_name(wrong: str) -> None:
+    make, message = WRONG[wrong]
+    with pytest.raises(CheckpointError, match=message):
+        from_state_dict(make(), serialization.to_state_dict(trained()))
+
+
+def test_a_trace_after_the_scaling_is_not_taken_for_the_momentum() -> None:
+    optimizer = optim.Momentum(0.1).create(PARAMS).apply_gradient(GRADS)
+    tx = optax.chain(optax.scale(-0.1), optax.trace(0.9))
+    with pytest.raises(CheckpointError, match="before the step is scaled"):
+        from_state_dict(fresh(tx), serialization.to_state_dict(optimizer))
+
+
+@pytest.mark.parametrize("restore", ["bytes", "folder"])
+def test_flax_itself_names_the_remedy(restore: str, tmp_path: Path) -> None:
+    data = serialization.to_bytes({"optimizer": trained()})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    with pytest.raises(CheckpointError, match="optax-bridge convert"):
+        if restore == "bytes":
+            serialization.from_bytes({"optimizer": fresh()}, data)
+        else:
+            checkpoints.restore_checkpoint(tmp_path, {"optimizer": fresh()})
+
+
+def test_no_checkpoint_yet_leaves_the_target_as_it_is(tmp_path: Path) -> None:
+    state = fresh()
+    assert restore_checkpoint(tmp_path, state) is state
+    assert restore_checkpoint(tmp_path / "none", state) is state
+    with pytest.raises(ValueError, match="checkpoint_3"):
+        restore_checkpoint(tmp_path, state, 3)
+
+
+def test_what_is_left_over_beside_the_states_is_listed() -> None:
+    saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
+    with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
+        assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])

@@ -1,0 +1,317 @@
+"""The comparison of a checkpoint with a template, leaf by leaf: nothing is lost unsaid."""
+
+import contextvars
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name, shown
+
+Names = tuple[str, ...]
+
+_LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
+_LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
+_NAMED = 8  # leaves that a message names before it counts the rest
+_STATES: set[type[Any]] = set()
+_opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
+
+_SAME_MAKE = "Restore into the model and the transformation that it was saved from."
+REMEDY = (
+    "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
+    "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
+    "it that Flax and Orbax restore."
+)
+
+
+def register(cls: type[Any], to_state_dict: Callable[..., Any], from_state_dict: Any) -> None:
+    """Registers a dataclass with Flax; `outlined` leaves its instances as they are."""
+
+    def opaque_or_dict(state: Any) -> Any:
+        return state if _opaque.get() else to_state_dict(state)
+
+    _STATES.add(cls)
+    serialization.register_serialization_state(cls, opaque_or_dict, from_state_dict, override=True)
+
+
+def outlined(target: Any) -> Any:
+    """The state dict of any tree, in which each `TrainState` stands as it is, for `Fit.tree`."""
+    token = _opaque.set(True)
+    try:
+        return serialization.to_state_dict(target)
+    finally:
+        _opaque.reset(token)
+
+
+def is_state(node: Any) -> bool:
+    """Whether this is a `TrainState`."""
+    return type(node) in _STATES
+
+
+def fields_of(state: Any) -> list[str]:
+    """The fields of a state that checkpoints hold."""
+    fields = dataclasses.fields(state)
+    return [field.name for field in fields if field.metadata.get("pytree_node", True)]
+
+
+def plain(tree: Any) -> Any:
+    """A state dict of dicts alone: lists by index, and keys as their bits."""
+    if isinstance(tree, Mapping):
+        return {str(name): plain(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return {str(index): plain(value) for index, value in enumerate(tree)}
+    return jax.random.key_data(tree) if is_key(tree) else tree
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is made of typed keys, as of `jax.random.key`."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def legacy_states(tree: Any) -> list[Mapping[str, Any]] | None:
+    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
+
+    Returns:
+      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None if this is none.
+    """
+    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
+    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
+        return [state]
+    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
+        state = [state[str(index)] for index in range(len(state))]
+    if not isinstance(state, list) or not state:
+        return None
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
+    return state if fits else None
+
+
+class Fit:
+    """Fits state dicts to templates and keeps a list of all that does not fit.
+
+    Attributes:
+      place: how errors call the checkpoint.
+      keep: whether leaves that the checkpoint lacks are taken from the template.
+      missing: leaves of the template that the checkpoint lacks.
+      surplus: leaves of the checkpoint that a `TrainState` has no place for.
+      left: leaves of the checkpoint beside the states that nothing has a place for.
+      wrong: what is otherwise not as it should be: path, expected, found.
+      remedy: what to do about it.
+      changed: whether anything was taken otherwise than as it is.
+    """
+
+    if_missing = "optax_bridge.checkpoints restores in part if asked to, by missing='keep'."
+
+    def __init__(self, place: Any, *, keep: bool = False):
+        self.place, self.keep, self.remedy, self.changed = place, keep, _SAME_MAKE, False
+        self.missing: list[Names] = []
+        self.surplus: list[Names] = []
+        self.left: list[Names] = []
+        self.wrong: list[tuple[Names, str, str]] = []
+
+    def tree(self, expected: Any, saved: Any, path: Names, *, own: bool) -> Any:
+        """Fits a part.
+
+        Args:
+          expected: what `outlined` made of the template.
+          saved: what `plain` made of the checkpoint.
+          path: where both stand.
+          own: whether they belong to a `TrainState`, where nothing may be left over.
+
+        Returns:
+          A state dict for the template.
+        """
+        if is_state(expected):
+            return self.state(expected, saved, path)
+        if isinstance(expected, Mapping):
+            return self._level(expected, saved, path, own)
+        if isinstance(saved, Mapping):
+            return self._unboxed(expected, saved, path, own)
+        return self.leaf(expected, saved, path, own)
+
+    def state(self, template: Any, saved: Any, path: Names) -> Any:
+        """Fits a `TrainState`, or what stands in its place."""
+        if legacy_states(saved) is not None:
+            raise CheckpointError(
+                self.named(path), f"a {type(template).__name__}: step, params, opt_state",
+                "an Optimizer: target, state", REMEDY,
+            )  # fmt: skip
+        if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
+            remedy = REMEDY if any(legacy_states(node) for node in _levels(saved)) else self.remedy
+            raise CheckpointError(
+                self.named(path), f"a {type(template).__name__}: step, params, opt_state",
+                kind(saved), remedy,
+            )  # fmt: skip
+        saved = {name: value for name, value in saved.items() if name != _LAYOUT}
+        return self._level(outline_of(template), saved, path, own=True)
+
+    def _level(self, expected: Mapping[str, Any], saved: Any, path: Names, own: bool) -> Any:
+        if not isinstance(saved, Mapping):
+            if set(expected) == {_LEVEL} and saved is not None:  # a box here, none there
+                self.changed = True
+                return {_LEVEL: self.tree(expected[_LEVEL], saved, (*path, _LEVEL), own=own)}
+            if saved is None or not any(True for _ in leaves(expected)):
+                self._over(saved, path, own)
+                saved = {}
+            else:
+                self.wrong.append((path, f"a level with {shown(sorted(expected))}", kind(saved)))
+                return expected
+        for name in saved.keys() - expected.keys():
+            self._over(saved[name], (*path, name), own)
+        fitted = {}
+        for name, value in expected.items():
+            if name in saved:
+                fitted[name] = self.tree(value, saved[name], (*path, name), own=own)
+            else:
+                fitted[name] = self.lacking(value, (*path, name))
+        return fitted
+
+    def _unboxed(self, expected: Any, saved: Mapping[str, Any], path: Names, own: bool) -> Any:
+        if set(saved) == {_LEVEL} and (own or array_like(expected)):
+            self.changed = True
+            return self.tree(expected, saved[_LEVEL], path, own=own)
+        if expected is None and not own:  # what Flax does: there is nothing to compare it with
+            return saved
+        if expected is None:
+            self._over(saved, path, own)
+            return None
+        if not array_like(expected) and not own:
+            return saved
+        found = f"a level with {shown(sorted(saved))}"
+        self.wrong.append((path, f"{kind(expected)} (is it in a box of its own class?)", found))
+        return expected
+
+    def leaf(self, expected: Any, saved: Any, path: Names, own: bool) -> Any:
+        """Fits a leaf."""
+        if expected is None:
+            if own and saved is not None:
+                self._over(saved, path, own)
+                return None
+            return saved
+        if saved is None:
+            return self.lacking(expected, path)
+        if is_key(expected):
+            return self._key(expected, saved, path)
+        if array_like(expected) and not isinstance(saved, str | bytes):
+            if np.shape(expected) == np.shape(saved):
+                return saved
+        elif not own or isinstance(expected, str | bytes) == isinstance(saved, str | bytes):
+            return saved
+        self.wrong.append((path, kind(expected), kind(saved)))
+        return expected
+
+    def _key(self, expected: Any, saved: Any, path: Names) -> Any:
+        bits = jax.eval_shape(jax.random.key_data, expected)
+        if np.shape(saved) != bits.shape or np.dtype(getattr(saved, "dtype", object)) != bits.dtype:
+            self.wrong.append((path, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved)))
+            return expected
+        return jax.random.wrap_key_data(jnp.asarray(saved), impl=jax.random.key_impl(expected))
+
+    def lacking(self, expected: Any, path: Names) -> Any:
+        """Notes that the checkpoint lacks a part; gives the template's own."""
+        if is_state(expected):
+            self.missing.append(path)
+            return {name: plain_outline(value) for name, value in outline_of(expected).items()}
+        self.missing += [(*path, *at) for at, leaf in leaves(expected) if leaf is not None]
+        return expected
+
+    def _over(self, saved: Any, path: Names, own: bool) -> None:
+        over = [(*path, *at) for at, leaf in leaves(saved) if leaf is not None]
+        (self.surplus if own else self.left).extend(over)
+
+    def named(self, path: Names) -> str:
+        """How errors call a leaf of the checkpoint."""
+        return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
+
+    def settle(self) -> None:
+        """Says what does not fit.
+
+        Warns:
+          LeftOverWarning: something is left over beside the states.
+
+        Raises:
+          CheckpointError: something is missing, too many or of another shape.
+        """
+        if self.wrong or (not self.keep and (self.missing or self.surplus)):
+            raise self.error()
+        left = self.surplus + self.left
+        if left:
+            warnings.warn(
+                f"{self.place}: {_listed(left)} left over: nothing that was restored has a "
+                "place for it. Give the template a field of that name to have it.",
+                LeftOverWarning,
+                stacklevel=4,
+            )
+
+    def error(self) -> CheckpointError:
+        """The error about all that does not fit."""
+        missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
+        if len(self.wrong) == 1 and not missing and not surplus:
+            path, expected, found = self.wrong[0]
+            return CheckpointError(self.named(path), expected, found, self.remedy)
+        found = [f"no {_listed(missing)}"] if missing else []
+        found += [
+            f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
+        ]
+        found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
+        found += [f"{_listed(surplus)} besides"] if surplus else []
+        return CheckpointError(
+            self.place, "every leaf of what is restored, and no other", "; ".join(found),
+            f"{self.remedy} {self.if_missing}" if missing else self.remedy,
+        )  # fmt: skip
+
+
+def outline_of(state: Any) -> dict[str, Any]:
+    """The fields of a state, each as `outlined`."""
+    return {name: outlined(getattr(state, name)) for name in fields_of(state)}
+
+
+def plain_outline(tree: Any) -> Any:
+    """A template's part as a state dict, where the checkpoint has none."""
+    if is_state(tree):
+        return {name: plain_outline(value) for name, value in outline_of(tree).items()}
+    if isinstance(tree, Mapping):
+        return {name: plain_outline(value) for name, value in tree.items()}
+    return tree
+
+
+def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
+    """The leaves of nested dicts with their paths."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from leaves(value, (*path, str(name)))
+    else:
+        yield path, tree
+
+
+def _levels(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        yield tree
+        for value in tree.values():
+            yield from _levels(value)
+
+
+def array_like(leaf: Any) -> bool:
+    """Whether a leaf is an array or a number."""
+    return hasattr(leaf, "shape") or isinstance(leaf, bool | int | float | complex)
+
+
+def kind(leaf: Any) -> str:
+    """What a leaf is, in a word or two."""
+    if leaf is None:
+        return "nothing"
+    if isinstance(leaf, Mapping):
+        return f"a level with {shown(sorted(leaf))}"
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return shown(leaf)
+
+
+def _listed(paths: list[Names]) -> str:
+    names = sorted(leaf_name(path) for path in paths)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
