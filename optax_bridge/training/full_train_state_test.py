@@ -96,7 +96,7 @@ def test_a_line_search_and_numbers_compile_once():
         return state.apply_gradients(grads=grads, value=value, grad=grads, value_fn=loss)
 
     params = {"w": jnp.ones(3), "scale": 2.0}  # of a weak type, as the state of a line search
-    state = TrainState.create(apply_fn=None, params=params, tx=optax.lbfgs(), ema_decay=0.5)
+    state = FullTrainState.create(apply_fn=None, params=params, tx=optax.lbfgs(), ema_decay=0.5)
     for _ in range(3):
         state = step(state)
     assert len(traces) == 1

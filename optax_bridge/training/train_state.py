@@ -104,28 +104,23 @@ class TrainState(train_state.TrainState):
           apply_fn: usually `model.apply`.
           params: the parameters, any pytree of arrays.
           tx: the transformation.
-          **kwargs: the subclass's own fields; of `TrainState` itself those of `FullTrainState`
-            (`batch_stats`, `rngs`, `ema_decay`, ...), which is then what is made.
+          **kwargs: the subclass's own fields.
 
         Returns:
           The state, with `tx.init(params)` as optimizer state.
 
         Raises:
-          TypeError: a field that there is not, or `tx` is no transformation.
+          TypeError: the class has no such field (`FullTrainState` has the usual ones), or `tx` is
+            no transformation.
         """
         check_transformation(tx)
         unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
         if unknown:
-            from optax_bridge.training.full_train_state import FullTrainState
-
-            if cls is TrainState:
-                full: Any = FullTrainState
-                return full.create(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
-            ready = FullTrainState.__annotations__
             raise TypeError(
                 f"{cls.__name__}.create got {', '.join(sorted(unknown))}, for which it has no "
-                f"field. FullTrainState has {', '.join(ready)}; subclass it, or TrainState, for "
-                "fields of your own."
+                "field. optax_bridge.FullTrainState has batch_stats, rngs, ema_decay, "
+                "accumulate_every and dynamic_scale; subclass it, or TrainState, for fields of "
+                "your own."
             )
         if "opt_state" not in kwargs:
             boxed = _optimized(params)
