@@ -1,5 +1,6 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -7,9 +8,11 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
-from optax_bridge.exact.boxed import exact_with_axis_metadata
+from optax_bridge.exact.boxed import with_axis_metadata
+from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
+from optax_bridge.metadata.trees import OptState, Params, Updates
 from optax_bridge.optimizers.groups import groups_of
 
 if TYPE_CHECKING:
@@ -57,23 +60,32 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
       The transformation; its state is the legacy `OptimizerState`, its per-call arguments are the
       definition's hyper-parameters.
     """
-
-    def exact(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
-        hyper_params = definition.update_hyper_params(**extra)
-        return definition.apply_gradient(hyper_params, params, state, grads)
-
-    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        if params is None:
-            raise ValueError(f"{type(definition).__name__}: update(grads, state, params)")
-        known = {name: value for name, value in extra.items() if name in names}
-        new_params, new_state = exact(grads, state, params, **known)
-        return jax.tree.map(jnp.subtract, new_params, params), new_state
-
+    own = _Wrapped(definition)
     fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
-    names: dict[str, Any] = dict.fromkeys(fields)
-    return exact_with_axis_metadata(
-        ExactTransformation(definition.init_state, update, exact, names)
-    )
+    values = {name: getattr(definition.hyper_params, name) for name in fields}
+    tx = ExactTransformation(definition.init_state, own.update, own.step, values)
+    return with_axis_metadata(tx)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wrapped:
+    definition: legacy_optim.OptimizerDef
+
+    def step(
+        self, grads: Updates, state: OptState, params: Params, **extra: Any
+    ) -> tuple[Params, OptState]:
+        hyper_params = self.definition.update_hyper_params(**extra)
+        return self.definition.apply_gradient(hyper_params, params, state, grads)
+
+    def update(
+        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        if params is None:
+            raise ValueError(f"{type(self.definition).__name__}: update(grads, state, params)")
+        fields = getattr(self.definition.hyper_params, "__dataclass_fields__", {})
+        own = {name: value for name, value in extra.items() if name in fields}
+        new_params, new_state = self.step(grads, state, params, **own)
+        return difference(new_params, params, grads), new_state
 
 
 def to_optax(

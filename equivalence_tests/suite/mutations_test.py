@@ -45,7 +45,7 @@ def _fault(
     return Fault(name, file, right, wrong, MatrixCase(optimizer, setting, **axis))  # type: ignore[arg-type]
 
 
-_STEP = "exact/transformation.py"
+_STEP = "exact/leaf_rule.py"
 _SCALED_DECAY = "(param - decrement) - hp.learning_rate * hp.weight_decay * param"
 
 FAULTS = (
@@ -125,8 +125,8 @@ FAULTS = (
     _fault(
         "momentum",
         "one group's override for all",
-        "{**group, **rest} for group in own",
-        "{**own[0], **rest} for group in own",
+        "**{**own, **rest}",
+        "**{**given[0], **rest}",
         file="optimizers/groups.py",
         rate="per-group",
     ),
@@ -200,8 +200,8 @@ FAULTS = (
     _fault(
         "multi_optimizer",
         "groups exchanged",
-        "selectors = [selector for selector, _ in groups]\n    inner",
-        "selectors = [selector for selector, _ in groups][::-1]\n    inner",
+        "tuple(selector for selector, _ in groups)",
+        "tuple(selector for selector, _ in groups)[::-1]",
         file="optimizers/groups.py",
     ),
     _fault(
@@ -216,7 +216,7 @@ FAULTS = (
         "multi_optimizer",
         "state not carried",
         "new_states.append(new)",
-        "new_states.append(old)",
+        "new_states.append(part[2])",
         file="optimizers/groups.py",
     ),
     _fault(

@@ -14,7 +14,6 @@ import optax_bridge
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
 from optax_bridge.correspondence.entry import Case, Entry
 from optax_bridge.correspondence.recipe import Call, imports, render
-from optax_bridge.legacy import from_legacy
 
 EXPORTED = sorted(
     name
@@ -122,21 +121,6 @@ def test_state_map_goes_both_ways(entry: Entry, case: Case, exact: bool):
     for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(optimizer), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(
-    ("definition", "message"),
-    [
-        (lambda: legacy_optim.Adam(), "per call"),
-        (lambda: legacy_optim.Adafactor(0.1, epsilon2=0.5), "epsilon2"),
-        (lambda: legacy_optim.Adagrad(0.1), "eps outside the root"),
-        (lambda: legacy_optim.LARS(0.1, weight_decay=0.1), "denominator"),
-    ],
-    ids=["no-rate", "epsilon2", "adagrad", "lars-decay"],
-)
-def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
-    with pytest.raises(UnsupportedSetting, match=message):
-        from_legacy(definition(), exact=False)
 
 
 def _recipe(entry: Entry, case: Case, exact: bool) -> Call:

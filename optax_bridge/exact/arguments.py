@@ -1,104 +1,147 @@
 """Which keyword arguments a transformation takes per call.
 
 Optax transformations pass every extra argument on to their parts and ignore what they do not know,
-so a misspelt `learnig_rate=` would vanish. This asks the parts: an `ExactTransformation` names what
-it takes; of any other transformation the `update` functions that it is built from are read,
-signatures first.
+so a misspelt `learnig_rate=` would vanish. An `ExactTransformation` names what it takes, and a
+function's signature may. What neither says is tried: an argument that has no part in a trace of
+the step is one that nobody takes.
 """
 
-import dis
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.exact.transformation import ExactTransformation, step
+from optax_bridge.metadata.trees import OptState, Params, Updates
 
 _PROTOCOL = 3  # updates, state, params
 
 
 def accepted_arguments(tx: optax.GradientTransformation) -> frozenset[str] | None:
-    """The extra keyword arguments that `tx.update` makes use of.
+    """The extra keyword arguments that `tx.update` makes use of, by records and signatures.
+
+        >>> sorted(accepted_arguments(optax_bridge.adagrad(0.1)))
+        ['eps', 'learning_rate']
+        >>> accepted_arguments(optax.scale(0.1))
+        frozenset()
 
     Args:
       tx: any transformation, chains and wrappers included.
 
     Returns:
-      Their names; None if a part reads `**kwargs` as a whole, so that any name may have a meaning.
+      Their names; None where that is not known: `optax.chain` takes anything, and does not say what
+      its parts make of it. `unused_arguments` tries.
     """
-    names: set[str] = set()
-    for part in _parts(tx, seen=set()):
-        if part is None:
-            return None
-        names |= part
-    return frozenset(names)
-
-
-def _parts(value: Any, seen: set[int]) -> Iterator[set[str] | None]:
-    """Yields the names that each function or transformation within `value` takes, None for any."""
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, ExactTransformation):
-        yield set(value.hyper_params)
-        for inner in value.inner:
-            yield from _parts(inner, seen)
-    elif isinstance(value, optax.GradientTransformation):
-        if isinstance(value, optax.GradientTransformationExtraArgs):
-            yield from _of_update(value.update, seen)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _parts(item, seen)
-    elif isinstance(value, dict):
-        yield from _parts(list(value.values()), seen)
-    elif isinstance(value, functools.partial):
-        yield from _parts([value.func, *value.args, *value.keywords.values()], seen)
-    elif exact := getattr(value, "exact", None):  # all that `optax.chain` keeps is the function
-        yield from _parts(exact, seen)
-    elif _looks_like_update(value):
-        yield from _of_update(value, seen)
-
-
-def _of_update(update: Callable[..., Any], seen: set[int]) -> Iterator[set[str] | None]:
-    parameters = list(inspect.signature(update).parameters.values())
-    yield {
+    if isinstance(tx, ExactTransformation):
+        names = set(tx.hyper_params)
+        for part in map(accepted_arguments, tx.inner):
+            if part is None:
+                return None
+            names |= part
+        return frozenset(names)
+    if type(tx) is optax.GradientTransformation:
+        return frozenset()
+    parameters = inspect.signature(tx.update).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(
         p.name
         for index, p in enumerate(parameters)
         if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and index >= _PROTOCOL)
-    }
-    rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    inner = [name for cell in enclosed(update) for name in _parts(cell, seen)]
-    yield from inner
-    if rest and not inner and _reads(update, rest):
-        yield None
-
-
-def enclosed(function: Callable[..., Any]) -> list[Any]:
-    """What a function closes over, wrappers' targets included."""
-    if isinstance(function, functools.partial):
-        return [function.func, *function.args, *function.keywords.values()]
-    if inspect.ismethod(function):
-        return [*vars(function.__self__).values(), *enclosed(function.__func__)]
-    found = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return [*found, getattr(function, "__wrapped__", None)]
-
-
-def _looks_like_update(value: Any) -> bool:
-    """Whether this is a function that takes (updates, state, ...), the shape of an `update`."""
-    if not inspect.isroutine(value) or inspect.isbuiltin(value):
-        return False
-    names = [p.name for p in inspect.signature(value).parameters.values()]
-    return names[:2] in (["updates", "state"], ["grads", "state"])
-
-
-def _reads(function: Callable[..., Any], name: str) -> bool:
-    """Whether the function's code loads the variable, as against deleting or ignoring it."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return True
-    return any(
-        step.opname.startswith("LOAD") and name in str(step.argval)
-        for step in dis.get_instructions(code)
     )
+
+
+def unused_arguments(
+    tx: optax.GradientTransformation,
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    extra: Mapping[str, Any],
+) -> list[str]:
+    """Those of some extra arguments that have no part in a step.
+
+        >>> tx, params = optax.chain(optax.clip(1.0), optax_bridge.sgd(0.1)), jnp.ones(2)
+        >>> rates = {"learning_rate": 0.5, "learnig_rate": 0.5}
+        >>> unused_arguments(tx, params, tx.init(params), params, rates)
+        ['learnig_rate']
+
+    Args:
+      tx: any transformation.
+      grads: gradients, a tree like `params`; arrays or shapes, as all that follows.
+      state: a state of the transformation.
+      params: the parameters.
+      extra: the arguments by name. Numbers, arrays and functions are followed through a trace of
+        the step, once for the same shapes; a string or the like counts as used.
+
+    Returns:
+      Their names; none where the step cannot be traced on its own, so that nothing is known.
+    """
+    if not extra:
+        return []
+    accepted = accepted_arguments(tx)
+    if accepted is not None:
+        return sorted(extra.keys() - accepted)
+    trees: Any = (grads, state, params, dict(extra))
+    leaves, treedef = jax.tree.flatten(trees)
+    described = tuple(_shape(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
+    try:
+        return list(_unused(tx, treedef, described))
+    except TypeError:  # something that cannot be hashed, and so not be remembered
+        return list(_unused.__wrapped__(tx, treedef, described))
+
+
+@functools.lru_cache(maxsize=64)
+def _unused(
+    tx: optax.GradientTransformation, treedef: Any, leaves: tuple[Any, ...]
+) -> tuple[str, ...]:
+    *_, extra = treedef.unflatten(leaves)
+    names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(extra)]
+    owners = [None] * (len(leaves) - len(names)) + names  # of each leaf the argument that it is of
+    numeric = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    used = extra.keys() - {owners[i] for i in numeric}
+
+    def one_step(values: list[Any]) -> Any:
+        given = dict(zip(numeric, values, strict=True))
+        for index, (leaf, name) in enumerate(zip(leaves, owners, strict=True)):
+            if name is not None and callable(leaf):
+                used.discard(name)
+                given[index] = _noting(leaf, name, used)
+        taken = [given.get(index, leaf) for index, leaf in enumerate(leaves)]
+        grads, state, params, extra = treedef.unflatten(taken)
+        return step(tx, grads, state, params, **extra)
+
+    try:
+        jaxpr = jax.make_jaxpr(one_step)([leaves[i] for i in numeric]).jaxpr
+    except Exception:  # whatever is wrong with the step, taking it will say so
+        return ()
+    read = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | set(map(id, jaxpr.outvars))
+    pairs = zip(jaxpr.invars, numeric, strict=True)
+    used |= {owners[index] for var, index in pairs if id(var) in read}
+    return tuple(sorted(extra.keys() - used))
+
+
+def _noting(function: Any, name: str, called: set[str]) -> Any:
+    """The function, which puts its name into a set when it is called."""
+
+    @functools.wraps(function)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        called.add(name)
+        return function(*args, **kwargs)
+
+    return noting
+
+
+def _is_numeric(leaf: Any) -> bool:
+    is_number = isinstance(leaf, int | float | complex | jax.ShapeDtypeStruct)
+    return is_number or isinstance(getattr(leaf, "dtype", None), np.dtype)
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

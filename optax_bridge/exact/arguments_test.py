@@ -8,6 +8,7 @@ import pytest
 
 import optax_bridge
 from optax_bridge import accepted_arguments
+from optax_bridge.exact.arguments import unused_arguments
 
 
 def scale_by_weight() -> optax.GradientTransformationExtraArgs:
@@ -25,43 +26,74 @@ def scale_by_anything() -> optax.GradientTransformationExtraArgs:
     """One that reads all its extra arguments, whatever they are called."""
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params
-        return updates * sum(extra.values()), state
+        values: Any = (value(params, 0) if callable(value) else value for value in extra.values())
+        return updates * sum(values), state
 
     return optax.GradientTransformationExtraArgs(lambda params: (), update)
 
 
 TAKEN = [
-    (optax.sgd(0.1), set()),
-    (optax.adamw(0.1), set()),
-    (optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), set()),
-    (optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), set()),
-    (optax.contrib.reduce_on_plateau(), {"value"}),
-    (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), {"value"}),
-    (optax.masked(scale_by_weight(), True), {"weight"}),
-    (optax.partition({"a": scale_by_weight(), "b": optax.sgd(0.1)}, "a"), {"weight"}),
-    (scale_by_weight(), {"weight"}),
+    (optax.scale(0.1), set()),
     (optax_bridge.sgd(0.1), {"learning_rate"}),
-    (optax.chain(optax.clip(1.0), optax_bridge.sgd(0.1)), {"learning_rate"}),
     (
         optax_bridge.weight_norm(optax_bridge.momentum()),
         {"wn_decay", "wn_eps", "learning_rate", "decay", "weight_decay", "nesterov"},
     ),
     (
-        optax_bridge.multi_optimizer(({}, optax_bridge.sgd()), ({}, scale_by_weight())),
-        {"hyper_params", "learning_rate", "weight"},
+        optax_bridge.multi_optimizer(({}, optax_bridge.sgd()), ({}, optax.scale(0.1))),
+        {"hyper_params", "learning_rate"},
     ),
+    # What has `**extra` does not say.
+    (optax.sgd(0.1), None),
+    (optax.contrib.reduce_on_plateau(), None),
+    (optax_bridge.multi_optimizer(({}, optax.sgd(0.1))), None),
 ]
 
 
 @pytest.mark.parametrize(("tx", "names"), TAKEN)
-def test_the_names_that_are_taken(tx: Any, names: set[str]):
+def test_the_names_that_are_taken(tx: Any, names: set[str] | None):
     assert accepted_arguments(tx) == names
 
 
-@pytest.mark.parametrize("tx", [optax.lbfgs(), optax.chain(optax.clip(1.0), scale_by_anything())])
-def test_where_all_arguments_are_read_any_name_will_do(tx: Any):
-    assert accepted_arguments(tx) is None
+GIVEN = {
+    "learning_rate": 0.5,
+    "weight": jnp.ones(()),
+    "value": 1.0,
+    "grad_fn": lambda params, _: jnp.ones_like(params),
+}
+USED = {
+    "alias": (optax.adamw(0.1), set()),
+    "chain of aliases": (optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), set()),
+    "MultiSteps": (optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), set()),
+    "apply_if_finite": (optax.apply_if_finite(optax_bridge.adam(0.1), 2), {"learning_rate"}),
+    "plateau": (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), {"value"}),
+    "masked": (optax.masked(scale_by_weight(), True), {"weight"}),
+    "partition": (optax.partition({"a": scale_by_weight(), "b": optax.sgd(0.1)}, "a"), {"weight"}),
+    "chain of ours": (optax.chain(optax.clip(1.0), optax_bridge.sgd(0.1)), {"learning_rate"}),
+    "reads all": (optax.chain(optax.clip(1.0), scale_by_anything()), {*GIVEN}),
+    "polyak": (optax.polyak_sgd(), {"value"}),
+    "function": (
+        optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True),
+        {"grad_fn"},
+    ),
+    "groups": (
+        optax_bridge.multi_optimizer((True, optax.chain(optax_bridge.sgd()))),
+        {"learning_rate"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("tx", "used"), USED.values(), ids=USED)
+def test_what_has_no_part_in_a_step_is_found_by_trying(tx: Any, used: set[str]):
+    params = jnp.ones(2)
+    unused = unused_arguments(tx, params, tx.init(params), params, GIVEN)
+    assert set(unused) == GIVEN.keys() - used
+
+
+def test_a_group_with_an_argument_that_it_does_not_use():
+    tx = optax_bridge.multi_optimizer((True, optax.chain(optax_bridge.sgd(0.1))))
+    with pytest.raises(TypeError, match=r"hyper_params\[0\].*no eps"):
+        tx.step(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2), hyper_params=[{"eps": 0.1}])
 
 
 def test_the_argument_arrives():

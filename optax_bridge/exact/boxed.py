@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
 import jax
 import optax
@@ -22,8 +23,15 @@ from optax_bridge.metadata.axis_metadata import (
     with_axes,
 )
 from optax_bridge.metadata.kept_axes import state_axes
+from optax_bridge.metadata.trees import OptState, Params, Updates
 
 
+@overload
+def with_axis_metadata(tx: ExactTransformation) -> ExactTransformation: ...
+@overload
+def with_axis_metadata(
+    tx: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs: ...
 def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Lets a transformation work on boxed parameters, `optax.adafactor` or `optax.sm3`, say.
 
@@ -40,43 +48,47 @@ def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransf
       takes gradients with or without boxes, whatever the parameters have.
     """
     check_transformation(tx)
+    own = _WithoutBoxes(tx)
     if isinstance(tx, ExactTransformation):
-        return exact_with_axis_metadata(tx)
-    return optax.GradientTransformationExtraArgs(*_init_and_update(tx))
+        record = (tx.hyper_params, tx.inner, tx.parts)
+        return ExactTransformation(own.init, own.update, own.step, *record)
+    return optax.GradientTransformationExtraArgs(own.init, own.update)
 
 
-def exact_with_axis_metadata(tx: ExactTransformation) -> ExactTransformation:
-    """`with_axis_metadata` for a transformation that has an exact step, which it keeps."""
+@dataclass(frozen=True, eq=False)
+class _WithoutBoxes:
+    """A transformation that is handed parameters and gradients without boxes."""
 
-    def step(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
-        args = (unboxed(grads), unboxed(state), unboxed(params))
-        with boxes_remembered(params):
-            new_params, new_state = tx.step(*args, **_unboxed_values(extra))
-        return boxed_as(params, new_params), boxed_as(state, new_state)
+    tx: optax.GradientTransformation
 
-    return ExactTransformation(*_init_and_update(tx), step, tx.hyper_params, tx.inner)
-
-
-def _init_and_update(tx: optax.GradientTransformation) -> tuple[Any, Any]:
-    with_extra = optax.with_extra_args_support(tx)
-
-    def init(params: Any) -> Any:
+    def init(self, params: Params) -> OptState:
         boxes = in_remembered_boxes(params)  # within another transformation that handles them
         if not has_boxes(boxes):
-            return tx.init(params)
+            return self.tx.init(params)
         check_names(boxes)
         with boxes_remembered(boxes), _masks_explained():
-            return _boxed_state(tx, unboxed(params), boxes)
+            return _boxed_state(self.tx, unboxed(params), boxes)
 
-    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        template = grads if params is None else params
-        raw = None if params is None else unboxed(params)
-        args = (unboxed(grads), unboxed(state), raw)
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        update = optax.with_extra_args_support(self.tx).update
+        template = updates if params is None else params
+        return self._run(update, template, updates, state, params, extra)
+
+    def step(
+        self, grads: Updates, state: OptState, params: Params, **extra: Any
+    ) -> tuple[Params, OptState]:
+        tx: Any = self.tx
+        return self._run(tx.step, params, grads, state, params, extra)
+
+    def _run(
+        self, take: Any, template: Any, grads: Any, state: Any, params: Any, extra: Any
+    ) -> tuple[Any, OptState]:
+        args = (unboxed(grads), unboxed(state), unboxed(params))
         with boxes_remembered(template), _masks_explained():
-            updates, new_state = with_extra.update(*args, **_unboxed_values(extra))
-        return boxed_as(template, updates), boxed_as(state, new_state)
-
-    return init, update
+            result, new_state = take(*args, **_unboxed_values(extra))
+        return boxed_as(template, result), boxed_as(state, new_state)
 
 
 def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -1,6 +1,7 @@
 """Exact transformations as citizens of Optax: chains, masks, schedules, and what they refuse."""
 
 import copy
+import pickle
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence.entry import Entry
 from optax_bridge.exact.transformation import ExactTransformation, step
 
 PARAMS = {"kernel": jnp.arange(6.0).reshape(3, 2) / 5 + 0.1, "bias": jnp.ones(2)}
@@ -120,15 +122,62 @@ def test_a_decay_that_is_traced_may_be_zero():
         np.testing.assert_allclose(left, right, rtol=0, atol=2**-23)
 
 
-def test_it_unpacks_and_copies_like_optaxs_own():
-    tx = optax_bridge.adam(0.1, eps=1e-3)
-    init, update = tx
-    assert (init, update) == (tx.init, tx.update)
-    assert isinstance(tx, optax.GradientTransformationExtraArgs)
-    again = copy.copy(tx)
-    assert again == tx
-    assert again.step is tx.step
-    assert again.hyper_params["eps"] == 1e-3
+DECAYED = optax_bridge.adam(0.1, weight_decay=0.1)
+ALL = {"kernel": True, "bias": True}
+REPACKED = {
+    "init and update": ExactTransformation(*DECAYED),
+    "replace": DECAYED._replace(init=lambda params: DECAYED.init(params)),
+    "copy": copy.copy(DECAYED),
+    "deepcopy": copy.deepcopy(DECAYED),
+    "pickle": pickle.loads(pickle.dumps(DECAYED)),
+    "tree.map": jax.tree.map(lambda function: function, DECAYED),
+    "with_extra_args_support": optax.with_extra_args_support(DECAYED),
+    "boxes": optax_bridge.with_axis_metadata(DECAYED),
+    "chain": optax.chain(optax.identity(), DECAYED),
+    "named_chain": optax.named_chain(("one", optax.identity()), ("two", DECAYED)),
+    "masked": optax.masked(DECAYED, ALL),
+    "partition": optax.partition({True: DECAYED}, ALL),
+    "groups": optax_bridge.multi_optimizer((ALL, optax.chain(DECAYED))),
+}
+
+
+@pytest.mark.parametrize("tx", REPACKED.values(), ids=REPACKED)
+def test_whatever_takes_it_apart_keeps_the_exact_step(tx: Any):
+    expected, _ = DECAYED.step(GRADS, DECAYED.init(PARAMS), PARAMS)
+    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, new, expected)
+    if isinstance(tx, ExactTransformation) and not tx.inner:
+        assert tx.hyper_params == DECAYED.hyper_params
+
+
+def test_what_comes_after_it_has_the_last_word():
+    tx = optax.chain(DECAYED, optax.scale(0.5))
+    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    updates, _ = DECAYED.update(GRADS, DECAYED.init(PARAMS), PARAMS)
+    halves = jax.tree.map(lambda p, u: p + 0.5 * u, PARAMS, updates)
+    jax.tree.map(np.testing.assert_array_equal, new, halves)
+
+
+def test_a_function_without_a_step_is_refused_with_the_remedy():
+    with pytest.raises(TypeError, match=r"no exact step. Give step="):
+        DECAYED._replace(update=lambda updates, state, params=None: (updates, state))
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_every_optimizer_can_be_pickled(entry: Entry):
+    case = entry.cases[0]
+    definition = entry.definition(case, case.learning_rate)
+    tx = optax_bridge.from_legacy(definition)
+    again = pickle.loads(pickle.dumps(tx))
+    left, right = (step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_it_unpacks_and_compares_like_optaxs_own():
+    init, update = DECAYED
+    assert (init, update) == (DECAYED.init, DECAYED.update)
+    assert copy.copy(DECAYED) == DECAYED
+    assert optax_bridge.adam(0.1, weight_decay=0.1) != DECAYED
 
 
 def test_a_step_of_zero_rank_and_python_numbers():
@@ -149,4 +198,3 @@ def test_the_direction_and_a_learning_rate_are_the_optimizer(name: str):
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         # lr * (m / d) against (lr * m) / d: two ULP at the scale of 1
         np.testing.assert_allclose(a, b, rtol=0, atol=2**-22)
-    assert optax_bridge.accepted_arguments(chain) == set()

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from flax.core import meta
 
+from optax_bridge._internals import with_variable_metadata
+
 # For each axis of an array, the axis of its parameter that it is, or None.
 Axes = tuple[int | None, ...]
 
@@ -274,9 +276,7 @@ def _renamed(variable: Any, value: Any, names: tuple[Any, ...]) -> Any:
     key = _names_key(variable)
     if key == "out_sharding":
         return variable.replace(value, out_sharding=names)
-    leaf = jax.tree.structure(variable).unflatten([value])  # a VariableState, which is mutable
-    leaf._var_metadata = {**leaf.get_metadata(), key: names}
-    return leaf
+    return with_variable_metadata(jax.tree.structure(variable).unflatten([value]), key, names)
 
 
 def _names(box: Any) -> tuple[Any, ...] | None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ import optax_bridge
 from legacy_optim import ModelParamTraversal, t_identity
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata import axis_metadata, param_axes
-from optax_bridge.training import nnx as nnx_optimizer
 
 NAMES = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
 RAW = {"dense": {"kernel": jnp.arange(128.0 * 256).reshape(128, 256) / 9e4, "bias": jnp.ones(256)}}
@@ -90,28 +88,6 @@ def test_2_novograd_and_sm3_and_other_stock_transformations(name: str):
     state = state.apply_gradients(grads=GRADS)
     alone = create(RAW, STOCK[name]).apply_gradients(grads=GRADS)
     assert_close(state, alone)
-
-
-@pytest.mark.skipif(
-    flax.__version__.startswith(("0.10.", "0.11.")),
-    reason="before Flax 0.12 NNX keeps the names of axes in another way",
-)
-@pytest.mark.parametrize("name", ["adafactor", "sm3", "novograd"])
-def test_3_nnx_optimizer_on_a_sharded_model_under_a_mesh(name: str):
-    with set_mesh(mesh()):
-        init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("data", "model"))
-        model = nnx.Linear(128, 256, kernel_init=init, rngs=nnx.Rngs(0))
-        tx = optax_bridge.with_axis_metadata(STOCK[name])
-        optimizer = nnx_optimizer.Optimizer(model, tx, wrt=nnx.Param)
-        before = np.asarray(model.kernel[...])
-        optimizer.update(model, nnx.grad(lambda m: jnp.sum(m(jnp.ones((2, 128))) ** 2))(model))
-        assert np.any(before != np.asarray(model.kernel[...]))
-        kept = axis_metadata.leaves_with_path(nnx.state(optimizer.opt_state))
-    if name == "adafactor":
-        assert {("data",), ("model",)} <= {axis_metadata.names_of(box) for _, box in kept}
-        if len(jax.tree.leaves(model.kernel)[0].sharding.device_set) > 1:  # from flax 0.12 on
-            specs = {jax.tree.leaves(box)[0].sharding.spec for _, box in kept}
-            assert {PartitionSpec("data"), PartitionSpec("model")} <= specs
 
 
 def test_4_adafactor_heeds_what_an_axis_means():

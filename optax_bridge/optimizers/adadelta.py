@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
+from optax_bridge.exact.leaf_rule import (
+    LeafRule,
     ScalarOrSchedule,
     direction,
-    leafwise,
     minus_and_decay,
-    no_decay,
+    zeros,
 )
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class AdadeltaState(NamedTuple):
@@ -48,24 +48,24 @@ def adadelta(
     Returns:
       The transformation; bit for bit `flax.optim.Adadelta` by the exact path.
     """
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, e_g: Any, e_x: Any
-    ) -> tuple[Any, tuple[Any, Any]]:
-        del count, param
-        e_g = hp.rho * e_g + jnp.square(grad) * (1 - hp.rho)
-        delta = (jnp.sqrt(e_x + hp.eps) / jnp.sqrt(e_g + hp.eps)) * grad
-        e_x = hp.rho * e_x + jnp.square(delta) * (1 - hp.rho)
-        return hp.learning_rate * delta, (e_g, e_x)
-
-    return leafwise(
+    return LeafRule(
         AdadeltaState,
-        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
-        step,
+        zeros(2),
+        _step,
         dict(learning_rate=learning_rate, rho=rho, eps=eps, weight_decay=weight_decay),
+        decay="weight_decay",
         apply=minus_and_decay,
-        is_subtraction=no_decay,
-    )
+    ).transformation()
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, e_g: Any, e_x: Any
+) -> tuple[Any, tuple[Any, Any]]:
+    del count, param
+    e_g = hp.rho * e_g + jnp.square(grad) * (1 - hp.rho)
+    delta = (jnp.sqrt(e_x + hp.eps) / jnp.sqrt(e_g + hp.eps)) * grad
+    e_x = hp.rho * e_x + jnp.square(delta) * (1 - hp.rho)
+    return hp.learning_rate * delta, (e_g, e_x)
 
 
 def scale_by_adadelta(

@@ -1,14 +1,16 @@
 """Adafactor (Shazeer and Stern 2018), as `flax.optim.Adafactor` computes it, and by axis."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.exact.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
+from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
-from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, planner
+from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
 class AdafactorState(NamedTuple):
@@ -45,6 +47,7 @@ def adafactor(
     *,
     axis_rules: AxisRules | None = None,
     path_rules: PathRules | None = None,
+    as_in_t5x: bool = False,
 ) -> ExactTransformation:
     """Adafactor with every setting of the legacy one, and configured by axis if wanted.
 
@@ -77,15 +80,46 @@ def adafactor(
       axis_rules: role of each axis by its name, for parameters in boxes with names.
       path_rules: a role for each axis, by a regular expression that is searched for in the
         '/'-joined path.
+      as_in_t5x: a rule without a batch axis has no say over parameters of rank 2 and below, which
+        are factored by size: T5X ignores it there. Needed to go on from a checkpoint of T5X.
 
     Returns:
       The transformation; without rules bit for bit `flax.optim.Adafactor` by the exact path. `init`
       raises ValueError, naming the parameter, its shape and its axes, for a rule that fits no axis,
       rules that collide, and a row without a column.
     """
-    dtype_momentum = jax.dtypes.canonicalize_dtype(dtype_momentum)
+    dtype = jax.dtypes.canonicalize_dtype(dtype_momentum)
+    arithmetic = _Arithmetic(multiply_by_parameter_scale, momentum is not None, dtype)
+    return LeafRule(
+        AdafactorState,
+        arithmetic.init,
+        arithmetic.step,
+        dict(
+            learning_rate=learning_rate,
+            momentum=momentum,
+            decay_rate=decay_rate,
+            step_offset=step_offset,
+            clipping_threshold=clipping_threshold,
+            weight_decay_rate=weight_decay_rate,
+            epsilon1=epsilon1,
+            epsilon2=epsilon2,
+        ),
+        reads_params=multiply_by_parameter_scale,
+        decay="weight_decay_rate",
+        apply=_apply,
+        plan=Planner.of(factored, min_dim_size_to_factor, axis_rules, path_rules, as_in_t5x),
+    ).transformation()
 
-    def init(factors: Factors, param: Any) -> tuple[Any, ...]:
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """The settings that are no numbers, and what is computed with them."""
+
+    multiply_by_parameter_scale: bool
+    has_momentum: bool
+    dtype_momentum: Any
+
+    def init(self, factors: Factors, param: Any) -> tuple[Any, ...]:
         shape = jnp.shape(param)
         v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
         if factors.columns:
@@ -93,11 +127,12 @@ def adafactor(
             v_col = _zeros(shape, factors.without(factors.rows, len(shape)))
         else:
             v = jnp.zeros(shape, jnp.float32)
-        if momentum is not None:
-            m = jnp.zeros(shape, dtype_momentum)
+        if self.has_momentum:
+            m = jnp.zeros(shape, self.dtype_momentum)
         return v_row, v_col, v, m
 
     def step(
+        self,
         factors: Factors,
         hp: SimpleNamespace,
         count: jax.Array,
@@ -111,7 +146,7 @@ def adafactor(
         grad, param = jnp.asarray(grad, jnp.float32), jnp.asarray(param)
         decay = 1.0 - (jnp.array(count - hp.step_offset, jnp.float32) + 1.0) ** (-hp.decay_rate)
         scale = hp.learning_rate
-        if multiply_by_parameter_scale:
+        if self.multiply_by_parameter_scale:
             scale = scale * jnp.maximum(_rms(param, factors), hp.epsilon2)
         mixing = 1.0 - decay
         grad_sq = grad * grad + hp.epsilon1
@@ -133,32 +168,13 @@ def adafactor(
         decrement = scale * update
         if hp.momentum is not None:
             decrement = hp.momentum * m + (1.0 - hp.momentum) * decrement
-            m = decrement.astype(dtype_momentum)
+            m = decrement.astype(self.dtype_momentum)
         return decrement, (v_row, v_col, v, m)
 
-    def apply(hp: SimpleNamespace, param: Any, decrement: Any) -> Any:
-        kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
-        return (kept - decrement).astype(jnp.result_type(param))
 
-    return leafwise(
-        AdafactorState,
-        init,
-        step,
-        dict(
-            learning_rate=learning_rate,
-            momentum=momentum,
-            decay_rate=decay_rate,
-            step_offset=step_offset,
-            clipping_threshold=clipping_threshold,
-            weight_decay_rate=weight_decay_rate,
-            epsilon1=epsilon1,
-            epsilon2=epsilon2,
-        ),
-        reads_params=lambda hp: multiply_by_parameter_scale,
-        apply=apply,
-        is_subtraction=lambda hp: hp.weight_decay_rate is None,
-        plan=planner(factored, min_dim_size_to_factor, axis_rules, path_rules),
-    )
+def _apply(hp: SimpleNamespace, param: Any, decrement: Any) -> Any:
+    kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
+    return (kept - decrement).astype(jnp.result_type(param))
 
 
 def _zeros(shape: tuple[int, ...], axes: tuple[int, ...]) -> Reduced:

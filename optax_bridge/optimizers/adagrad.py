@@ -7,12 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    ScalarOrSchedule,
-    direction,
-    leafwise,
-)
+from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class AdagradState(NamedTuple):
@@ -41,20 +37,20 @@ def adagrad(
     Returns:
       The transformation; bit for bit `flax.optim.Adagrad`, by either path.
     """
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, sum_of_squares: Any
-    ) -> tuple[Any, tuple[Any]]:
-        del count, param
-        sum_of_squares = sum_of_squares + jnp.square(grad)
-        return hp.learning_rate * grad / (jnp.sqrt(sum_of_squares) + hp.eps), (sum_of_squares,)
-
-    return leafwise(
+    return LeafRule(
         AdagradState,
-        lambda param: (jnp.zeros_like(param),),
-        step,
+        zeros(1),
+        _step,
         dict(learning_rate=learning_rate, eps=eps),
-    )
+    ).transformation()
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, sum_of_squares: Any
+) -> tuple[Any, tuple[Any]]:
+    del count, param
+    sum_of_squares = sum_of_squares + jnp.square(grad)
+    return hp.learning_rate * grad / (jnp.sqrt(sum_of_squares) + hp.eps), (sum_of_squares,)
 
 
 def scale_by_adagrad(eps: ScalarOrSchedule = 1e-8) -> optax.GradientTransformation:

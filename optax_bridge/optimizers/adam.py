@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
+from optax_bridge.exact.leaf_rule import (
+    LeafRule,
     ScalarOrSchedule,
     bias_correction,
     direction,
-    leafwise,
     minus_and_decay,
-    no_decay,
+    zeros,
 )
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class AdamState(NamedTuple):
@@ -55,24 +55,24 @@ def adam(
     Returns:
       The transformation; bit for bit `flax.optim.Adam` by the exact path.
     """
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
-    ) -> tuple[Any, tuple[Any, Any]]:
-        mu = hp.b1 * mu + (1.0 - hp.b1) * grad
-        nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
-        mu_hat = mu / bias_correction(hp.b1, count, param)
-        nu_hat = nu / bias_correction(hp.b2, count, param)
-        return hp.learning_rate * mu_hat / (jnp.sqrt(nu_hat) + hp.eps), (mu, nu)
-
-    return leafwise(
+    return LeafRule(
         AdamState,
-        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
-        step,
+        zeros(2),
+        _step,
         dict(learning_rate=learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
+        decay="weight_decay",
         apply=minus_and_decay,
-        is_subtraction=no_decay,
-    )
+    ).transformation()
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
+) -> tuple[Any, tuple[Any, Any]]:
+    mu = hp.b1 * mu + (1.0 - hp.b1) * grad
+    nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
+    mu_hat = mu / bias_correction(hp.b1, count, param)
+    nu_hat = nu / bias_correction(hp.b2, count, param)
+    return hp.learning_rate * mu_hat / (jnp.sqrt(nu_hat) + hp.eps), (mu, nu)
 
 
 def scale_by_adam(

@@ -1,15 +1,17 @@
 """Which axes Adafactor reduces over: by size, by name, by path, or by the parameter's own box."""
 
+import dataclasses
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from flax import struct
 from flax.core import meta
 
-from optax_bridge.exact.transformation import Leaf
+from optax_bridge.exact.leaf_rule import Leaf
 
 
 class Role(enum.StrEnum):
@@ -102,40 +104,69 @@ def with_roles(
     return boxed
 
 
-def planner(
-    factored: bool,
-    min_dim_size_to_factor: int,
-    axis_rules: AxisRules | None,
-    path_rules: PathRules | None,
-) -> Callable[[list[Leaf]], list[Factors]]:
-    """The function that says for each parameter which axes are what.
+@dataclass(frozen=True)
+class Planner:
+    """Says for each parameter which axes are what.
 
-    Raises:
-      ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
+    Attributes:
+      factored: whether anything is factored.
+      min_dim_size_to_factor: for what is factored by size.
+      by_name: the role of each axis by its name.
+      by_path: a role for each axis by an expression.
+      as_in_t5x: see `adafactor`.
     """
-    by_name = _checked_axis_rules(axis_rules)
-    by_path = [
-        (_compiled(p), tuple(_role(role, f"path rule {p!r}") for role in roles))
-        for p, roles in _pairs(path_rules)
-    ]
 
-    def plan(leaves: list[Leaf]) -> list[Factors]:
-        found = [factors(leaf) for leaf in leaves]
-        _check_all_used(leaves, by_name, by_path)
-        return found
+    factored: bool
+    min_dim_size_to_factor: int
+    by_name: Mapping[str, Role]
+    by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]]
+    as_in_t5x: bool = False
 
-    def factors(leaf: Leaf) -> Factors:
-        stated = _stated_roles(leaf, by_path)
-        named = None if not by_name or leaf.axes is None else _named_roles(leaf, by_name)
-        if stated is None and named is None:
-            by_size = _largest_two(leaf.shape, min_dim_size_to_factor) if factored else None
-            return by_size or Factors()
+    @classmethod
+    def of(
+        cls,
+        factored: bool,
+        min_dim_size_to_factor: int,
+        axis_rules: AxisRules | None,
+        path_rules: PathRules | None,
+        as_in_t5x: bool,
+    ) -> Self:
+        """Checks the rules.
+
+        Raises:
+          ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
+        """
+        by_path = [
+            (_compiled(p), tuple(_role(role, f"path rule {p!r}") for role in roles))
+            for p, roles in _pairs(path_rules)
+        ]
+        by_name = _checked_axis_rules(axis_rules)
+        return cls(factored, min_dim_size_to_factor, by_name, by_path, as_in_t5x)
+
+    def __call__(self, leaves: list[Leaf]) -> list[Factors]:
+        """The axes of each parameter by role.
+
+        Raises:
+          ValueError: rules that fit no axis or collide, and a row without a column.
+        """
+        plan = [self.factors(leaf) for leaf in leaves]
+        _check_all_used(leaves, self.by_name, self.by_path)
+        return plan
+
+    def factors(self, leaf: Leaf) -> Factors:
+        """The axes of one parameter by role."""
+        stated = _stated_roles(leaf, self.by_path)
+        named = None if not self.by_name or leaf.axes is None else _named_roles(leaf, self.by_name)
         if stated is not None and named is not None and stated[1] != named:
             raise _error(
                 leaf, f"two rules collide: {stated[0]} says {_shown(stated[1])}, the axis rules "
                 f"say {_shown(named)}. Leave one of them out, or let them agree."
             )  # fmt: skip
-        roles = stated[1] if stated is not None else named or ()
+        roles = stated[1] if stated is not None else named
+        ignored = self.as_in_t5x and len(leaf.shape) <= 2 and Role.BATCH not in (roles or ())
+        if roles is None or (ignored and leaf.roles is None):
+            by_size = _largest_two(leaf.shape, self.min_dim_size_to_factor)
+            return (by_size if self.factored else None) or Factors()
         axes = {role: tuple(i for i, r in enumerate(roles) if r == role) for role in Role}
         rows, columns = axes[Role.ROW], axes[Role.COLUMN]
         if stated is not None and bool(rows) != bool(columns):
@@ -145,10 +176,13 @@ def planner(
                 "axis, or none of both."
             )  # fmt: skip
         # By names alone, a bias (mlp,) has columns only: there is nothing to factor.
-        pair = (rows, columns) if factored and rows and columns else ((), ())
+        pair = (rows, columns) if self.factored and rows and columns else ((), ())
         return Factors(*pair, axes[Role.BATCH])
 
-    return plan
+    def differing_in_t5x(self, leaves: list[Leaf]) -> list[Leaf]:
+        """The parameters that T5X, by the same rules, would factor in another way."""
+        t5x = dataclasses.replace(self, as_in_t5x=True)
+        return [leaf for leaf in leaves if self.factors(leaf) != t5x.factors(leaf)]
 
 
 def _largest_two(shape: tuple[int, ...], min_size: int) -> Factors | None:

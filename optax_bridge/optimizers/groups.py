@@ -1,6 +1,7 @@
 """Groups of leaves with a transformation each; what no group holds never moves and has no state."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -8,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_bridge.exact.arguments import accepted_arguments
+from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import ExactTransformation, check_transformation, step
+from optax_bridge.exact.transformation import ExactTransformation, Parts, check_transformation, step
 from optax_bridge.metadata.axis_metadata import (
     boxed_as,
     boxed_like,
@@ -18,6 +19,7 @@ from optax_bridge.metadata.axis_metadata import (
     keystr,
     value_of,
 )
+from optax_bridge.metadata.trees import Params, Updates
 from optax_bridge.optimizers.selectors import Places, Selector, nested_dict, selected
 
 
@@ -80,54 +82,84 @@ def multi_optimizer(
     """
     for index, (_, tx) in enumerate(groups):
         check_transformation(tx, f"groups[{index}][1]")
-    selectors = [selector for selector, _ in groups]
-    inner = [tx for _, tx in groups]
-    handled = [boxes_handled(tx) for tx in inner]
-    known: dict[Any, list[Group]] = {}  # of the last parameters' structure and shapes
+    own = _Groups(tuple(selector for selector, _ in groups), tuple(tx for _, tx in groups))
+    return ExactTransformation(
+        own.init, own.update, own.step, {"hyper_params": None}, own.inner, own.parts
+    )
 
-    def parts(params: Any) -> list[Group]:
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    selectors: tuple[Selector, ...]
+    inner: tuple[optax.GradientTransformation, ...]
+    # Of the last parameters' structure and shapes.
+    known: dict[Any, list[Group]] = field(default_factory=dict, repr=False)
+
+    def groups(self, params: Params) -> list[Group]:
         leaves, treedef = jax.tree.flatten(params)
         key = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-        if key not in known:
-            found = groups_of(selectors, params)
-            known.clear()
-            known[key] = found
-        return known[key]
+        if key not in self.known:
+            groups = groups_of(self.selectors, params)
+            self.known.clear()
+            self.known[key] = groups
+        return self.known[key]
 
-    def init(params: Any) -> MultiOptimizerState:
+    def parts(self, state: MultiOptimizerState, params: Params) -> Parts:
         leaves = jax.tree.leaves(params, is_leaf=is_box)
-        pairs = zip(handled, parts(params), strict=True)
-        states = tuple(tx.init(group.tree(leaves)) for tx, group in pairs)
+        own = [group.tree(leaves) for group in self.groups(params)]
+        return list(zip(self.inner, state.inner, own, strict=True))
+
+    def init(self, params: Params) -> MultiOptimizerState:
+        leaves = jax.tree.leaves(params, is_leaf=is_box)
+        pairs = zip(self.inner, self.groups(params), strict=True)
+        states = tuple(boxes_handled(tx).init(group.tree(leaves)) for tx, group in pairs)
         return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
 
-    def run(
-        grads: Any, state: MultiOptimizerState, params: Any, take: Any, untouched: Any, extra: Any
+    def step(
+        self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Any
+    ) -> tuple[Params, MultiOptimizerState]:
+        return self._run(step, lambda param: param, grads, state, params, extra)
+
+    def update(
+        self,
+        grads: Updates,
+        state: MultiOptimizerState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, MultiOptimizerState]:
+        if params is None:
+            raise ValueError(
+                "multi_optimizer's update needs the parameters: update(grads, state, params)"
+            )
+        return self._run(_update, jnp.zeros_like, grads, state, params, extra)
+
+    def _run(
+        self, take: Any, untouched: Any, grads: Any, state: Any, params: Any, extra: Any
     ) -> tuple[Any, MultiOptimizerState]:
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         grad_leaves = treedef.flatten_up_to(grads)
         outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
         new_states = []
-        given = _per_group(extra, inner)
-        for tx, group, old, own in zip(handled, parts(params), state.inner, given, strict=True):
+        given = _per_group(extra.get("hyper_params"), len(self.inner))
+        rest = {name: value for name, value in extra.items() if name != "hyper_params"}
+        parts: list[tuple[Any, Any, Any, Any]] = []
+        for group, tx, old in zip(self.groups(params), self.inner, state.inner, strict=True):
             own_params = group.tree(leaves)
             own_grads = boxed_as(own_params, group.tree(grad_leaves))
-            result, new = take(tx, own_grads, old, own_params, **own)
+            parts.append((boxes_handled(tx), own_grads, old, own_params))
+        for index, (part, own) in enumerate(zip(parts, given, strict=True)):
+            if unused := unused_arguments(*part, own):
+                accepted = accepted_arguments(part[0])
+                raise TypeError(
+                    f"hyper_params[{index}]: group {index} takes no {', '.join(unused)}; it takes "
+                    f"{', '.join(sorted(accepted or ())) or 'nothing else'} per call"
+                )
+        for group, part, own in zip(self.groups(params), parts, given, strict=True):
+            result, new = take(*part, **{**own, **rest})
             new_states.append(new)
             for index, leaf in zip(group.indices, group.treedef.flatten_up_to(result), strict=True):
                 outputs[index] = leaf
         return treedef.unflatten(outputs), MultiOptimizerState(state.count + 1, tuple(new_states))
-
-    def exact(grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
-        return run(grads, state, params, step, lambda leaf: leaf, extra)
-
-    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        if params is None:
-            raise ValueError(
-                "multi_optimizer's update needs the parameters: update(grads, state, params)"
-            )
-        return run(grads, state, params, _update, jnp.zeros_like, extra)
-
-    return ExactTransformation(init, update, exact, {"hyper_params": None}, inner=inner)
 
 
 def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransformation:
@@ -217,27 +249,13 @@ def _update(
     return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
 
 
-def _per_group(
-    extra: Mapping[str, Any], inner: Sequence[optax.GradientTransformation]
-) -> list[dict[str, Any]]:
-    rest = {name: value for name, value in extra.items() if name != "hyper_params"}
-    own = extra.get("hyper_params")
-    if own is None:
-        return [rest] * len(inner)
-    if len(own) != len(inner):
+def _per_group(own: Sequence[Mapping[str, Any]] | None, count: int) -> Sequence[Mapping[str, Any]]:
+    if own is not None and len(own) != count:
         raise ValueError(
-            f"hyper_params has {len(own)} entries for {len(inner)} groups; give one mapping for "
+            f"hyper_params has {len(own)} entries for {count} groups; give one mapping for "
             "each group, {} for a group that keeps its own"
         )
-    for index, (group, tx) in enumerate(zip(own, inner, strict=True)):
-        accepted = accepted_arguments(tx)
-        unknown = [] if accepted is None else sorted(group.keys() - accepted)
-        if unknown:
-            raise TypeError(
-                f"hyper_params[{index}]: group {index} takes no {', '.join(unknown)}; it takes "
-                f"{', '.join(sorted(accepted or ())) or 'nothing'} per call"
-            )
-    return [{**group, **rest} for group in own]
+    return [{}] * count if own is None else own
 
 
 def _selector(group: Any) -> Selector:

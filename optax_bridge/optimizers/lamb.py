@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
+from optax_bridge.exact.leaf_rule import (
+    LeafRule,
     ScalarOrSchedule,
-    always,
     bias_correction,
     direction,
     is_zero,
-    leafwise,
+    zeros,
 )
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class LambState(NamedTuple):
@@ -55,28 +55,28 @@ def lamb(
     Returns:
       The transformation; bit for bit `flax.optim.LAMB`, by either path.
     """
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
-    ) -> tuple[Any, tuple[Any, Any]]:
-        mu = hp.b1 * mu + (1.0 - hp.b1) * grad
-        nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
-        mu_hat = mu / bias_correction(hp.b1, count, param)
-        nu_hat = nu / bias_correction(hp.b2, count, param)
-        update = mu_hat / (jnp.sqrt(nu_hat) + hp.eps)
-        if not is_zero(hp.weight_decay):
-            update = update + hp.weight_decay * param
-        param_norm, update_norm = jnp.linalg.norm(param), jnp.linalg.norm(update)
-        trust_ratio = jnp.where(param_norm + update_norm > 0.0, param_norm / update_norm, 1.0)
-        return trust_ratio * hp.learning_rate * update, (mu, nu)
-
-    return leafwise(
+    return LeafRule(
         LambState,
-        lambda param: (jnp.zeros_like(param), jnp.zeros_like(param)),
-        step,
+        zeros(2),
+        _step,
         dict(learning_rate=learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, eps=eps),
-        reads_params=always,
-    )
+        reads_params=True,
+    ).transformation()
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
+) -> tuple[Any, tuple[Any, Any]]:
+    mu = hp.b1 * mu + (1.0 - hp.b1) * grad
+    nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
+    mu_hat = mu / bias_correction(hp.b1, count, param)
+    nu_hat = nu / bias_correction(hp.b2, count, param)
+    update = mu_hat / (jnp.sqrt(nu_hat) + hp.eps)
+    if not is_zero(hp.weight_decay):
+        update = update + hp.weight_decay * param
+    param_norm, update_norm = jnp.linalg.norm(param), jnp.linalg.norm(update)
+    trust_ratio = jnp.where(param_norm + update_norm > 0.0, param_norm / update_norm, 1.0)
+    return trust_ratio * hp.learning_rate * update, (mu, nu)
 
 
 def scale_by_lamb(

@@ -6,13 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    ScalarOrSchedule,
-    always,
-    is_zero,
-    leafwise,
-)
+from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class LarsState(NamedTuple):
@@ -52,26 +47,10 @@ def lars(
     Returns:
       The transformation; bit for bit `flax.optim.LARS`, by either path.
     """
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
-    ) -> tuple[Any, tuple[Any]]:
-        del count
-        param_norm, grad_norm = jnp.linalg.norm(param), jnp.linalg.norm(grad)
-        denominator = grad_norm + hp.weight_decay * param_norm + hp.eps
-        trust_ratio = hp.trust_coefficient * param_norm / denominator
-        undefined = jnp.logical_or(grad_norm == 0.0, param_norm == 0.0)
-        scale = hp.learning_rate * jnp.where(undefined, 1.0, trust_ratio)
-        if not is_zero(hp.weight_decay):
-            grad = grad + hp.weight_decay * param
-        scaled = scale * grad
-        trace = hp.momentum * trace + scaled
-        return scaled + hp.momentum * trace if hp.nesterov else trace, (trace,)
-
-    return leafwise(
+    return LeafRule(
         LarsState,
-        lambda param: (jnp.zeros_like(param),),
-        step,
+        zeros(1),
+        _step,
         dict(
             learning_rate=learning_rate,
             momentum=momentum,
@@ -80,5 +59,21 @@ def lars(
             eps=eps,
             nesterov=nesterov,
         ),
-        reads_params=always,
-    )
+        reads_params=True,
+    ).transformation()
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
+) -> tuple[Any, tuple[Any]]:
+    del count
+    param_norm, grad_norm = jnp.linalg.norm(param), jnp.linalg.norm(grad)
+    denominator = grad_norm + hp.weight_decay * param_norm + hp.eps
+    trust_ratio = hp.trust_coefficient * param_norm / denominator
+    undefined = jnp.logical_or(grad_norm == 0.0, param_norm == 0.0)
+    scale = hp.learning_rate * jnp.where(undefined, 1.0, trust_ratio)
+    if not is_zero(hp.weight_decay):
+        grad = grad + hp.weight_decay * param
+    scaled = scale * grad
+    trace = hp.momentum * trace + scaled
+    return scaled + hp.momentum * trace if hp.nesterov else trace, (trace,)

@@ -4,15 +4,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    ScalarOrSchedule,
-    decays,
-    is_zero,
-    leafwise,
-)
+from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class MomentumState(NamedTuple):
@@ -44,23 +38,23 @@ def momentum(
     Returns:
       The transformation; bit for bit `flax.optim.Momentum`, by either path.
     """
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
-    ) -> tuple[Any, tuple[Any]]:
-        del count
-        if not is_zero(hp.weight_decay):
-            grad = grad + hp.weight_decay * param
-        trace = hp.decay * trace + grad
-        direction = grad + hp.decay * trace if hp.nesterov else trace
-        return hp.learning_rate * direction, (trace,)
-
-    return leafwise(
+    return LeafRule(
         MomentumState,
-        lambda param: (jnp.zeros_like(param),),
-        step,
+        zeros(1),
+        _step,
         dict(
             learning_rate=learning_rate, decay=decay, weight_decay=weight_decay, nesterov=nesterov
         ),
-        reads_params=decays,
-    )
+        decay="weight_decay",
+    ).transformation()
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
+) -> tuple[Any, tuple[Any]]:
+    del count
+    if not is_zero(hp.weight_decay):
+        grad = grad + hp.weight_decay * param
+    trace = hp.decay * trace + grad
+    direction = grad + hp.decay * trace if hp.nesterov else trace
+    return hp.learning_rate * direction, (trace,)

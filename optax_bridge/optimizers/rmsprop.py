@@ -7,12 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    ScalarOrSchedule,
-    direction,
-    leafwise,
-)
+from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class RMSPropState(NamedTuple):
@@ -46,27 +42,28 @@ def rmsprop(
     Returns:
       The transformation; bit for bit `flax.optim.RMSProp`, by either path.
     """
-
-    def init(param: Any) -> tuple[Any, Any]:
-        return jnp.zeros_like(param), jnp.zeros_like(param) if centered else None
-
-    def step(
-        hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, nu: Any, mu: Any
-    ) -> tuple[Any, tuple[Any, Any]]:
-        del count, param
-        nu = hp.decay * nu + (1.0 - hp.decay) * jnp.square(grad)
-        variance = nu
-        if hp.centered:
-            mu = hp.decay * mu + (1.0 - hp.decay) * grad
-            variance = nu - jnp.square(mu)
-        return hp.learning_rate * grad / (jnp.sqrt(variance) + hp.eps), (nu, mu)
-
-    return leafwise(
+    return LeafRule(
         RMSPropState,
-        init,
-        step,
+        zeros(2) if centered else _without_mean,
+        _step,
         dict(learning_rate=learning_rate, decay=decay, eps=eps, centered=centered),
-    )
+    ).transformation()
+
+
+def _without_mean(param: Any) -> tuple[jax.Array, None]:
+    return jnp.zeros_like(param), None
+
+
+def _step(
+    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, nu: Any, mu: Any
+) -> tuple[Any, tuple[Any, Any]]:
+    del count, param
+    nu = hp.decay * nu + (1.0 - hp.decay) * jnp.square(grad)
+    variance = nu
+    if hp.centered:
+        mu = hp.decay * mu + (1.0 - hp.decay) * grad
+        variance = nu - jnp.square(mu)
+    return hp.learning_rate * grad / (jnp.sqrt(variance) + hp.eps), (nu, mu)
 
 
 def scale_by_rmsprop(

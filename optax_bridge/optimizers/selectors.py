@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from legacy_optim.traverse_util import ModelParamTraversal, leaf_indices
+from optax_bridge._internals import path_predicate
 from optax_bridge.metadata.axis_metadata import (
     is_box,
     key_names,
@@ -21,10 +21,6 @@ from optax_bridge.metadata.axis_metadata import (
 # A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to
 # such a tree.
 Selector = Any
-
-
-# Traversals that a function on paths is all there is to: it is asked about any containers.
-_BY_PATH = (ModelParamTraversal.iterate, flax.traverse_util.ModelParamTraversal.iterate)
 
 
 class Places:
@@ -105,8 +101,8 @@ def selected(selector: Selector, places: Places) -> list[bool]:
     """
     if isinstance(selector, _Mask):
         selector = selector.traversal
-    if getattr(type(selector), "iterate", None) in _BY_PATH:
-        return places.where(selector._filter_fn)
+    if predicate := path_predicate(selector):
+        return places.where(predicate)
     if hasattr(selector, "iterate"):
         return _traversed(selector, places)
     mask = selector(places.params) if callable(selector) else selector

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from optax_bridge.exact.transformation import ExactTransformation, ScalarOrSchedule, leafwise
+from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
+from optax_bridge.exact.transformation import ExactTransformation
 
 
 class SgdState(NamedTuple):
@@ -23,9 +24,9 @@ def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
     Returns:
       The transformation; bit for bit `flax.optim.GradientDescent`, by either path.
     """
+    return LeafRule(SgdState, zeros(0), _step, {"learning_rate": learning_rate}).transformation()
 
-    def step(hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any) -> tuple[Any, tuple[()]]:
-        del count, param
-        return hp.learning_rate * grad, ()
 
-    return leafwise(SgdState, lambda param: (), step, {"learning_rate": learning_rate})
+def _step(hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any) -> tuple[Any, tuple[()]]:
+    del count, param
+    return hp.learning_rate * grad, ()

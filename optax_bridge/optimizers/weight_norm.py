@@ -1,18 +1,17 @@
 """Weight normalisation (Salimans and Kingma 2016), as `flax.optim.WeightNorm` does it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.exact.boxed import exact_with_axis_metadata
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    ScalarOrSchedule,
-    resolve,
-    step,
-)
+from optax_bridge.exact.boxed import with_axis_metadata
+from optax_bridge.exact.leaf_rule import ScalarOrSchedule, difference, resolve
+from optax_bridge.exact.transformation import ExactTransformation, Parts, step
+from optax_bridge.metadata.trees import Params, Updates
 
 
 class WeightNormState(NamedTuple):
@@ -49,15 +48,24 @@ def weight_norm(
       The transformation; bit for bit `flax.optim.WeightNorm` by the exact path. Hyper-parameters of
       `inner` can be given per call as well.
     """
-    own = {"wn_decay": wn_decay, "wn_eps": wn_eps}
+    own = _WeightNorm(inner, {"wn_decay": wn_decay, "wn_eps": wn_eps})
+    tx = ExactTransformation(own.init, own.update, own.step, own.hyper_params, [inner], own.parts)
+    return with_axis_metadata(tx)
 
-    def init(params: Any) -> WeightNormState:
+
+@dataclass(frozen=True, eq=False)
+class _WeightNorm:
+    inner: optax.GradientTransformation
+    hyper_params: Mapping[str, Any]
+
+    def init(self, params: Params) -> WeightNormState:
         count = jnp.zeros([], jnp.int32)
-        hp = resolve(own, count, {})
+        hp = resolve(self.hyper_params, count, {})
 
         def split(param: jax.Array) -> tuple[Any, Any]:
             if not _is_split(param):
-                return param, ()
+                # A copy: a loop that donates parameters and state cannot donate an array twice.
+                return jnp.copy(param), ()
             norm = jnp.sqrt(_squared_norm(param) + hp.wn_eps)
             return param / norm, norm
 
@@ -65,13 +73,17 @@ def weight_norm(
         pairs = [split(leaf) for leaf in leaves]
         direction = treedef.unflatten([direction for direction, _ in pairs])
         scale = treedef.unflatten([scale for _, scale in pairs])
-        inner_state = inner.init({"direction": direction, "scale": scale})
+        inner_state = self.inner.init({"direction": direction, "scale": scale})
         return WeightNormState(count, inner_state, direction, scale)
 
-    def exact(
-        grads: Any, state: WeightNormState, params: Any, **extra: Any
-    ) -> tuple[Any, WeightNormState]:
-        hp = resolve(own, state.count, extra)
+    def parts(self, state: WeightNormState, params: Params) -> Parts:
+        del params
+        return [(self.inner, state.inner, {"direction": state.direction, "scale": state.scale})]
+
+    def step(
+        self, grads: Updates, state: WeightNormState, params: Params, **extra: Any
+    ) -> tuple[Params, WeightNormState]:
+        hp = resolve(self.hyper_params, state.count, extra)
         treedef = jax.tree.structure(params)
 
         def merge(direction: Any, scale: Any) -> Any:
@@ -86,26 +98,24 @@ def weight_norm(
             direction_grads,
         )
         new, new_inner = step(
-            inner,
+            self.inner,
             {"direction": direction_grads, "scale": scale_grads},
             state.inner,
             {"direction": state.direction, "scale": state.scale},
-            **{name: value for name, value in extra.items() if name not in own},
+            **{name: value for name, value in extra.items() if name not in self.hyper_params},
         )
         new_state = WeightNormState(state.count + 1, new_inner, new["direction"], new["scale"])
         return merge(new["direction"], new["scale"]), new_state
 
     def update(
-        grads: Any, state: WeightNormState, params: Any = None, **extra: Any
-    ) -> tuple[Any, WeightNormState]:
+        self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, WeightNormState]:
         if params is None:
             raise ValueError(
                 "weight_norm's update needs the parameters: update(grads, state, params)"
             )
-        new_params, new_state = exact(grads, state, params, **extra)
-        return jax.tree.map(jnp.subtract, new_params, params), new_state
-
-    return exact_with_axis_metadata(ExactTransformation(init, update, exact, own, inner=[inner]))
+        new_params, new_state = self.step(grads, state, params, **extra)
+        return difference(new_params, params, grads), new_state
 
 
 def _is_split(param: jax.Array) -> bool:

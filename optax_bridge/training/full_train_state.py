@@ -146,7 +146,7 @@ class FullTrainState(TrainState, kw_only=True):
             new = new.replace(accumulated=zeros, micro_step=jnp.zeros_like(state.micro_step))
             return state._averaged(new)
 
-        self._check(own, extra)
+        self._check(grads, own, extra)
         last = self.micro_step == self.accumulate_every - 1
         return jax.lax.cond(last, go, wait, self).replace(**own)
 

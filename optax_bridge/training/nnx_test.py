@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AxisType, PartitionSpec
 
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.entry import Entry
+from optax_bridge.metadata import axis_metadata
 from optax_bridge.training import nnx as nnx_optimizer
 
 INPUTS = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4)), jnp.float32)
@@ -131,3 +134,26 @@ def test_groups_by_path_traversal_and_static_dict():
 def test_another_module_names_what_differs():
     with pytest.raises(ValueError, match=r"Dense_0/bias.*rename="):
         nnx_optimizer.hand_off(linen_state(optax_bridge.sgd(0.1)), Nnx())
+
+
+@pytest.mark.skipif(
+    flax.__version__.startswith(("0.10.", "0.11.")),
+    reason="before Flax 0.12 NNX keeps the names of axes in another way",
+)
+@pytest.mark.parametrize("make", [optax.adafactor, optax.sm3, optax.novograd])
+def test_a_sharded_model_under_a_mesh(make: Any):
+    set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
+    with set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+        init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("data", "model"))
+        model = nnx.Linear(128, 256, kernel_init=init, rngs=nnx.Rngs(0))
+        tx = optax_bridge.with_axis_metadata(make(0.1))
+        optimizer = nnx_optimizer.Optimizer(model, tx, wrt=nnx.Param)
+        before = np.asarray(model.kernel[...])
+        optimizer.update(model, nnx.grad(lambda m: jnp.sum(m(jnp.ones((2, 128))) ** 2))(model))
+        assert np.any(before != np.asarray(model.kernel[...]))
+        kept = axis_metadata.leaves_with_path(nnx.state(optimizer.opt_state))
+    if make is optax.adafactor:
+        assert {("data",), ("model",)} <= {axis_metadata.names_of(box) for _, box in kept}
+        if len(jax.tree.leaves(model.kernel)[0].sharding.device_set) > 1:  # from flax 0.12 on
+            specs = {jax.tree.leaves(box)[0].sharding.spec for _, box in kept}
+            assert {PartitionSpec("data"), PartitionSpec("model")} <= specs

@@ -10,6 +10,7 @@ from flax import struct
 from flax.core import meta
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from optax_bridge._internals import abstract_mesh_in_scope
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import (
     Axes,
@@ -23,7 +24,6 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
-from optax_bridge.metadata.kept_axes import abstract_mesh_in_scope
 
 # Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
 # `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for

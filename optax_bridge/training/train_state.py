@@ -13,7 +13,7 @@ from flax.training import train_state
 from jax.core import Tracer
 
 import legacy_optim
-from optax_bridge.exact.arguments import accepted_arguments
+from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation
 from optax_bridge.exact.transformation import step as take_step
@@ -64,27 +64,28 @@ class TrainState(train_state.TrainState):
         fields = {field.name for field in dataclasses.fields(self)}
         extra = {name: value for name, value in kwargs.items() if name not in fields}
         replaced = {name: value for name, value in kwargs.items() if name in fields}
-        self._check(replaced, extra)
         check_gradients(grads, self.params)
-        boxed = _optimized(self.params)
-        tx = boxes_handled(self.tx) if has_boxes((boxed, grads)) else self.tx
-        params, opt_state = take_step(tx, _optimized(grads), self.opt_state, boxed, **extra)
+        self._check(grads, replaced, extra)
+        own_grads, own_params = _optimized(grads), _optimized(self.params)
+        tx = self._transformation(own_grads)
+        params, opt_state = take_step(tx, own_grads, self.opt_state, own_params, **extra)
         if _has_overwritten(grads):
             params = {"params": params, OVERWRITE_WITH_GRADIENT: grads[OVERWRITE_WITH_GRADIENT]}
         return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **replaced)
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate of the next step, whichever way it was set.
+        """The learning rate of the next step, where the state or an optimizer of ours says it.
 
         A number or an array; a tuple with one for each group of a `multi_optimizer`.
 
         Raises:
-          ValueError: it is given per call, or there is none.
+          ValueError: it is given per call, or is not known: `optax.adam(1e-3)` does not say, and
+            `optax.inject_hyperparams(optax.adam)(1e-3)` does.
         """
         from optax_bridge.training.learning_rate import learning_rate
 
-        return learning_rate(self.tx, self.opt_state, self.step)
+        return learning_rate(self.tx, self.opt_state, self.step, _optimized(self.params))
 
     def update(self, *, grads: Any, **kwargs: Any) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
@@ -104,28 +105,23 @@ class TrainState(train_state.TrainState):
           apply_fn: usually `model.apply`.
           params: the parameters, any pytree of arrays.
           tx: the transformation.
-          **kwargs: the subclass's own fields; of `TrainState` itself those of `FullTrainState`
-            (`batch_stats`, `rngs`, `ema_decay`, ...), which is then what is made.
+          **kwargs: the subclass's own fields.
 
         Returns:
           The state, with `tx.init(params)` as optimizer state.
 
         Raises:
-          TypeError: a field that there is not, or `tx` is no transformation.
+          TypeError: the class has no such field (`FullTrainState` has the usual ones), or `tx` is
+            no transformation.
         """
         check_transformation(tx)
         unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
         if unknown:
-            from optax_bridge.training.full_train_state import FullTrainState
-
-            if cls is TrainState:
-                full: Any = FullTrainState
-                return full.create(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
-            ready = FullTrainState.__annotations__
             raise TypeError(
                 f"{cls.__name__}.create got {', '.join(sorted(unknown))}, for which it has no "
-                f"field. FullTrainState has {', '.join(ready)}; subclass it, or TrainState, for "
-                "fields of your own."
+                "field. optax_bridge.FullTrainState has batch_stats, rngs, ema_decay, "
+                "accumulate_every and dynamic_scale; subclass it, or TrainState, for fields of "
+                "your own."
             )
         if "opt_state" not in kwargs:
             boxed = _optimized(params)
@@ -302,7 +298,11 @@ class TrainState(train_state.TrainState):
 
         api.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
-    def _check(self, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
+    def _transformation(self, grads: Any) -> optax.GradientTransformation:
+        """The one that takes these gradients, with boxes or without."""
+        return boxes_handled(self.tx) if has_boxes((self.params, grads)) else self.tx
+
+    def _check(self, grads: Any, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
         taken = [name for name in replaced if name in _SET_BY_THE_STEP]
         if taken:
             raise TypeError(
@@ -311,14 +311,16 @@ class TrainState(train_state.TrainState):
             )
         if not extra:
             return
-        accepted = accepted_arguments(self.tx)
-        unknown = [] if accepted is None else sorted(set(extra) - accepted)
-        if unknown:
+        grads, params = _optimized(grads), _optimized(self.params)
+        unused = unused_arguments(self._transformation(grads), grads, self.opt_state, params, extra)
+        if unused:
+            accepted = accepted_arguments(self.tx)
+            known = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
             own = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
             raise TypeError(
-                f"apply_gradients got {', '.join(unknown)}, which is neither a field of "
+                f"apply_gradients got {', '.join(unused)}, which is neither a field of "
                 f"{type(self).__name__} ({', '.join(own)}) nor an argument that the transformation "
-                f"takes per call ({', '.join(sorted(accepted or ())) or 'none'})"
+                f"makes use of per call ({known})"
             )
 
 

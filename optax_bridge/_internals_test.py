@@ -1,0 +1,45 @@
+"""Canaries: what `_internals` takes from other libraries is there, and does what is relied on."""
+
+from typing import Any
+
+import flax
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from legacy_optim import ModelParamTraversal
+from optax_bridge import _internals
+
+
+def test_an_abstract_mesh_puts_sharding_into_types():
+    mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Explicit,))
+    sharding = NamedSharding(mesh, PartitionSpec("x"))  # type: ignore[arg-type]
+    given = jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)
+    with _internals.abstract_mesh_in_scope(mesh):
+        (out,) = jax.make_jaxpr(lambda x: 2 * x)(given).out_avals
+    assert out.sharding.spec == PartitionSpec("x"), "jax: types do not carry shardings along"
+
+
+@pytest.mark.skipif(
+    not flax.__version__.startswith("0.10."), reason="later variables can be replaced"
+)
+def test_a_variable_state_keeps_its_metadata_in_a_dict():
+    kind: Any = nnx.VariableState  # type: ignore[attr-defined]
+    state = nnx.state(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    leaf, *_ = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
+    changed = _internals.with_variable_metadata(leaf, "sharding", ("x",))
+    assert changed.get_metadata()["sharding"] == ("x",), "flax: VariableState._var_metadata"
+
+
+@pytest.mark.filterwarnings("ignore:.*Traversal. will be deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", [ModelParamTraversal, flax.traverse_util.ModelParamTraversal])
+def test_a_traversal_by_path_is_its_function(kind: Any):
+    def predicate(path: str, value: Any) -> bool:
+        return path.endswith("/a") and value is not None
+
+    assert _internals.path_predicate(kind(predicate)) is predicate, "ModelParamTraversal._filter_fn"
+    own = type("Own", (kind,), {"iterate": lambda self, inputs: iter(())})
+    assert _internals.path_predicate(own(predicate)) is None

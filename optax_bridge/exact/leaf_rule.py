@@ -1,0 +1,294 @@
+"""What an optimizer does to one parameter, as a description from which a transformation is made."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.core import Tracer
+
+from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.axis_metadata import (
+    Reduced,
+    box_of,
+    boxed_like,
+    is_box,
+    key_names,
+    keystr,
+    leaves_with_path,
+    names_of,
+    value_of,
+    whole_or_nothing,
+    with_axes,
+)
+from optax_bridge.metadata.trees import OptState, Params, Updates
+
+# A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
+# (int32 scalar), or None, which means that every call gives it.
+ScalarOrSchedule = float | jax.Array | optax.Schedule
+
+
+class Leaf(NamedTuple):
+    """What a plan is made from: one parameter.
+
+    Attributes:
+      path: as it reads in messages, `['dense']['kernel']`.
+      names: the steps of the path.
+      shape: of the array.
+      axes: the axes' names, where a box gives them.
+      roles: the axes' roles, where a box gives them.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    axes: tuple[Any, ...] | None
+    roles: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRule:
+    """What an optimizer does to one parameter.
+
+    Parameters and gradients may be in boxes (`optax_bridge.metadata`), each for itself; the state
+    comes in boxes like the parameters'.
+
+    Attributes:
+      state_type: NamedTuple type with a `count` (int32 scalar, steps taken) and then one field for
+        each value that `init_leaf` returns; each field holds a tree like the parameters, or None.
+      init_leaf: `init_leaf(param) -> fields`; a field that is None stays None, one that keeps some
+        of the parameter's axes is a `Reduced`.
+      step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp`
+        has the hyper-parameters of this step as attributes.
+      hyper_params: name -> value; a callable value is a schedule and is called with the count.
+      reads_params: whether `step_leaf` needs the parameter's value whatever the hyper-parameters.
+      decay: the hyper-parameter that, unless it is zero or None, makes the parameter's value count.
+      apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path;
+        without decay it is `param - decrement`, as None is always.
+      plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter.
+    """
+
+    state_type: Callable[..., Any]
+    init_leaf: Callable[..., Sequence[Any]]
+    step_leaf: Callable[..., tuple[jax.Array, Sequence[Any]]]
+    hyper_params: Mapping[str, Any]
+    reads_params: bool = False
+    decay: str | None = None
+    apply: Callable[..., jax.Array] | None = None
+    plan: Callable[[list[Leaf]], Sequence[Any]] | None = None
+
+    def transformation(self) -> ExactTransformation:
+        """The transformation that follows the rule for every parameter.
+
+        Its `update` raises ValueError where it needs `params` and gets none.
+        """
+        return ExactTransformation(self.init, self.update, self.step, self.hyper_params)
+
+    def init(self, params: Params) -> OptState:
+        """The state at step 0."""
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
+        rows = []
+        for (path, leaf), own in zip(leaves_with_path(params), self._planned(params), strict=True):
+            fields = self.init_leaf(*own, value_of(leaf))
+            rows.append([_boxed_field(leaf, field, path) for field in fields])
+        columns = zip(*rows, strict=True) if leaves else _columns_of_empty(self.state_type)
+        trees = (_unflatten(treedef, column) for column in columns)
+        return self.state_type(jnp.zeros([], jnp.int32), *trees)
+
+    def step(
+        self, grads: Updates, state: OptState, params: Params, **extra: Any
+    ) -> tuple[Params, OptState]:
+        """The exact path: new parameters and new state."""
+        hp = resolve(self.hyper_params, state.count, extra)
+        return self._run(hp, grads, state, params, self._new_param)
+
+    def update(
+        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        """Optax's path: updates in the dtype of gradient and parameter, and new state."""
+        hp = resolve(self.hyper_params, state.count, extra)
+        decays = self.decay is not None and not is_zero(getattr(hp, self.decay))
+        if params is None:
+            if self.reads_params or decays:
+                shown = ", ".join(f"{name}={value!r}" for name, value in self.hyper_params.items())
+                raise ValueError(
+                    "update(grads, state) needs the parameters with these hyper-parameters: "
+                    f"{shown}. Call update(grads, state, params)."
+                )
+            params = grads  # only their dtypes are looked at
+        difference = decays and self.apply is not None
+        return self._run(hp, grads, state, params, self._difference if difference else _negated)
+
+    def _run(
+        self,
+        hp: SimpleNamespace,
+        grads: Updates,
+        state: OptState,
+        params: Params,
+        finish: Callable[..., jax.Array],
+    ) -> tuple[Any, OptState]:
+        count, *trees = state
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
+        columns = [_flatten_up_to(treedef, tree) for tree in trees]
+        grad_leaves = map(value_of, treedef.flatten_up_to(grads))
+        outputs, new_rows = [], []
+        for own, grad, leaf, *boxes in zip(
+            self._planned(params), grad_leaves, leaves, *columns, strict=True
+        ):
+            param, fields = value_of(leaf), [value_of(box) for box in boxes]
+            decrement, new_fields = self.step_leaf(*own, hp, count, grad, param, *fields)
+            outputs.append(boxed_like(leaf, finish(hp, grad, param, decrement)))
+            pairs = zip(boxes, new_fields, strict=True)
+            new_rows.append([boxed_like(box, value) for box, value in pairs])
+        new_columns = zip(*new_rows, strict=True) if new_rows else columns
+        new_trees = [_unflatten(treedef, column) for column in new_columns]
+        return treedef.unflatten(outputs), self.state_type(count + 1, *new_trees)
+
+    def _planned(self, params: Params) -> list[tuple[Any, ...]]:
+        if self.plan is None:
+            return [()] * len(jax.tree.leaves(params))
+        return [(item,) for item in self.plan(_described(params))]
+
+    def _new_param(self, hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
+        del grad
+        if self.apply is None:
+            return param - decrement
+        return self.apply(hp, param, decrement)
+
+    def _difference(self, hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
+        return _as_update(self._new_param(hp, grad, param, decrement) - param, grad, param)
+
+
+def _negated(hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
+    del hp
+    return _as_update(-decrement, grad, param)
+
+
+def _as_update(update: jax.Array, grad: Any, param: Any) -> jax.Array:
+    """In the dtype that Optax's wrappers expect: they choose between an update and a gradient."""
+    return update.astype(jnp.result_type(grad, param))
+
+
+def difference(new_params: Params, params: Params, grads: Updates) -> Updates:
+    """The update that leads, up to rounding, from parameters to new ones."""
+    return jax.tree.map(lambda n, p, g: _as_update(n - p, g, p), new_params, params, grads)
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a hyper-parameter is known to be zero or None; a traced value may be anything."""
+    if value is None:
+        return True
+    return not isinstance(value, Tracer) and bool(jnp.ndim(value) == 0 and value == 0)
+
+
+def minus_and_decay(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
+    """A step, then decoupled decay: `(param - decrement) - lr * weight_decay * param`."""
+    return (param - decrement) - hp.learning_rate * hp.weight_decay * param
+
+
+def zeros(count: int) -> Callable[[Any], tuple[jax.Array, ...]]:
+    """An `init_leaf` of so many fields of zeros, of the parameter's shape and dtype."""
+    return functools.partial(_zeros_like, count)
+
+
+def _zeros_like(count: int, param: Any) -> tuple[jax.Array, ...]:
+    return tuple(jnp.zeros_like(param) for _ in range(count))
+
+
+def direction(tx: ExactTransformation) -> optax.GradientTransformation:
+    """The piece of an optimizer that gives the direction, for a chain of one's own.
+
+    Args:
+      tx: an optimizer whose learning rate is -1, so that its update is the direction itself.
+
+    Returns:
+      A plain transformation; it takes no arguments per call.
+    """
+    record: Any = tx.update
+
+    def update(
+        updates: Updates, state: OptState, params: Params | None = None
+    ) -> tuple[Updates, OptState]:
+        return record.update(updates, state, params)  # not as a use of the optimizer itself
+
+    return optax.GradientTransformation(tx.init, update)
+
+
+def resolve(
+    hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[str, Any]
+) -> SimpleNamespace:
+    """The hyper-parameters of one step: those given now, else schedules at `count`, else constants.
+
+    Raises:
+      ValueError: a learning rate was given neither to the constructor nor to this call.
+    """
+    values = {}
+    for name, value in hyper_params.items():
+        if name in given:
+            value = given[name]
+        if callable(value) and not isinstance(
+            value, type
+        ):  # a dtype class is a setting, no schedule
+            value = value(count)
+        values[name] = value
+    if values.get("learning_rate", 0.0) is None:
+        raise ValueError(
+            "no learning rate: give one to the optimizer's constructor (a number or a schedule), "
+            "or to each step, e.g. state.apply_gradients(grads=grads, learning_rate=1e-3)"
+        )
+    return SimpleNamespace(**values)
+
+
+def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array:
+    """`1 - decay ** (count + 1)`, with the power taken in the parameter's own dtype.
+
+    In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by
+    it, and so does everything here that is called exact.
+    """
+    return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
+
+
+def _described(params: Any) -> list[Leaf]:
+    described = []
+    for path, leaf in leaves_with_path(params):
+        where = "params" + keystr(path)
+        leaf = box_of(path, leaf)
+        roles = getattr(leaf, "roles", None)
+        described.append(
+            Leaf(
+                where,
+                key_names(path),
+                jnp.shape(value_of(leaf)),
+                names_of(leaf, where),
+                None if roles is None else tuple(roles),
+            )
+        )
+    return described
+
+
+def _boxed_field(leaf: Any, field: Any, path: Any) -> Any:
+    """A field of the state in the box that it gets."""
+    if field is None:
+        return None
+    if not is_box(leaf):
+        return field.value if isinstance(field, Reduced) else field
+    kept = field if isinstance(field, Reduced) else whole_or_nothing(field, leaf)
+    return with_axes(leaf, kept, "params" + keystr(path))
+
+
+def _columns_of_empty(state_type: Any) -> list[tuple[()]]:
+    return [() for _ in state_type._fields[1:]]
+
+
+def _flatten_up_to(treedef: Any, tree: Any) -> list[Any]:
+    return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
+
+
+def _unflatten(treedef: Any, column: Sequence[Any]) -> Any:
+    if column and all(value is None for value in column):
+        return None
+    return treedef.unflatten(column)
