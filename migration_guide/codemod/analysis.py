@@ -7,7 +7,6 @@ of that name.
 """
 
 import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
@@ -39,35 +38,9 @@ from migration_guide.codemod.kinds import (
     only,
 )
 from migration_guide.codemod.names import OPTIM, Names, dotted
+from migration_guide.codemod.project import Project, portable
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
-
-
-@dataclass
-class Project:
-    """What other files of the run say.
-
-    Attributes:
-      fields: name of a field -> what was put into one of that name.
-      returns: `module.function` (last parts) -> what it returns.
-      own_apply_gradient: a class of the project's own defines `apply_gradient`.
-      rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
-      keywords: names of all arguments that are given by keyword.
-      definitions: `module.Class` of the project's own subclasses of OptimizerDef.
-      steps: number of calls of `apply_gradient`.
-      given: `module.function` -> what is given to it, by position or keyword.
-      uses_optim: some file imports flax.optim.
-    """
-
-    fields: dict[str, Kind] = field(default_factory=dict)
-    returns: dict[str, Kind] = field(default_factory=dict)
-    own_apply_gradient: bool = False
-    rate_per_call: bool = False
-    keywords: frozenset[str] = frozenset()
-    definitions: frozenset[str] = frozenset()
-    steps: int = 0
-    given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
-    uses_optim: bool = False
 
 
 class Analysis:
@@ -120,12 +93,12 @@ class Analysis:
     def exports(self) -> Project:
         """What this module tells other files."""
         functions = {
-            f"{self.stem}.{f.name.value}": _portable(self._returns.get(f, NOTHING))
+            f"{self.stem}.{f.name.value}": portable(self._returns.get(f, NOTHING))
             for f in self.facts.functions
             if isinstance(f, cst.FunctionDef)
         }
         return Project(
-            {name: _portable(kind) for name, kind in self.fields.items() if _portable(kind)},
+            {name: portable(kind) for name, kind in self.fields.items() if portable(kind)},
             {name: kind for name, kind in functions.items() if kind},
             bool(self.own_classes),
             self.rate_per_call,
@@ -358,7 +331,7 @@ class Analysis:
         for index, arg in enumerate(call.args):
             if arg.star:
                 break
-            kind = _portable(self.kind(arg.value))
+            kind = portable(self.kind(arg.value))
             if kind:
                 key = arg.keyword.value if arg.keyword is not None else index
                 given = self._given.setdefault(".".join(name.split(".")[-2:]), {})
@@ -477,22 +450,3 @@ class Analysis:
         if not isinstance(value, cst.Call) or self.kind(value):
             return False
         return flow.last_name(value.func)[:1].isupper()
-
-
-def _portable(kind: Kind) -> Kind:
-    """What still means something outside of the module: no functions, no classes."""
-    found: list[str | Function | Instance | Several | Items] = []
-    for atom in kind:
-        if isinstance(atom, Several):
-            found.append(Several(tuple(map(_portable, atom.items))))
-        elif isinstance(atom, Items):
-            found.append(Items(_portable(atom.kind)))
-        elif isinstance(atom, str):
-            found.append(atom)
-    return frozenset(a for a in found if _says_something(a))
-
-
-def _says_something(atom: object) -> bool:
-    if isinstance(atom, Several):
-        return any(atom.items)
-    return bool(atom.kind) if isinstance(atom, Items) else True

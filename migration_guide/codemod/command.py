@@ -15,7 +15,7 @@ from rich.text import Text
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.context import Message, Options
-from migration_guide.codemod.rules import RULES
+from migration_guide.codemod.registry import RULES
 
 DONE, WOULD_CHANGE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds

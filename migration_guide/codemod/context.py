@@ -57,15 +57,16 @@ class Context:
     Attributes:
       analysis: kinds and names of the original nodes.
       options: what the user asked for.
+      removed: dotted names that are gone, of all rules.
       needed: modules that what was written needs imported.
       messages: for the summary.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
-      gone: dotted roots of imports whose references were rewritten.
     """
 
     analysis: Analysis
     options: Options
+    removed: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     messages: list[Message] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
@@ -109,12 +110,8 @@ class Context:
 
     def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The user's own definition class that a node is in; its body stays legacy code."""
-        if not self.analysis.legacy_classes:
-            return None
-        for ancestor in self.ancestors(node):
-            if isinstance(ancestor, cst.ClassDef) and self.analysis.legacy_base(ancestor):
-                return ancestor
-        return None
+        own = self.analysis.legacy_classes
+        return next((a for a in self.ancestors(node) if a in own), None) if own else None
 
     @property
     def rate_per_call(self) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import libcst as cst
 from libcst.metadata import Assignment, ImportAssignment
 
 from migration_guide.codemod import imports
-from migration_guide.codemod.analysis import Analysis, Project
+from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options
 from migration_guide.codemod.names import dotted
+from migration_guide.codemod.project import Project
+from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.rules import HANDLERS, RULES
 from migration_guide.codemod.source import parse, undefined
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
@@ -43,6 +44,7 @@ def rewrite(
     project: Project | None = None,
     stem: str = "",
     analysis: Analysis | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Rewritten:
     """Applies the rules to a module's source.
 
@@ -52,6 +54,7 @@ def rewrite(
       project: what is known from other files.
       stem: the module's own name.
       analysis: of this source with this project, if there is one already.
+      rules: all rules, in an order that suits them; `options` chooses among them.
 
     Returns:
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
@@ -60,7 +63,7 @@ def rewrite(
     project = project or Project()
     try:
         analysis = analysis or Analysis(parse(code), project, stem)
-        new, context = _applied(analysis, options)
+        new, context = _applied(analysis, options, rules)
     except SyntaxError as error:
         said = f"line {error.lineno}: {error.msg}"
         return Rewritten(code, refused=f"not Python that can be read: {said}")
@@ -74,7 +77,7 @@ def rewrite(
         if refused or new == code:
             break
         # What a first round imports may give meaning to a name that had none.
-        again, later = _applied(Analysis(parse(new), project, stem), options)
+        again, later = _applied(Analysis(parse(new), project, stem), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}
@@ -89,17 +92,18 @@ def rewrite(
     return Rewritten(new, listed, tuple(sorted(counts.items())))
 
 
-def _applied(analysis: Analysis, options: Options) -> tuple[str, Context]:
-    context = Context(analysis, options)
+def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
+    removed = frozenset(name for rule in rules for name in rule.removes)
+    context = Context(analysis, options, removed)
     context.list_earlier()
-    updated = analysis.module.visit(_Dispatcher(context))
+    updated = analysis.module.visit(_Dispatcher(context, rules))
     assert isinstance(updated, cst.Module)
     if options.rename:
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed)
-    for rule in RULES:
+    for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
             continue
@@ -144,28 +148,18 @@ def _wanted(options: Options, name: str) -> bool:
     return options.rules is None or name in options.rules
 
 
-# What a definition of the user's own does inside stays legacy code.
-_NOT_IN_DEFINITIONS = ("rewrite_call", "rewrite_attribute", "rewrite_statement")
-
-
 class _Dispatcher(cst.CSTTransformer):
     """Hands every node to the rules that may want it."""
 
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, rules: Sequence[Rule]):
         super().__init__()
         self._context = context
-        self._handlers: dict[str, list[tuple[str, Callable[..., Any]]]] = {
-            kind: [
-                (r.name, r.handlers[kind])
-                for r in RULES
-                if kind in r.handlers and _wanted(context.options, r.name)
-            ]
-            for kind in HANDLERS
-        }
+        wanted = [rule for rule in rules if _wanted(context.options, rule.name)]
+        self._rules = {kind: [r for r in wanted if kind in r.handlers] for kind in HANDLERS}
         # Statement -> references to flax.optim in it that no rule took so far, and what they are in
         # the result.
         self._pending: dict[cst.CSTNode, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
-        self._all_rules = all(_wanted(context.options, rule.name) for rule in RULES)
+        self._all_rules = len(wanted) == len(rules)
 
     def visit_Import(self, node: cst.Import) -> bool:
         return False
@@ -220,15 +214,16 @@ class _Dispatcher(cst.CSTTransformer):
         return node
 
     def _through(self, kind: str, original: Any, updated: Any, expected: type) -> Any:
-        inside = kind in _NOT_IN_DEFINITIONS and self._context.legacy_class(original) is not None
-        for name, handler in self._handlers[kind]:
-            if inside and not name.startswith("jax_"):
+        # What a definition of the user's own does inside stays legacy code.
+        inside = self._context.legacy_class(original) is not None
+        for rule in self._rules[kind]:
+            if inside and not rule.in_definitions:
                 continue
             if not isinstance(updated, expected):
                 break
-            new = handler(self._context, original, updated)
+            new = rule.handlers[kind](self._context, original, updated)
             if new is not None:
-                self._context.counts[name] += 1
+                self._context.counts[rule.name] += 1
                 if kind == "rewrite_reference" and original.lpar and not new.lpar:
                     new = new.with_changes(lpar=original.lpar, rpar=original.rpar)
                 updated = new

@@ -37,8 +37,8 @@ def rewrite_call(
 ) -> cst.BaseExpression | None:
     """See the module."""
     entry = context.analysis.names.entry(original.func)
-    if entry is None or context.legacy_class(original):
-        if entry is None and _is_lookup(context, original):
+    if entry is None:
+        if _is_lookup(context, original):
             context.by_hand(original, _WRAP)
         return None
     given = _given(entry, original, updated)
@@ -75,7 +75,7 @@ def rewrite_reference(
         if isinstance(above, cst.Arg) and not getattr_of_module:
             context.by_hand(original, _WRAP)
         return None
-    if context.analysis.names.entry(original) is None or context.legacy_class(original):
+    if context.analysis.names.entry(original) is None:
         return None
     if context.in_annotation(original):
         return context.dotted("optax.GradientTransformation")

@@ -28,6 +28,8 @@ from migration_guide.codemod.context import Context, keyword, separated
 from migration_guide.codemod.flow import last_name
 from migration_guide.codemod.kinds import CLASS
 
+RUNS_AFTER = ("apply_gradient", "constructors")
+
 
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
