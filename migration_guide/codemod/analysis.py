@@ -10,12 +10,7 @@ import functools
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import (
-    MetadataWrapper,
-    ParentNodeProvider,
-    PositionProvider,
-    ScopeProvider,
-)
+from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
 from migration_guide.codemod import flow, imports
 from migration_guide.codemod.facts import Facts, fields, parameters
@@ -54,18 +49,24 @@ class Analysis:
 
     def __init__(self, module: cst.Module, project: Project, stem: str = ""):
         self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        found = self.wrapper.resolve_many([ScopeProvider, ParentNodeProvider, PositionProvider])
         self.module = self.wrapper.module
-        self.scopes: Any = found[ScopeProvider]
-        self.parents: Any = dict(found[ParentNodeProvider])
-        self.positions: Any = found[PositionProvider]
+        self.scopes: Any = self.wrapper.resolve(ScopeProvider)
+        self.facts = Facts()
+        self.facts.collect(self.module)
+        self.parents = self.facts.parents
         self.names = Names(self.scopes, self.scopes.get(self.module), self.parents)
         self.stem = stem
-        self.facts = Facts()
-        self.module.visit(self.facts)
         self.own_classes = [c for c in self.facts.classes if self._defines_apply_gradient(c)]
         self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
         self.infer(project)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """The line on which a node begins, from 1."""
+        return self._positions[node].start.line
+
+    @functools.cached_property
+    def _positions(self) -> Any:
+        return self.wrapper.resolve(PositionProvider)
 
     def infer(self, project: Project) -> None:
         """Starts anew with what is known from other files."""

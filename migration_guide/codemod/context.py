@@ -9,6 +9,7 @@ import libcst as cst
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
 from migration_guide.codemod.names import OPTIM, dotted
+from migration_guide.codemod.tree import walk
 
 PREFIX = "# optax-bridge: "
 
@@ -103,7 +104,7 @@ class Context:
             current = self.parent(current)
 
     def line(self, node: cst.CSTNode) -> int:
-        return self.analysis.positions[node].start.line
+        return self.analysis.line(node)
 
     def in_annotation(self, node: cst.CSTNode) -> bool:
         return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
@@ -191,21 +192,11 @@ class Context:
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""
-        used = _NameCollector()
-        self.analysis.module.visit(used)
+        used = {n.value for n in walk(self.analysis.module) if isinstance(n, cst.Name)}
         name = wish
-        while name in used.found:
+        while name in used:
             name += "_"
         return name
-
-
-class _NameCollector(cst.CSTVisitor):
-    def __init__(self):
-        super().__init__()
-        self.found: set[str] = set()
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.found.add(node.value)
 
 
 class _CommentCollector(cst.CSTVisitor):

@@ -17,6 +17,7 @@ from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
 from migration_guide.codemod.source import parse, undefined
+from migration_guide.codemod.tree import transformed, walk
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 
@@ -96,8 +97,8 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
     removed = frozenset(name for rule in rules for name in rule.removes)
     context = Context(analysis, options, removed)
     context.list_earlier()
-    updated = analysis.module.visit(_Dispatcher(context, rules))
-    assert isinstance(updated, cst.Module)
+    dispatcher = _Dispatcher(context, rules)
+    updated = transformed(analysis.module, dispatcher.leave, _not_an_import)
     if options.rename:
         updated, count = renamed(context, updated)
         if count:
@@ -148,11 +149,14 @@ def _wanted(options: Options, name: str) -> bool:
     return options.rules is None or name in options.rules
 
 
-class _Dispatcher(cst.CSTTransformer):
+def _not_an_import(node: cst.CSTNode) -> bool:
+    return not isinstance(node, cst.Import | cst.ImportFrom)
+
+
+class _Dispatcher:
     """Hands every node to the rules that may want it."""
 
     def __init__(self, context: Context, rules: Sequence[Rule]):
-        super().__init__()
         self._context = context
         wanted = [rule for rule in rules if _wanted(context.options, rule.name)]
         self._rules = {kind: [r for r in wanted if kind in r.handlers] for kind in HANDLERS}
@@ -161,44 +165,43 @@ class _Dispatcher(cst.CSTTransformer):
         self._pending: dict[cst.CSTNode, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
         self._all_rules = len(wanted) == len(rules)
 
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        node = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.Call):
-            node = self._through("rewrite_call", original_node, node, cst.Call)
-        elif isinstance(original_node, cst.Attribute):
-            node = self._through("rewrite_attribute", original_node, node, cst.Attribute)
-            if node is updated_node and self._context.name(original_node):
-                node = self._reference(original_node, node, cst.Attribute)
-        elif isinstance(original_node, cst.Name) and self._is_use(original_node):
-            node = self._reference(original_node, node, cst.Name)
-        elif isinstance(original_node, cst.ClassDef):
-            node = self._through("rewrite_class", original_node, node, cst.ClassDef)
-        elif isinstance(original_node, cst.SimpleStatementLine):
-            node = self._through("rewrite_statement", original_node, node, cst.SimpleStatementLine)
-        elif isinstance(original_node, cst.SimpleString) and self._context.in_annotation(
-            original_node
-        ):
-            node = self._in_string(original_node, node)
-        if isinstance(original_node, cst.BaseStatement):
-            self._say_what_is_left(original_node, node)
-        comments = self._context.comments.get(original_node)
-        return _commented(node, comments) if comments else node
+    def leave(self, original: Any, updated: Any) -> Any:
+        """What the rules make of a node, with what they have to say above it."""
+        node = updated
+        kind = type(original)
+        if kind is cst.Call:
+            node = self._through("rewrite_call", original, node, cst.Call)
+        elif kind is cst.Attribute:
+            node = self._through("rewrite_attribute", original, node, cst.Attribute)
+            if node is updated and self._context.name(original):
+                node = self._reference(original, node, cst.Attribute)
+        elif kind is cst.Name:
+            if self._is_use(original):
+                node = self._reference(original, node, cst.Name)
+            return node
+        elif kind is cst.ClassDef:
+            node = self._through("rewrite_class", original, node, cst.ClassDef)
+        elif kind is cst.SimpleStatementLine:
+            node = self._through("rewrite_statement", original, node, cst.SimpleStatementLine)
+        elif kind is cst.SimpleString:
+            return (
+                self._in_string(original, node) if self._context.in_annotation(original) else node
+            )
+        if isinstance(original, cst.BaseStatement):
+            self._say_what_is_left(original, node)
+            comments = self._context.comments.get(original)
+            return _commented(node, comments) if comments else node
+        return node
 
     def _say_what_is_left(self, original: cst.BaseStatement, updated: Any) -> None:
         """A comment for names of flax.optim that no rule took, so that none is left in silence."""
         pending = self._pending.pop(original, ())
         if not pending or self._context.comments.get(original):
             return
-        left = _Nodes()
-        updated.visit(left)
+        roots = updated if isinstance(updated, cst.FlattenSentinel) else [updated]
+        left = {id(node) for root in roots for node in walk(root)}
         for reference, result in pending:
-            if id(result) in left.found:
+            if id(result) in left:
                 name = self._context.name(reference)
                 self._context.by_hand(
                     reference,
@@ -258,18 +261,6 @@ class _Dispatcher(cst.CSTTransformer):
 
         text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replaced, original.value)
         return updated if text == original.value else updated.with_changes(value=text)
-
-
-class _Nodes(cst.CSTVisitor):
-    """The identities of all nodes below one."""
-
-    def __init__(self):
-        super().__init__()
-        self.found: set[int] = set()
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        self.found.add(id(node))
-        return True
 
 
 def _commented(node: Any, comments: list[str]) -> Any:

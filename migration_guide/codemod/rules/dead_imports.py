@@ -75,6 +75,5 @@ def rewrite_module(
                     "its equal",
                 )
         return None
-    new = updated.visit(imports.Remover(is_dead, after))
-    assert isinstance(new, cst.Module)
-    return new if new.code != updated.code else None
+    new = imports.without(updated, is_dead, after)
+    return new if new is not updated else None
