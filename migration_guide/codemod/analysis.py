@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from migration_guide.codemod import flow, imports
 from migration_guide.codemod.facts import Facts, fields, parameters
@@ -34,6 +34,7 @@ from migration_guide.codemod.kinds import (
 )
 from migration_guide.codemod.names import OPTIM, Names, dotted
 from migration_guide.codemod.project import Project, portable
+from migration_guide.codemod.scopes import scopes
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
@@ -48,9 +49,8 @@ class Analysis:
     """
 
     def __init__(self, module: cst.Module, project: Project, stem: str = ""):
-        self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.module = self.wrapper.module
-        self.scopes: Any = self.wrapper.resolve(ScopeProvider)
+        self.module = module
+        self.scopes: Any = scopes(module)
         self.facts = Facts()
         self.facts.collect(self.module)
         self.parents = self.facts.parents
@@ -66,7 +66,7 @@ class Analysis:
 
     @functools.cached_property
     def _positions(self) -> Any:
-        return self.wrapper.resolve(PositionProvider)
+        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def infer(self, project: Project) -> None:
         """Starts anew with what is known from other files."""
