@@ -35,6 +35,7 @@ from migration_guide.codemod.kinds import (
 from migration_guide.codemod.names import OPTIM, Names, dotted
 from migration_guide.codemod.project import Project, portable
 from migration_guide.codemod.scopes import scopes
+from migration_guide.codemod.tree import last_name
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
@@ -210,7 +211,7 @@ class Analysis:
         holder = call.func.value
         if self.own_classes or self.project.own_apply_gradient or self.kind(holder):
             return
-        if flow.last_name(holder) == "target":
+        if last_name(holder) == "target":
             return  # parameters are no optimizer
         if sum(arg.keyword is None and not arg.star for arg in call.args) > 1:
             return  # a definition's method of the same name takes four
@@ -450,4 +451,4 @@ class Analysis:
     def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
         if not isinstance(value, cst.Call) or self.kind(value):
             return False
-        return flow.last_name(value.func)[:1].isupper()
+        return last_name(value.func)[:1].isupper()

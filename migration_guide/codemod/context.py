@@ -12,6 +12,7 @@ from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.tree import walk
 
 PREFIX = "# optax-bridge: "
+NOTE = "# optax-bridge (note): "
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,23 @@ class Message:
         return f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
 
 
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that a program restores.
+
+    Attributes:
+      path: as the program has it.
+      template: the function of the module that makes what it is restored into, or "".
+      definition: the one constructor call of flax.optim in that file, or "".
+      stock: whether that became public Optax.
+    """
+
+    path: str
+    template: str = ""
+    definition: str = ""
+    stock: bool = False
+
+
 @dataclass
 class Context:
     """One file under rewriting.
@@ -63,6 +81,9 @@ class Context:
       messages: for the summary.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
+      checkpoints: path of a file that is restored -> how it can be converted.
+      definitions: the constructor calls of flax.optim in this file, with settings that are known.
+      stock: whether public Optax was written for one of them.
     """
 
     analysis: Analysis
@@ -72,6 +93,9 @@ class Context:
     messages: list[Message] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    checkpoints: dict[str, Restored] = field(default_factory=dict)
+    definitions: list[str] = field(default_factory=list)
+    stock: bool = False
 
     def name(self, node: cst.CSTNode) -> str:
         """The canonical dotted name of an imported thing, or ""."""
@@ -157,16 +181,26 @@ class Context:
     def list_earlier(self) -> None:
         """Lists in the summary what an earlier run has left by hand and is still there."""
         for statement in self.analysis.facts.commented:
-            for comment in self._earlier_comments(statement):
-                text = comment.removeprefix(PREFIX)
-                self.messages.append(Message(self.line(statement), text))
+            for prefix, by_hand in ((PREFIX, True), (NOTE, False)):
+                for comment in self._earlier_comments(statement, prefix):
+                    text = comment.removeprefix(prefix)
+                    self.messages.append(Message(self.line(statement), text, by_hand))
 
-    def _earlier_comments(self, statement: cst.CSTNode) -> list[str]:
+    def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
         lines = [*getattr(statement, "leading_lines", ())]
         if statement in self.analysis.module.body[:1]:
             lines += self.analysis.module.header
         comments = [line.comment.value for line in lines if line.comment is not None]
-        return [comment for comment in comments if comment.startswith(PREFIX)]
+        return [comment for comment in comments if comment.startswith(prefix)]
+
+    def remark(self, node: cst.CSTNode, text: str) -> None:
+        """Leaves a comment about what is done already, but may matter when the program runs."""
+        statement = self.statement(node)
+        comments = self.comments.setdefault(statement, [])
+        line = f"{NOTE}{text}"
+        if line not in comments and line not in self._earlier_comments(statement, NOTE):
+            self.messages.append(Message(self.line(node), text, by_hand=False))
+            comments.append(line)
 
     def note(self, node: cst.CSTNode, text: str) -> None:
         """Lists something in the summary alone."""

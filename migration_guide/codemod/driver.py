@@ -10,7 +10,7 @@ from pathlib import Path
 
 from migration_guide.codemod import files, notebook, pins
 from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Message, Options
+from migration_guide.codemod.context import Message, Options, Restored
 from migration_guide.codemod.project import Project, merged
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.source import parse
@@ -30,6 +30,7 @@ class FileResult:
       messages: for the user.
       counts: rule -> how often it applied.
       refused: why nothing was rewritten, or "".
+      checkpoints: files that it restores.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class FileResult:
     messages: tuple[Message, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
+    checkpoints: tuple[Restored, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -256,7 +258,16 @@ def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[
     if not (messages or refused or new != candidate.text):
         return []
     return [
-        FileResult(path, candidate.text, new, candidate.encoding, messages, made.counts, refused)
+        FileResult(
+            path,
+            candidate.text,
+            new,
+            candidate.encoding,
+            messages,
+            made.counts,
+            refused,
+            made.checkpoints,
+        )
     ]
 
 

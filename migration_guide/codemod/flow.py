@@ -25,6 +25,7 @@ from migration_guide.codemod.kinds import (
 )
 from migration_guide.codemod.names import OPTIM, Names
 from migration_guide.codemod.project import Project
+from migration_guide.codemod.tree import argument, last_name
 
 
 class Inference(Protocol):
@@ -134,27 +135,6 @@ def index_of(node: cst.Subscript) -> int | None:
     return (
         sign * int(text.value) if isinstance(text, cst.Integer) and text.value.isdigit() else None
     )
-
-
-def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseExpression | None:
-    """An argument by its position or its keyword; None behind a starred one."""
-    for arg in call.args:
-        if keyword and arg.keyword is not None and arg.keyword.value == keyword:
-            return arg.value
-    positional = []
-    for arg in call.args:
-        if arg.star:
-            break
-        if arg.keyword is None:
-            positional.append(arg.value)
-    return positional[index] if index is not None and index < len(positional) else None
-
-
-def last_name(node: cst.CSTNode) -> str:
-    """`c` of `a.b.c`, also where `a` is no name."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
 
 
 def call(a: Inference, node: cst.Call) -> Kind:

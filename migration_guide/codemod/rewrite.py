@@ -1,5 +1,6 @@
 """One module through all rules, and the checks without which nothing is written."""
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from libcst.metadata import Assignment, ImportAssignment
 
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Context, Message, Options
+from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.names import dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
@@ -31,12 +32,14 @@ class Rewritten:
       messages: for the user, by line.
       counts: rule -> how often it applied.
       refused: why the result was thrown away, or "".
+      checkpoints: files that the module restores.
     """
 
     code: str
     messages: tuple[Message, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
+    checkpoints: tuple[Restored, ...] = ()
 
 
 def rewrite(
@@ -90,7 +93,12 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    return Rewritten(new, listed, tuple(sorted(counts.items())))
+    single = context.definitions[0] if len(context.definitions) == 1 else ""
+    restored = tuple(
+        dataclasses.replace(found, definition=single, stock=context.stock)
+        for _, found in sorted(context.checkpoints.items())
+    )
+    return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)
 
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:

@@ -92,3 +92,24 @@ def transformed(
             if len(items) != len(value) or any(a is not b for a, b in zip(items, value)):  # noqa: B905
                 changes[name] = items
     return leave(node, node.with_changes(**changes) if changes else node)
+
+
+def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseExpression | None:
+    """An argument by its position or its keyword; None behind a starred one."""
+    for arg in call.args:
+        if keyword and arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    positional = []
+    for arg in call.args:
+        if arg.star:
+            break
+        if arg.keyword is None:
+            positional.append(arg.value)
+    return positional[index] if index is not None and index < len(positional) else None
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """`c` of `a.b.c`, also where `a` is no name."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""

@@ -51,7 +51,11 @@ def rewrite_call(
         )
         return None
     values = {name: _value(context, arg) for name, arg in given.items()}
+    known = not any(isinstance(value, Source) for value in values.values())
+    settings = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    context.definitions.append(f"{entry.legacy.__name__}({settings})" if known else "")
     if any(hp.variadic for hp in entry.hyper_params):
+        context.definitions[-1] = ""
         recipe = Call(entry.port, tuple(_value(context, arg) for arg in updated.args))
         new = updated.with_changes(func=context.dotted(recipe.target))
     else:
@@ -99,6 +103,7 @@ def _recipe(
             if claim.verdict is not Verdict.DIFFERENT:
                 variant = next(variant for variant in entry.stock if variant.fits(settings))
                 slots = variant.recipe.kwargs.items()
+                context.stock = True
                 return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
     return entry.exact_recipe(settings), {hp.legacy: hp.port for hp in entry.hyper_params}
 
