@@ -7,16 +7,10 @@ of that name.
 """
 
 import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import (
-    MetadataWrapper,
-    ParentNodeProvider,
-    PositionProvider,
-    ScopeProvider,
-)
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from migration_guide.codemod import flow, imports
 from migration_guide.codemod.facts import Facts, fields, parameters
@@ -39,35 +33,11 @@ from migration_guide.codemod.kinds import (
     only,
 )
 from migration_guide.codemod.names import OPTIM, Names, dotted
+from migration_guide.codemod.project import Project, portable
+from migration_guide.codemod.scopes import scopes
+from migration_guide.codemod.tree import last_name
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
-
-
-@dataclass
-class Project:
-    """What other files of the run say.
-
-    Attributes:
-      fields: name of a field -> what was put into one of that name.
-      returns: `module.function` (last parts) -> what it returns.
-      own_apply_gradient: a class of the project's own defines `apply_gradient`.
-      rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
-      keywords: names of all arguments that are given by keyword.
-      definitions: `module.Class` of the project's own subclasses of OptimizerDef.
-      steps: number of calls of `apply_gradient`.
-      given: `module.function` -> what is given to it, by position or keyword.
-      uses_optim: some file imports flax.optim.
-    """
-
-    fields: dict[str, Kind] = field(default_factory=dict)
-    returns: dict[str, Kind] = field(default_factory=dict)
-    own_apply_gradient: bool = False
-    rate_per_call: bool = False
-    keywords: frozenset[str] = frozenset()
-    definitions: frozenset[str] = frozenset()
-    steps: int = 0
-    given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
-    uses_optim: bool = False
 
 
 class Analysis:
@@ -80,19 +50,24 @@ class Analysis:
     """
 
     def __init__(self, module: cst.Module, project: Project, stem: str = ""):
-        self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        found = self.wrapper.resolve_many([ScopeProvider, ParentNodeProvider, PositionProvider])
-        self.module = self.wrapper.module
-        self.scopes: Any = found[ScopeProvider]
-        self.parents: Any = dict(found[ParentNodeProvider])
-        self.positions: Any = found[PositionProvider]
+        self.module = module
+        self.scopes: Any = scopes(module)
+        self.facts = Facts()
+        self.facts.collect(self.module)
+        self.parents = self.facts.parents
         self.names = Names(self.scopes, self.scopes.get(self.module), self.parents)
         self.stem = stem
-        self.facts = Facts()
-        self.module.visit(self.facts)
         self.own_classes = [c for c in self.facts.classes if self._defines_apply_gradient(c)]
         self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
         self.infer(project)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """The line on which a node begins, from 1."""
+        return self._positions[node].start.line
+
+    @functools.cached_property
+    def _positions(self) -> Any:
+        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def infer(self, project: Project) -> None:
         """Starts anew with what is known from other files."""
@@ -120,12 +95,12 @@ class Analysis:
     def exports(self) -> Project:
         """What this module tells other files."""
         functions = {
-            f"{self.stem}.{f.name.value}": _portable(self._returns.get(f, NOTHING))
+            f"{self.stem}.{f.name.value}": portable(self._returns.get(f, NOTHING))
             for f in self.facts.functions
             if isinstance(f, cst.FunctionDef)
         }
         return Project(
-            {name: _portable(kind) for name, kind in self.fields.items() if _portable(kind)},
+            {name: portable(kind) for name, kind in self.fields.items() if portable(kind)},
             {name: kind for name, kind in functions.items() if kind},
             bool(self.own_classes),
             self.rate_per_call,
@@ -236,7 +211,7 @@ class Analysis:
         holder = call.func.value
         if self.own_classes or self.project.own_apply_gradient or self.kind(holder):
             return
-        if flow.last_name(holder) == "target":
+        if last_name(holder) == "target":
             return  # parameters are no optimizer
         if sum(arg.keyword is None and not arg.star for arg in call.args) > 1:
             return  # a definition's method of the same name takes four
@@ -358,7 +333,7 @@ class Analysis:
         for index, arg in enumerate(call.args):
             if arg.star:
                 break
-            kind = _portable(self.kind(arg.value))
+            kind = portable(self.kind(arg.value))
             if kind:
                 key = arg.keyword.value if arg.keyword is not None else index
                 given = self._given.setdefault(".".join(name.split(".")[-2:]), {})
@@ -476,23 +451,4 @@ class Analysis:
     def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
         if not isinstance(value, cst.Call) or self.kind(value):
             return False
-        return flow.last_name(value.func)[:1].isupper()
-
-
-def _portable(kind: Kind) -> Kind:
-    """What still means something outside of the module: no functions, no classes."""
-    found: list[str | Function | Instance | Several | Items] = []
-    for atom in kind:
-        if isinstance(atom, Several):
-            found.append(Several(tuple(map(_portable, atom.items))))
-        elif isinstance(atom, Items):
-            found.append(Items(_portable(atom.kind)))
-        elif isinstance(atom, str):
-            found.append(atom)
-    return frozenset(a for a in found if _says_something(a))
-
-
-def _says_something(atom: object) -> bool:
-    if isinstance(atom, Several):
-        return any(atom.items)
-    return bool(atom.kind) if isinstance(atom, Items) else True
+        return last_name(value.func)[:1].isupper()

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json as json_module
+import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.context import Message, Options
-from migration_guide.codemod.rules import RULES
+from migration_guide.codemod.registry import RULES
 
 DONE, WOULD_CHANGE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds
@@ -113,6 +114,10 @@ def summary(report: driver.Report, written: bool = False) -> str:
     for title, found in (("To do by hand:", by_hand), ("Good to know:", notes)):
         if found:
             lines += [title, *(f"  {path}:{m.place}: {m.text}" for path, m in found)]
+    commands = convert_commands(report)
+    if commands:
+        lines.append("Old checkpoints are read as they are; to convert files all the same:")
+        lines += [f"  {command}" for command in commands]
     refused = [result for result in report.results if result.refused]
     if refused:
         lines += [
@@ -120,6 +125,27 @@ def summary(report: driver.Report, written: bool = False) -> str:
             *(f"  {result.path}: {result.refused}" for result in refused),
         ]
     return "\n".join(lines)
+
+
+def convert_commands(report: driver.Report) -> list[str]:
+    """Commands that convert the checkpoints whose paths the programs have written out."""
+    commands = {}
+    for result in report.results:
+        for found in result.checkpoints:
+            parts = ["optax-bridge", "convert", found.path, _converted(found.path)]
+            if found.template:
+                module = ".".join(Path(_short(result.path)).with_suffix("").parts)
+                parts += ["--like", f"{module}:{found.template}"]
+            else:
+                parts += ["--optimizer", found.definition] if found.definition else []
+                parts += ["--stock"] if found.stock else []
+            commands.setdefault(found.path, shlex.join(parts))
+    return list(commands.values())
+
+
+def _converted(path: str) -> str:
+    file = Path(path)
+    return str(file.with_name(f"{file.stem}_converted"))
 
 
 def advice(paths: Sequence[str]) -> str:
@@ -176,6 +202,7 @@ def _as_json(report: driver.Report) -> dict[str, Any]:
         "seen": report.seen,
         "parsed": report.parsed,
         "seconds": round(report.seconds, 3),
+        "convert": convert_commands(report),
         "files": [
             {
                 "path": str(result.path),

@@ -9,8 +9,10 @@ import libcst as cst
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
 from migration_guide.codemod.names import OPTIM, dotted
+from migration_guide.codemod.tree import walk
 
 PREFIX = "# optax-bridge: "
+NOTE = "# optax-bridge (note): "
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,23 @@ class Message:
         return f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
 
 
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that a program restores.
+
+    Attributes:
+      path: as the program has it.
+      template: the function of the module that makes what it is restored into, or "".
+      definition: the one constructor call of flax.optim in that file, or "".
+      stock: whether that became public Optax.
+    """
+
+    path: str
+    template: str = ""
+    definition: str = ""
+    stock: bool = False
+
+
 @dataclass
 class Context:
     """One file under rewriting.
@@ -57,19 +76,26 @@ class Context:
     Attributes:
       analysis: kinds and names of the original nodes.
       options: what the user asked for.
+      removed: dotted names that are gone, of all rules.
       needed: modules that what was written needs imported.
       messages: for the summary.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
-      gone: dotted roots of imports whose references were rewritten.
+      checkpoints: path of a file that is restored -> how it can be converted.
+      definitions: the constructor calls of flax.optim in this file, with settings that are known.
+      stock: whether public Optax was written for one of them.
     """
 
     analysis: Analysis
     options: Options
+    removed: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     messages: list[Message] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    checkpoints: dict[str, Restored] = field(default_factory=dict)
+    definitions: list[str] = field(default_factory=list)
+    stock: bool = False
 
     def name(self, node: cst.CSTNode) -> str:
         """The canonical dotted name of an imported thing, or ""."""
@@ -102,19 +128,15 @@ class Context:
             current = self.parent(current)
 
     def line(self, node: cst.CSTNode) -> int:
-        return self.analysis.positions[node].start.line
+        return self.analysis.line(node)
 
     def in_annotation(self, node: cst.CSTNode) -> bool:
         return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
 
     def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The user's own definition class that a node is in; its body stays legacy code."""
-        if not self.analysis.legacy_classes:
-            return None
-        for ancestor in self.ancestors(node):
-            if isinstance(ancestor, cst.ClassDef) and self.analysis.legacy_base(ancestor):
-                return ancestor
-        return None
+        own = self.analysis.legacy_classes
+        return next((a for a in self.ancestors(node) if a in own), None) if own else None
 
     @property
     def rate_per_call(self) -> bool:
@@ -159,16 +181,26 @@ class Context:
     def list_earlier(self) -> None:
         """Lists in the summary what an earlier run has left by hand and is still there."""
         for statement in self.analysis.facts.commented:
-            for comment in self._earlier_comments(statement):
-                text = comment.removeprefix(PREFIX)
-                self.messages.append(Message(self.line(statement), text))
+            for prefix, by_hand in ((PREFIX, True), (NOTE, False)):
+                for comment in self._earlier_comments(statement, prefix):
+                    text = comment.removeprefix(prefix)
+                    self.messages.append(Message(self.line(statement), text, by_hand))
 
-    def _earlier_comments(self, statement: cst.CSTNode) -> list[str]:
+    def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
         lines = [*getattr(statement, "leading_lines", ())]
         if statement in self.analysis.module.body[:1]:
             lines += self.analysis.module.header
         comments = [line.comment.value for line in lines if line.comment is not None]
-        return [comment for comment in comments if comment.startswith(PREFIX)]
+        return [comment for comment in comments if comment.startswith(prefix)]
+
+    def remark(self, node: cst.CSTNode, text: str) -> None:
+        """Leaves a comment about what is done already, but may matter when the program runs."""
+        statement = self.statement(node)
+        comments = self.comments.setdefault(statement, [])
+        line = f"{NOTE}{text}"
+        if line not in comments and line not in self._earlier_comments(statement, NOTE):
+            self.messages.append(Message(self.line(node), text, by_hand=False))
+            comments.append(line)
 
     def note(self, node: cst.CSTNode, text: str) -> None:
         """Lists something in the summary alone."""
@@ -194,21 +226,11 @@ class Context:
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""
-        used = _NameCollector()
-        self.analysis.module.visit(used)
+        used = {n.value for n in walk(self.analysis.module) if isinstance(n, cst.Name)}
         name = wish
-        while name in used.found:
+        while name in used:
             name += "_"
         return name
-
-
-class _NameCollector(cst.CSTVisitor):
-    def __init__(self):
-        super().__init__()
-        self.found: set[str] = set()
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.found.add(node.value)
 
 
 class _CommentCollector(cst.CSTVisitor):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migration_guide.codemod import files, notebook, pins
-from migration_guide.codemod.analysis import Analysis, Project
-from migration_guide.codemod.context import Message, Options
-from migration_guide.codemod.kinds import joined
+from migration_guide.codemod.analysis import Analysis
+from migration_guide.codemod.context import Message, Options, Restored
+from migration_guide.codemod.project import Project, merged
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.source import parse
 
@@ -30,6 +30,7 @@ class FileResult:
       messages: for the user.
       counts: rule -> how often it applied.
       refused: why nothing was rewritten, or "".
+      checkpoints: files that it restores.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class FileResult:
     messages: tuple[Message, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
+    checkpoints: tuple[Restored, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -218,27 +220,10 @@ def _project(
     project = Project()
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
-        merged = Project()
-        for candidate in candidates:
-            if candidate.analysis is None:
-                continue
-            part = candidate.analysis.exports()
-            for name, kind in part.fields.items():
-                merged.fields[name] = joined([merged.fields.get(name, frozenset()), kind])
-            merged.returns.update(part.returns)
-            merged.own_apply_gradient |= part.own_apply_gradient
-            merged.rate_per_call |= part.rate_per_call
-            merged.keywords |= part.keywords
-            merged.definitions |= part.definitions
-            merged.steps += part.steps
-            merged.uses_optim |= part.uses_optim
-            for name, given in part.given.items():
-                known = merged.given.setdefault(name, {})
-                for key, kind in given.items():
-                    known[key] = joined([known.get(key, frozenset()), kind])
-        if merged == project:
+        told = merged(c.analysis.exports() for c in candidates if c.analysis is not None)
+        if told == project:
             break
-        project = merged
+        project = told
         for candidate in candidates:
             if candidate.analysis is not None:
                 candidate.analysis.infer(project)
@@ -273,7 +258,16 @@ def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[
     if not (messages or refused or new != candidate.text):
         return []
     return [
-        FileResult(path, candidate.text, new, candidate.encoding, messages, made.counts, refused)
+        FileResult(
+            path,
+            candidate.text,
+            new,
+            candidate.encoding,
+            messages,
+            made.counts,
+            refused,
+            made.checkpoints,
+        )
     ]
 
 

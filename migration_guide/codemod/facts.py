@@ -4,12 +4,20 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migration_guide.codemod.tree import children
+
 Callable_ = cst.FunctionDef | cst.Lambda
 
 
 @dataclass
-class Facts(cst.CSTVisitor):
-    """Collects the places at which values move."""
+class Facts:
+    """The places at which values move.
+
+    Attributes:
+      parents: node -> the node around it.
+    """
+
+    parents: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
 
     assignments: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
     annotated: list[cst.AnnAssign] = field(default_factory=list)
@@ -32,15 +40,26 @@ class Facts(cst.CSTVisitor):
     imports: list[cst.Import | cst.ImportFrom] = field(default_factory=list)
 
     def __post_init__(self):
-        super().__init__()
         self._within: list[cst.CSTNode] = []
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
+    def collect(self, node: cst.CSTNode) -> None:
+        """Adds what is at a node and below it."""
+        kind = type(node)
         if isinstance(node, cst.BaseStatement):
             lines = getattr(node, "leading_lines", ())
             if any(line.comment is not None for line in lines):
                 self.commented.append(node)
-        return super().on_visit(node)
+        visit = _VISITS.get(kind)
+        if visit is not None:
+            visit(self, node)
+        nested = kind is cst.FunctionDef or kind is cst.ClassDef
+        if nested:
+            self._within.append(node)
+        for child in children(node):
+            self.parents[child] = node
+            self.collect(child)
+        if nested:
+            self._within.pop()
 
     def visit_Module(self, node: cst.Module) -> None:
         if any(line.comment is not None for line in node.header) and node.body:
@@ -52,10 +71,6 @@ class Facts(cst.CSTVisitor):
         if self._within and isinstance(self._within[-1], cst.ClassDef):
             self.methods.setdefault(node.name.value, []).append(node)
             self.owner[node] = self._within[-1]
-        self._within.append(node)
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
-        self._within.pop()
 
     def visit_Lambda(self, node: cst.Lambda) -> None:
         self.functions.append(node)
@@ -63,10 +78,6 @@ class Facts(cst.CSTVisitor):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self.classes.append(node)
-        self._within.append(node)
-
-    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
-        self._within.pop()
 
     def visit_Import(self, node: cst.Import) -> None:
         self.imports.append(node)
@@ -130,6 +141,13 @@ class Facts(cst.CSTVisitor):
     def visit_WithItem(self, node: cst.WithItem) -> None:
         if node.asname is not None:
             self.assignments.append((node.asname.name, node.item))
+
+
+_VISITS = {
+    getattr(cst, name.removeprefix("visit_")): visit
+    for name, visit in vars(Facts).items()
+    if name.startswith("visit_")
+}
 
 
 def parameters(node: Callable_) -> list[cst.Param]:

@@ -1,12 +1,10 @@
 """How kinds move through calls and annotations: JAX's transformations, checkpoints, containers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import libcst as cst
 
-from migration_guide.codemod.facts import fields, parameters
+from migration_guide.codemod.facts import Callable_, Facts, fields, parameters
 from migration_guide.codemod.kinds import (
     CLASS,
     CREATE,
@@ -25,10 +23,51 @@ from migration_guide.codemod.kinds import (
     joined,
     only,
 )
-from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.names import OPTIM, Names
+from migration_guide.codemod.project import Project
+from migration_guide.codemod.tree import argument, last_name
 
-if TYPE_CHECKING:
-    from migration_guide.codemod.analysis import Analysis
+
+class Inference(Protocol):
+    """What the analysis of a module knows so far, and how it learns more."""
+
+    names: Names
+    facts: Facts
+    project: Project
+    fields: dict[str, Kind]
+
+    def kind(self, node: cst.CSTNode) -> Kind:
+        """What an expression may hold."""
+        ...
+
+    def returned(self, function: cst.CSTNode) -> Kind:
+        """What a function of the module may return."""
+        ...
+
+    def parameter_kind(self, function: Callable_, parameter: cst.Param) -> Kind:
+        """What a parameter may hold."""
+        ...
+
+    def from_unknown(self, node: cst.CSTNode) -> bool:
+        """Whether a variable is made by calling a class that nobody knows."""
+        ...
+
+    def assign(self, target: cst.CSTNode, kind: Kind) -> None:
+        """Adds to what a target may hold."""
+        ...
+
+    def assign_field(self, name: str, kind: Kind) -> None:
+        """Adds to what fields of a name may hold."""
+        ...
+
+    def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
+        """Adds to what a parameter may hold."""
+        ...
+
+    def give(self, call: cst.Call) -> None:
+        """Notes for other files what a function of theirs is given."""
+        ...
+
 
 # Last part of the name of a function -> the argument that it returns in the same shape.
 _SAME = {
@@ -98,28 +137,7 @@ def index_of(node: cst.Subscript) -> int | None:
     )
 
 
-def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseExpression | None:
-    """An argument by its position or its keyword; None behind a starred one."""
-    for arg in call.args:
-        if keyword and arg.keyword is not None and arg.keyword.value == keyword:
-            return arg.value
-    positional = []
-    for arg in call.args:
-        if arg.star:
-            break
-        if arg.keyword is None:
-            positional.append(arg.value)
-    return positional[index] if index is not None and index < len(positional) else None
-
-
-def last_name(node: cst.CSTNode) -> str:
-    """`c` of `a.b.c`, also where `a` is no name."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
-
-
-def call(a: Analysis, node: cst.Call) -> Kind:
+def call(a: Inference, node: cst.Call) -> Kind:
     """What a call returns."""
     found = _of_module(a, node) or _of_method(a, node)
     if found is not None:
@@ -142,7 +160,7 @@ def call(a: Analysis, node: cst.Call) -> Kind:
     return joined(results)
 
 
-def _of_module(a: Analysis, node: cst.Call) -> Kind | None:
+def _of_module(a: Inference, node: cst.Call) -> Kind | None:
     """Calls of flax.optim, of JAX, Flax and the standard library, by name."""
     imported = a.names.of(node.func) or ""
     last = last_name(node.func)
@@ -195,7 +213,7 @@ def _of_module(a: Analysis, node: cst.Call) -> Kind | None:
     return None
 
 
-def _of_method(a: Analysis, node: cst.Call) -> Kind | None:
+def _of_method(a: Inference, node: cst.Call) -> Kind | None:
     """Methods of optimizers, definitions and containers."""
     if not isinstance(node.func, cst.Attribute) or a.names.of(node.func) is not None:
         return None
@@ -223,11 +241,11 @@ def _of_method(a: Analysis, node: cst.Call) -> Kind | None:
     return base if method in ("replace", "_replace") and base else None
 
 
-def _is_builtin(a: Analysis, node: cst.BaseExpression) -> bool:
+def _is_builtin(a: Inference, node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and a.names.of(node) is None
 
 
-def _called(a: Analysis, kind: Kind) -> Kind:
+def _called(a: Inference, kind: Kind) -> Kind:
     results = [a.returned(atom.node) for atom in kind if isinstance(atom, Function)]
     return joined([*results, only(OPTIMIZER) if CREATE in kind else NOTHING])
 
@@ -241,7 +259,7 @@ def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:
     )
 
 
-def arguments(a: Analysis, node: cst.Call) -> None:
+def arguments(a: Inference, node: cst.Call) -> None:
     """Moves what is given to a call into parameters and fields, and back what is known of them."""
     last = last_name(node.func)
     if last == "partial" and node.args:
@@ -299,7 +317,7 @@ def _leaves(kind: Kind) -> Kind:
     return joined([kind - containers, _leaves(item(containers))])
 
 
-def _into_functions(a: Analysis, kind: Kind, args: object) -> None:
+def _into_functions(a: Inference, kind: Kind, args: object) -> None:
     assert isinstance(args, list | tuple)
     for atom in kind:
         if not isinstance(atom, Function):
@@ -324,7 +342,7 @@ def _into_functions(a: Analysis, kind: Kind, args: object) -> None:
             _back(a, arg.value, a.parameter_kind(atom.node, parameter))
 
 
-def _back(a: Analysis, value: cst.BaseExpression, known: Kind) -> None:
+def _back(a: Inference, value: cst.BaseExpression, known: Kind) -> None:
     """What is given to a place that takes an optimizer, and nothing else, is one."""
     if _surely(known) != only(OPTIMIZER) or a.names.of(value) is not None:
         return
@@ -339,7 +357,7 @@ def _surely(kind: Kind) -> Kind:
     return frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
 
 
-def annotation(a: Analysis, node: cst.BaseExpression) -> Kind:
+def annotation(a: Inference, node: cst.BaseExpression) -> Kind:
     """What an annotation says of a value."""
     if isinstance(node, cst.SimpleString):
         try:

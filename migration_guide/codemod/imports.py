@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import libcst as cst
 
 from migration_guide.codemod.names import dotted
+from migration_guide.codemod.tree import children, transformed, walk
 
 ImportNode = cst.Import | cst.ImportFrom
 
@@ -38,143 +40,99 @@ def mentions(node: ImportNode, name: str) -> bool:
 
 def statements(module: cst.Module) -> list[ImportNode]:
     """All import statements, wherever they are."""
-    found: list[ImportNode] = []
-
-    class Visitor(cst.CSTVisitor):
-        def visit_Import(self, node: cst.Import) -> bool:
-            found.append(node)
-            return False
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-            found.append(node)
-            return False
-
-    module.visit(Visitor())
-    return found
+    return [n for n in walk(module) if isinstance(n, cst.Import | cst.ImportFrom)]
 
 
-def references(module: cst.Module) -> set[str]:
+def references(module: cst.CSTNode) -> set[str]:
     """All dotted names that a module refers to outside of imports, annotations in strings, too."""
     found: set[str] = set()
 
     def strings(node: cst.CSTNode) -> None:
-        class Strings(cst.CSTVisitor):
-            def visit_SimpleString(self, node: cst.SimpleString) -> None:
-                found.update(re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", node.raw_value))
+        for inner in walk(node):
+            if isinstance(inner, cst.SimpleString):
+                found.update(re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", inner.raw_value))
 
-        node.visit(Strings())
-
-    class Visitor(cst.CSTVisitor):
-        def visit_Import(self, node: cst.Import) -> bool:
-            return False
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-            return False
-
-        def visit_Attribute(self, node: cst.Attribute) -> bool:
+    waiting: list[cst.CSTNode] = [module]
+    while waiting:
+        node = waiting.pop()
+        kind = type(node)
+        if kind is cst.Name:
+            found.add(node.value)  # type: ignore[attr-defined]
+            continue
+        if kind is cst.Import or kind is cst.ImportFrom:
+            continue
+        if isinstance(node, cst.Attribute):
             text = dotted(node)
             if text is not None:
                 found.add(text)
-                return False
-            node.value.visit(self)
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Name(self, node: cst.Name) -> None:
-            found.add(node.value)
-
-        def visit_Annotation(self, node: cst.Annotation) -> None:
+            else:
+                waiting.append(node.value)
+            continue
+        if isinstance(node, cst.Arg):
+            waiting.append(node.value)
+            continue
+        if isinstance(node, cst.Annotation):
             strings(node)
-
-        def visit_Assign(self, node: cst.Assign) -> None:
-            if any(dotted(target.target) == "__all__" for target in node.targets):
-                strings(node.value)
-
-    module.visit(Visitor())
+        elif isinstance(node, cst.Assign) and any(
+            dotted(target.target) == "__all__" for target in node.targets
+        ):
+            strings(node.value)
+        waiting += children(node)
     return found
 
 
-class Remover(cst.CSTTransformer):
-    """Removes aliases and the statements that become empty; comments above those stay.
+def without(
+    module: cst.Module, is_dead: Callable[[str, str, bool], bool], used: set[str]
+) -> cst.Module:
+    """The module without some aliases and the statements that become empty.
+
+    Comments above those stay, and so do imports within `try:`.
 
     Args:
+      module: the module.
       is_dead: from `aliases`' triple to whether an alias goes.
-      references: what the module refers to.
+      used: what the module refers to.
     """
 
-    def __init__(self, is_dead: Callable[[str, str, bool], bool], references: set[str]):
-        super().__init__()
-        self._is_dead, self._references = is_dead, references
-        self._tries = 0
+    def leave(original: Any, updated: Any) -> Any:
+        if isinstance(updated, cst.Import | cst.ImportFrom):
+            return _without(updated, is_dead, used)
+        if isinstance(updated, cst.SimpleStatementLine) and updated is not original:
+            left = [small for small in updated.body if not _is_gone(small)]
+            if not left or len(left) == len(updated.body):
+                return updated
+            left[-1] = left[-1].with_changes(semicolon=updated.body[-1].semicolon)
+            return updated.with_changes(body=left)
+        if isinstance(updated, cst.IndentedBlock | cst.Module) and updated is not original:
+            return updated.with_changes(body=_without_gone(updated.body))
+        return updated
 
-    def visit_Try(self, node: cst.Try) -> None:
-        self._tries += 1
+    def into(node: cst.CSTNode) -> bool:
+        return not isinstance(node, cst.Try | cst.TryStar | cst.BaseExpression)
 
-    def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> cst.Try:
-        self._tries -= 1
-        return updated_node
+    return transformed(module, leave, into)
 
-    def visit_TryStar(self, node: cst.TryStar) -> None:
-        self._tries += 1
 
-    def leave_TryStar(self, original_node: cst.TryStar, updated_node: cst.TryStar) -> cst.TryStar:
-        self._tries -= 1
-        return updated_node
-
-    def leave_Import(
-        self, original_node: cst.Import, updated_node: cst.Import
-    ) -> cst.BaseSmallStatement:
-        return self._without(updated_node)
-
-    def leave_ImportFrom(
-        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
-    ) -> cst.BaseSmallStatement:
-        return self._without(updated_node)
-
-    def _without(self, node: ImportNode) -> cst.BaseSmallStatement:
-        if isinstance(node.names, cst.ImportStar) or self._tries:
-            return node
-        kept = []
-        named = list(aliases(node))
-        if len(named) != len(node.names):  # a relative import
-            return node
-        for alias, triple in zip(node.names, named, strict=True):
-            if not self._is_dead(*triple):
-                kept.append(alias)
-                continue
-            root = triple[1].split(".")[0]
-            if triple[2] and any(ref.split(".")[0] == root for ref in self._references):
-                kept.append(
-                    alias.with_changes(name=cst.Name(root))
-                )  # `import flax.optim` bound flax
-        if len(kept) == len(node.names) and all(
-            a is b for a, b in zip(kept, node.names, strict=True)
-        ):
-            return node
-        if not kept:
-            return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
-        kept[-1] = kept[-1].with_changes(comma=node.names[-1].comma)
-        return node.with_changes(names=kept)
-
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine:
-        left = [small for small in updated_node.body if not _is_gone(small)]
-        if not left or len(left) == len(updated_node.body):
-            return updated_node
-        left[-1] = left[-1].with_changes(semicolon=updated_node.body[-1].semicolon)
-        return updated_node.with_changes(body=left)
-
-    def leave_IndentedBlock(
-        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        return updated_node.with_changes(body=_without_gone(updated_node.body))
-
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        return updated_node.with_changes(body=_without_gone(updated_node.body))
+def _without(
+    node: ImportNode, is_dead: Callable[[str, str, bool], bool], used: set[str]
+) -> cst.BaseSmallStatement:
+    named = list(aliases(node))
+    if isinstance(node.names, cst.ImportStar) or len(named) != len(node.names):
+        return node  # a relative import
+    kept = []
+    for alias, triple in zip(node.names, named, strict=True):
+        if not is_dead(*triple):
+            kept.append(alias)
+            continue
+        root = triple[1].split(".")[0]
+        if triple[2] and any(ref.split(".")[0] == root for ref in used):
+            kept.append(alias.with_changes(name=cst.Name(root)))  # `import flax.optim` bound flax
+    if len(kept) == len(node.names) and all(a is b for a, b in zip(kept, node.names, strict=True)):
+        return node
+    if not kept:
+        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
+    kept[-1] = kept[-1].with_changes(comma=node.names[-1].comma)
+    return node.with_changes(names=kept)
 
 
 # Stands for a removed import until the statement's comments have found a new place.
@@ -235,7 +193,7 @@ def with_imports(module: cst.Module, needed: Iterable[str]) -> cst.Module:
 
 def _names(node: cst.CSTNode) -> set[str]:
     """The roots of all names below a node, outside of imports."""
-    return {name.split(".")[0] for name in references(cst.Module([node]))}  # type: ignore[list-item]
+    return {name.split(".")[0] for name in references(node)}
 
 
 def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:

@@ -1,8 +1,9 @@
 """One module through all rules, and the checks without which nothing is written."""
 
+import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,14 @@ import libcst as cst
 from libcst.metadata import Assignment, ImportAssignment
 
 from migration_guide.codemod import imports
-from migration_guide.codemod.analysis import Analysis, Project
-from migration_guide.codemod.context import Context, Message, Options
+from migration_guide.codemod.analysis import Analysis
+from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.names import dotted
+from migration_guide.codemod.project import Project
+from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.rules import HANDLERS, RULES
 from migration_guide.codemod.source import parse, undefined
+from migration_guide.codemod.tree import transformed, walk
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 
@@ -29,12 +32,14 @@ class Rewritten:
       messages: for the user, by line.
       counts: rule -> how often it applied.
       refused: why the result was thrown away, or "".
+      checkpoints: files that the module restores.
     """
 
     code: str
     messages: tuple[Message, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
+    checkpoints: tuple[Restored, ...] = ()
 
 
 def rewrite(
@@ -43,6 +48,7 @@ def rewrite(
     project: Project | None = None,
     stem: str = "",
     analysis: Analysis | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Rewritten:
     """Applies the rules to a module's source.
 
@@ -52,6 +58,7 @@ def rewrite(
       project: what is known from other files.
       stem: the module's own name.
       analysis: of this source with this project, if there is one already.
+      rules: all rules, in an order that suits them; `options` chooses among them.
 
     Returns:
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
@@ -60,7 +67,7 @@ def rewrite(
     project = project or Project()
     try:
         analysis = analysis or Analysis(parse(code), project, stem)
-        new, context = _applied(analysis, options)
+        new, context = _applied(analysis, options, rules)
     except SyntaxError as error:
         said = f"line {error.lineno}: {error.msg}"
         return Rewritten(code, refused=f"not Python that can be read: {said}")
@@ -74,7 +81,7 @@ def rewrite(
         if refused or new == code:
             break
         # What a first round imports may give meaning to a name that had none.
-        again, later = _applied(Analysis(parse(new), project, stem), options)
+        again, later = _applied(Analysis(parse(new), project, stem), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}
@@ -86,20 +93,26 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    return Rewritten(new, listed, tuple(sorted(counts.items())))
+    single = context.definitions[0] if len(context.definitions) == 1 else ""
+    restored = tuple(
+        dataclasses.replace(found, definition=single, stock=context.stock)
+        for _, found in sorted(context.checkpoints.items())
+    )
+    return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)
 
 
-def _applied(analysis: Analysis, options: Options) -> tuple[str, Context]:
-    context = Context(analysis, options)
+def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
+    removed = frozenset(name for rule in rules for name in rule.removes)
+    context = Context(analysis, options, removed)
     context.list_earlier()
-    updated = analysis.module.visit(_Dispatcher(context))
-    assert isinstance(updated, cst.Module)
+    dispatcher = _Dispatcher(context, rules)
+    updated = transformed(analysis.module, dispatcher.leave, _not_an_import)
     if options.rename:
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed)
-    for rule in RULES:
+    for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
             continue
@@ -144,67 +157,59 @@ def _wanted(options: Options, name: str) -> bool:
     return options.rules is None or name in options.rules
 
 
-# What a definition of the user's own does inside stays legacy code.
-_NOT_IN_DEFINITIONS = ("rewrite_call", "rewrite_attribute", "rewrite_statement")
+def _not_an_import(node: cst.CSTNode) -> bool:
+    return not isinstance(node, cst.Import | cst.ImportFrom)
 
 
-class _Dispatcher(cst.CSTTransformer):
+class _Dispatcher:
     """Hands every node to the rules that may want it."""
 
-    def __init__(self, context: Context):
-        super().__init__()
+    def __init__(self, context: Context, rules: Sequence[Rule]):
         self._context = context
-        self._handlers: dict[str, list[tuple[str, Callable[..., Any]]]] = {
-            kind: [
-                (r.name, r.handlers[kind])
-                for r in RULES
-                if kind in r.handlers and _wanted(context.options, r.name)
-            ]
-            for kind in HANDLERS
-        }
+        wanted = [rule for rule in rules if _wanted(context.options, rule.name)]
+        self._rules = {kind: [r for r in wanted if kind in r.handlers] for kind in HANDLERS}
         # Statement -> references to flax.optim in it that no rule took so far, and what they are in
         # the result.
         self._pending: dict[cst.CSTNode, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
-        self._all_rules = all(_wanted(context.options, rule.name) for rule in RULES)
+        self._all_rules = len(wanted) == len(rules)
 
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        node = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.Call):
-            node = self._through("rewrite_call", original_node, node, cst.Call)
-        elif isinstance(original_node, cst.Attribute):
-            node = self._through("rewrite_attribute", original_node, node, cst.Attribute)
-            if node is updated_node and self._context.name(original_node):
-                node = self._reference(original_node, node, cst.Attribute)
-        elif isinstance(original_node, cst.Name) and self._is_use(original_node):
-            node = self._reference(original_node, node, cst.Name)
-        elif isinstance(original_node, cst.ClassDef):
-            node = self._through("rewrite_class", original_node, node, cst.ClassDef)
-        elif isinstance(original_node, cst.SimpleStatementLine):
-            node = self._through("rewrite_statement", original_node, node, cst.SimpleStatementLine)
-        elif isinstance(original_node, cst.SimpleString) and self._context.in_annotation(
-            original_node
-        ):
-            node = self._in_string(original_node, node)
-        if isinstance(original_node, cst.BaseStatement):
-            self._say_what_is_left(original_node, node)
-        comments = self._context.comments.get(original_node)
-        return _commented(node, comments) if comments else node
+    def leave(self, original: Any, updated: Any) -> Any:
+        """What the rules make of a node, with what they have to say above it."""
+        node = updated
+        kind = type(original)
+        if kind is cst.Call:
+            node = self._through("rewrite_call", original, node, cst.Call)
+        elif kind is cst.Attribute:
+            node = self._through("rewrite_attribute", original, node, cst.Attribute)
+            if node is updated and self._context.name(original):
+                node = self._reference(original, node, cst.Attribute)
+        elif kind is cst.Name:
+            if self._is_use(original):
+                node = self._reference(original, node, cst.Name)
+            return node
+        elif kind is cst.ClassDef:
+            node = self._through("rewrite_class", original, node, cst.ClassDef)
+        elif kind is cst.SimpleStatementLine:
+            node = self._through("rewrite_statement", original, node, cst.SimpleStatementLine)
+        elif kind is cst.SimpleString:
+            return (
+                self._in_string(original, node) if self._context.in_annotation(original) else node
+            )
+        if isinstance(original, cst.BaseStatement):
+            self._say_what_is_left(original, node)
+            comments = self._context.comments.get(original)
+            return _commented(node, comments) if comments else node
+        return node
 
     def _say_what_is_left(self, original: cst.BaseStatement, updated: Any) -> None:
         """A comment for names of flax.optim that no rule took, so that none is left in silence."""
         pending = self._pending.pop(original, ())
         if not pending or self._context.comments.get(original):
             return
-        left = _Nodes()
-        updated.visit(left)
+        roots = updated if isinstance(updated, cst.FlattenSentinel) else [updated]
+        left = {id(node) for root in roots for node in walk(root)}
         for reference, result in pending:
-            if id(result) in left.found:
+            if id(result) in left:
                 name = self._context.name(reference)
                 self._context.by_hand(
                     reference,
@@ -220,15 +225,16 @@ class _Dispatcher(cst.CSTTransformer):
         return node
 
     def _through(self, kind: str, original: Any, updated: Any, expected: type) -> Any:
-        inside = kind in _NOT_IN_DEFINITIONS and self._context.legacy_class(original) is not None
-        for name, handler in self._handlers[kind]:
-            if inside and not name.startswith("jax_"):
+        # What a definition of the user's own does inside stays legacy code.
+        inside = self._context.legacy_class(original) is not None
+        for rule in self._rules[kind]:
+            if inside and not rule.in_definitions:
                 continue
             if not isinstance(updated, expected):
                 break
-            new = handler(self._context, original, updated)
+            new = rule.handlers[kind](self._context, original, updated)
             if new is not None:
-                self._context.counts[name] += 1
+                self._context.counts[rule.name] += 1
                 if kind == "rewrite_reference" and original.lpar and not new.lpar:
                     new = new.with_changes(lpar=original.lpar, rpar=original.rpar)
                 updated = new
@@ -263,18 +269,6 @@ class _Dispatcher(cst.CSTTransformer):
 
         text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replaced, original.value)
         return updated if text == original.value else updated.with_changes(value=text)
-
-
-class _Nodes(cst.CSTVisitor):
-    """The identities of all nodes below one."""
-
-    def __init__(self):
-        super().__init__()
-        self.found: set[int] = set()
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        self.found.add(id(node))
-        return True
 
 
 def _commented(node: Any, comments: list[str]) -> Any:

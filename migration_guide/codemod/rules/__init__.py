@@ -6,54 +6,9 @@
   `optim.Adam`.
 - `rewrite_class(context, original, updated)`: for each class statement.
 - `rewrite_statement(context, original, updated)`: for each simple statement; may return several.
+- `rewrite_module(context, original, updated)`: for the module, after all else.
 
 A handler returns the new node, or None where the rule does not apply. `original` is what the
-analysis knows, `updated` what inner rewrites made of it.
+analysis knows, `updated` what inner rewrites made of it. What a rule declares besides, `registry`
+says.
 """
-
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-HANDLERS = (
-    "rewrite_call",
-    "rewrite_attribute",
-    "rewrite_reference",
-    "rewrite_class",
-    "rewrite_statement",
-    "rewrite_module",
-)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule.
-
-    Attributes:
-      name: of its file.
-      summary: first line of its docstring.
-      handlers: handler name -> function.
-    """
-
-    name: str
-    summary: str
-    handlers: dict[str, Callable[..., Any]]
-
-
-def _collected() -> tuple[Rule, ...]:
-    found = []
-    for info in pkgutil.iter_modules(__path__):
-        if info.name.endswith("_test"):
-            continue
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        handlers = {name: getattr(module, name) for name in HANDLERS if hasattr(module, name)}
-        if handlers:
-            summary = (inspect.getdoc(module) or "").splitlines()[0]
-            found.append(Rule(info.name, summary, handlers))
-    return tuple(sorted(found, key=lambda rule: rule.name))
-
-
-RULES: tuple[Rule, ...] = _collected()

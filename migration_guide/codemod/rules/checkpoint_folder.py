@@ -3,20 +3,23 @@
 Before:
 
     checkpoints.save_checkpoint("run", optimizer, step)
-    checkpoints.restore_checkpoint("run", optimizer)
+    checkpoints.save_checkpoint(folder, optimizer, step)
 
 After:
 
     checkpoints.save_checkpoint(os.path.abspath("run"), optimizer, step)
-    checkpoints.restore_checkpoint(os.path.abspath("run"), optimizer)
+    # optax-bridge (note): Flax hands this folder to Orbax now, ...
+    checkpoints.save_checkpoint(folder, optimizer, step)
 
-Flax hands the folder to Orbax now, which takes absolute paths alone. A folder that is not written
-out is left as it is, and the summary says what it must be.
+Flax hands the folder to Orbax now, which takes absolute paths alone. A folder of which nobody can
+see whether it is one gets a comment. What this package restores takes either.
 """
 
 import libcst as cst
 
+from migration_guide.codemod import constants
 from migration_guide.codemod.context import Context
+from migration_guide.codemod.rules.restoring import is_rewritten
 
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."
@@ -33,25 +36,20 @@ def rewrite_call(
     name = context.name(original.func)
     if not name.startswith(_HOME) or name.removeprefix(_HOME) not in _CALLS:
         return None
+    if is_rewritten(context, name, original):
+        return None
     for index, arg in enumerate(original.args):
         is_folder = index == 0 if arg.keyword is None else arg.keyword.value == "ckpt_dir"
         if not is_folder or arg.star:
             continue
-        if isinstance(arg.value, cst.SimpleString):
-            path = arg.value.evaluated_value
-            if not isinstance(path, str) or path.startswith("/") or "://" in path:
-                return None
-            absolute = cst.Call(
-                context.dotted("os.path.abspath"), [cst.Arg(updated.args[index].value)]
-            )
-            args = list(updated.args)
-            args[index] = args[index].with_changes(value=absolute)
-            return updated.with_changes(args=args)
-        if not _makes_absolute(context, arg.value):
-            context.note(original, _SAID)
+        if constants.is_absolute(context, arg.value):
+            return None
+        if constants.text(context, arg.value) is None:
+            context.remark(original, _SAID)
+            return None
+        folder = updated.args[index].value
+        absolute = cst.Call(context.dotted("os.path.abspath"), [cst.Arg(folder)])
+        args = list(updated.args)
+        args[index] = args[index].with_changes(value=absolute)
+        return updated.with_changes(args=args)
     return None
-
-
-def _makes_absolute(context: Context, node: cst.BaseExpression) -> bool:
-    called = context.name(node.func) if isinstance(node, cst.Call) else ""
-    return called in ("os.path.abspath", "os.path.realpath", "tempfile.mkdtemp")

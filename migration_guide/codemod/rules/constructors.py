@@ -37,8 +37,8 @@ def rewrite_call(
 ) -> cst.BaseExpression | None:
     """See the module."""
     entry = context.analysis.names.entry(original.func)
-    if entry is None or context.legacy_class(original):
-        if entry is None and _is_lookup(context, original):
+    if entry is None:
+        if _is_lookup(context, original):
             context.by_hand(original, _WRAP)
         return None
     given = _given(entry, original, updated)
@@ -51,7 +51,11 @@ def rewrite_call(
         )
         return None
     values = {name: _value(context, arg) for name, arg in given.items()}
+    known = not any(isinstance(value, Source) for value in values.values())
+    settings = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    context.definitions.append(f"{entry.legacy.__name__}({settings})" if known else "")
     if any(hp.variadic for hp in entry.hyper_params):
+        context.definitions[-1] = ""
         recipe = Call(entry.port, tuple(_value(context, arg) for arg in updated.args))
         new = updated.with_changes(func=context.dotted(recipe.target))
     else:
@@ -75,7 +79,7 @@ def rewrite_reference(
         if isinstance(above, cst.Arg) and not getattr_of_module:
             context.by_hand(original, _WRAP)
         return None
-    if context.analysis.names.entry(original) is None or context.legacy_class(original):
+    if context.analysis.names.entry(original) is None:
         return None
     if context.in_annotation(original):
         return context.dotted("optax.GradientTransformation")
@@ -99,6 +103,7 @@ def _recipe(
             if claim.verdict is not Verdict.DIFFERENT:
                 variant = next(variant for variant in entry.stock if variant.fits(settings))
                 slots = variant.recipe.kwargs.items()
+                context.stock = True
                 return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
     return entry.exact_recipe(settings), {hp.legacy: hp.port for hp in entry.hyper_params}
 

@@ -33,7 +33,7 @@ def rewrite_call(
     func = original.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "create":
         return None
-    if not context.is_definition(func.value) or context.legacy_class(original):
+    if not context.is_definition(func.value):
         return None
     assert isinstance(updated.func, cst.Attribute)
     tx = updated.func.value

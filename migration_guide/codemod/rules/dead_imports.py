@@ -19,9 +19,6 @@ import libcst as cst
 from migration_guide.codemod import imports
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import OPTIM, canonical, dotted
-from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree
-
-_GONE = {*jax_names._EQUAL, *jax_ops._METHODS, *jax_tree._EQUAL, "jax.config"}
 
 
 def rewrite_statement(
@@ -59,7 +56,7 @@ def rewrite_module(
     before, after = imports.references(original), imports.references(updated)
 
     def is_dead(name: str, bound: str, dotted: bool) -> bool:
-        gone = canonical(name) in _GONE or name == OPTIM or name.startswith(f"{OPTIM}.")
+        gone = canonical(name) in context.removed or name == OPTIM or name.startswith(f"{OPTIM}.")
         if dotted and gone:  # `import flax.optim` binds flax
             return not any(f"{ref}.".startswith(f"{name}.") for ref in after)
         root = bound.split(".")[0]
@@ -78,6 +75,5 @@ def rewrite_module(
                     "its equal",
                 )
         return None
-    new = updated.visit(imports.Remover(is_dead, after))
-    assert isinstance(new, cst.Module)
-    return new if new.code != updated.code else None
+    new = imports.without(updated, is_dead, after)
+    return new if new is not updated else None

@@ -1,20 +1,24 @@
-"""`rest, params = variables.pop("params")` becomes `flax.core.pop(variables, "params")`.
+"""A FrozenDict's `pop` and `copy` become the functions of `flax.core`, which take dicts as well.
 
 Before:
 
     model_state, params = variables.pop("params")
+    variables = variables.copy({"params": params})
 
 After:
 
     model_state, params = flax.core.pop(variables, "params")
+    variables = flax.core.copy(variables, {"params": params})
 
-Modules returned a FrozenDict then, whose `pop` returns the rest as well; they return a dict now.
-`flax.core.pop` takes either. Only a collection of Linen's, taken apart into two names, is meant.
+Modules returned a FrozenDict then, whose `pop` returns the rest as well and whose `copy` takes what
+to replace; they return a dict now. Only a collection of Linen's, taken apart into two names, is
+popped so, and only a `copy` with a dict to replace is meant: a dict's own takes none.
 """
 
 import libcst as cst
 
 from migration_guide.codemod.context import Context, separated
+from migration_guide.codemod.tree import last_name
 
 _COLLECTIONS = ("params", "batch_stats", "cache", "params_axes")
 
@@ -24,7 +28,13 @@ def rewrite_call(
 ) -> cst.BaseExpression | None:
     """See the module."""
     func = updated.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "pop" or len(updated.args) != 1:
+    if not isinstance(func, cst.Attribute) or len(updated.args) != 1:
+        return None
+    if func.attr.value == "copy" and not context.name(original.func) and _adds(original.args[0]):
+        added = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        args = separated([cst.Arg(func.value), added])
+        return updated.with_changes(func=context.dotted("flax.core.copy"), args=args)
+    if func.attr.value != "pop":
         return None
     if context.name(original.func) or not _is_collection(original.args[0]):
         return None
@@ -34,6 +44,17 @@ def rewrite_call(
         func=context.dotted("flax.core.pop"),
         args=separated([cst.Arg(func.value), updated.args[0]]),
     )
+
+
+def _adds(arg: cst.Arg) -> bool:
+    """Whether what `copy` is given is a mapping that is written out."""
+    if arg.star or (arg.keyword is not None and arg.keyword.value != "add_or_replace"):
+        return False
+    by_call = isinstance(arg.value, cst.Call) and last_name(arg.value.func) in (
+        "dict",
+        "FrozenDict",
+    )
+    return arg.keyword is not None or by_call or isinstance(arg.value, cst.Dict)
 
 
 def _is_collection(arg: cst.Arg) -> bool:

@@ -21,8 +21,8 @@ so the rule for constructors writes the former in a file that reads hyper-parame
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword
-from migration_guide.codemod.flow import last_name
 from migration_guide.codemod.names import port_names
+from migration_guide.codemod.tree import last_name
 
 # Functions of Python that take all groups' hyper-parameters at once.
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")

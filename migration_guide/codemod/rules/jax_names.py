@@ -65,6 +65,9 @@ _BY_HAND = {
     "jax.numpy.PZERO": "0.0",
 }
 
+IN_DEFINITIONS = True
+REMOVES = {*_EQUAL, "jax.config"}
+
 
 def rewrite_reference(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression

@@ -25,6 +25,9 @@ _METHODS = {
     "jax.ops.index_max": "max",
 }
 
+IN_DEFINITIONS = True
+REMOVES = frozenset(_METHODS)
+
 
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call

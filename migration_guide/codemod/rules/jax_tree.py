@@ -31,6 +31,9 @@ _EQUAL = {
     "jax.tree_all": "jax.tree.all",
 }
 
+IN_DEFINITIONS = True
+REMOVES = frozenset(_EQUAL)
+
 
 def rewrite_reference(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression

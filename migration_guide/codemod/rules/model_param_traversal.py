@@ -24,7 +24,7 @@ def rewrite_reference(
 ) -> cst.BaseExpression | None:
     """See the module."""
     del updated
-    if context.legacy(original) != "ModelParamTraversal" or context.legacy_class(original):
+    if context.legacy(original) != "ModelParamTraversal":
         return None
     above = context.parent(original)
     called = isinstance(above, cst.Call) and above.func is original

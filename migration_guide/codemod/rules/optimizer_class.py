@@ -29,9 +29,7 @@ def rewrite_reference(
     """See the module."""
     del updated
     name = context.legacy(original)
-    if name not in ("Optimizer", "OptimizerDef", "OptimizerState") or context.legacy_class(
-        original
-    ):
+    if name not in ("Optimizer", "OptimizerDef", "OptimizerState"):
         return None
     above = context.parent(original)
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):

@@ -23,6 +23,8 @@ import libcst as cst
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import OPTIM
 
+IN_DEFINITIONS = True
+
 
 def rewrite_reference(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
@@ -30,6 +32,8 @@ def rewrite_reference(
     """Names of flax.optim in the class statement and in its body."""
     del updated
     name = context.legacy(original)
+    if context.name(original) == OPTIM and context.legacy_class(original) is not None:
+        return context.dotted("legacy_optim")  # handed to something: `getattr(optim, name)`
     if name and context.legacy_class(original) is not None and "." not in name:
         return context.dotted(f"legacy_optim.{name}")
     if name and context.legacy_class(original) is not None:

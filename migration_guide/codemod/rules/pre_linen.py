@@ -18,6 +18,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.imports import mentions
 
+IN_DEFINITIONS = True
 MODULES = ("flax.nn", "flax.deprecated")
 _SAID = (
     "flax.nn went with flax 0.4: port these modules to flax.linen, which lays parameters out anew"

@@ -29,8 +29,8 @@ and where a replicated optimizer is saved as it is, a person has to decide. The 
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.flow import argument
 from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED
+from migration_guide.codemod.tree import argument
 
 _LEFT = (
     "replicate() made each step average the gradients over the devices, and no step of this "

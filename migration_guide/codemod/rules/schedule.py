@@ -25,8 +25,10 @@ import libcst as cst
 from libcst.metadata import GlobalScope
 
 from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.flow import last_name
 from migration_guide.codemod.kinds import CLASS
+from migration_guide.codemod.tree import last_name
+
+RUNS_AFTER = ("apply_gradient", "constructors")
 
 
 def rewrite_call(

@@ -24,8 +24,8 @@ from typing import TypeGuard
 import libcst as cst
 
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.flow import last_name
 from migration_guide.codemod.kinds import FOREIGN
+from migration_guide.codemod.tree import last_name
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
 _METHODS = (

@@ -1,0 +1,73 @@
+"""What the files of one program tell each other."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from migration_guide.codemod.kinds import NOTHING, Function, Instance, Items, Kind, Several, joined
+
+
+@dataclass
+class Project:
+    """What other files of the run say.
+
+    Attributes:
+      fields: name of a field -> what was put into one of that name.
+      returns: `module.function` (last parts) -> what it returns.
+      own_apply_gradient: a class of the project's own defines `apply_gradient`.
+      rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
+      keywords: names of all arguments that are given by keyword.
+      definitions: `module.Class` of the project's own subclasses of OptimizerDef.
+      steps: number of calls of `apply_gradient`.
+      given: `module.function` -> what is given to it, by position or keyword.
+      uses_optim: some file imports flax.optim.
+    """
+
+    fields: dict[str, Kind] = field(default_factory=dict)
+    returns: dict[str, Kind] = field(default_factory=dict)
+    own_apply_gradient: bool = False
+    rate_per_call: bool = False
+    keywords: frozenset[str] = frozenset()
+    definitions: frozenset[str] = frozenset()
+    steps: int = 0
+    given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
+    uses_optim: bool = False
+
+
+def merged(parts: Iterable[Project]) -> Project:
+    """What all files say together."""
+    whole = Project()
+    for part in parts:
+        for name, kind in part.fields.items():
+            whole.fields[name] = joined([whole.fields.get(name, NOTHING), kind])
+        for name, kind in part.returns.items():
+            whole.returns[name] = joined([whole.returns.get(name, NOTHING), kind])
+        whole.own_apply_gradient |= part.own_apply_gradient
+        whole.rate_per_call |= part.rate_per_call
+        whole.keywords |= part.keywords
+        whole.definitions |= part.definitions
+        whole.steps += part.steps
+        whole.uses_optim |= part.uses_optim
+        for name, given in part.given.items():
+            known = whole.given.setdefault(name, {})
+            for key, kind in given.items():
+                known[key] = joined([known.get(key, NOTHING), kind])
+    return whole
+
+
+def portable(kind: Kind) -> Kind:
+    """What still means something outside of the module: no functions, no classes."""
+    found: list[str | Function | Instance | Several | Items] = []
+    for atom in kind:
+        if isinstance(atom, Several):
+            found.append(Several(tuple(map(portable, atom.items))))
+        elif isinstance(atom, Items):
+            found.append(Items(portable(atom.kind)))
+        elif isinstance(atom, str):
+            found.append(atom)
+    return frozenset(a for a in found if _says_something(a))
+
+
+def _says_something(atom: object) -> bool:
+    if isinstance(atom, Several):
+        return any(atom.items)
+    return bool(atom.kind) if isinstance(atom, Items) else True

@@ -1,0 +1,91 @@
+"""Finds the rules in their folder and puts them into an order that suits all of them.
+
+A file in `rules/` that defines one of `HANDLERS` is a rule. What it needs from others it says in
+constants of its own, so that the names of the files mean nothing:
+
+- `RUNS_AFTER`: names of rules whose result on the same node it wants to see.
+- `IN_DEFINITIONS`: whether it applies to the bodies of the user's own definition classes as well,
+  which otherwise stay legacy code.
+- `REMOVES`: dotted names that are gone; imports of them go where nothing uses them.
+"""
+
+import graphlib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from migration_guide.codemod import rules
+
+HANDLERS = (
+    "rewrite_call",
+    "rewrite_attribute",
+    "rewrite_reference",
+    "rewrite_class",
+    "rewrite_statement",
+    "rewrite_module",
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+      name: of its file.
+      summary: first line of its docstring.
+      handlers: handler name -> function.
+      runs_after: names of rules that come before this one.
+      in_definitions: whether it applies inside of the user's own definition classes.
+      removes: dotted names that are gone.
+    """
+
+    name: str
+    summary: str
+    handlers: dict[str, Callable[..., Any]]
+    runs_after: tuple[str, ...] = ()
+    in_definitions: bool = False
+    removes: frozenset[str] = frozenset()
+
+
+def ordered(found: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules, each behind those that it runs after.
+
+    Raises:
+      ValueError: a rule runs after one that is not there, or two run after each other.
+    """
+    by_name = {rule.name: rule for rule in found}
+    for rule in by_name.values():
+        missing = set(rule.runs_after) - set(by_name)
+        if missing:
+            raise ValueError(f"rule {rule.name!r} runs after {min(missing)!r}, which is no rule")
+    sorter = graphlib.TopologicalSorter({r.name: r.runs_after for r in by_name.values()})
+    try:
+        return tuple(by_name[name] for name in sorter.static_order())
+    except graphlib.CycleError as error:
+        raise ValueError(f"rules run after each other: {' -> '.join(error.args[1])}") from None
+
+
+def _collected() -> tuple[Rule, ...]:
+    found = []
+    for info in sorted(pkgutil.iter_modules(rules.__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"{rules.__name__}.{info.name}")
+        handlers = {name: getattr(module, name) for name in HANDLERS if hasattr(module, name)}
+        if handlers:
+            summary = (inspect.getdoc(module) or "").splitlines()[0]
+            found.append(
+                Rule(
+                    info.name,
+                    summary,
+                    handlers,
+                    tuple(getattr(module, "RUNS_AFTER", ())),
+                    getattr(module, "IN_DEFINITIONS", False),
+                    frozenset(getattr(module, "REMOVES", ())),
+                )
+            )
+    return ordered(found)
+
+
+RULES: tuple[Rule, ...] = _collected()

@@ -1,0 +1,50 @@
+"""Rules say what they need of each other, so the order of their files does not matter."""
+
+import functools
+import random
+from dataclasses import replace
+
+import pytest
+
+from migration_guide.codemod import left_alone_test, rewrite_test
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.registry import RULES, Rule, ordered
+from migration_guide.codemod.rewrite import Rewritten, rewrite
+
+HEAD = rewrite_test.IMPORTS + rewrite_test.SETUP
+SOURCES = [
+    *(HEAD + before for before, _ in rewrite_test.REWRITES.values()),
+    *(f"{HEAD}x = {before}\n" for before, _ in rewrite_test.CONSTRUCTORS.values()),
+    *(f"{HEAD}{before}\n" for before, _ in left_alone_test.BY_HAND.values()),
+    rewrite_test.SCHEDULED,
+]
+
+
+@functools.cache
+def _as_they_stand() -> list[Rewritten]:
+    return [rewrite(source, Options()) for source in SOURCES]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_order_of_files_does_not_matter(seed: int):
+    shuffled = list(RULES)
+    random.Random(seed).shuffle(shuffled)
+    rules = ordered(shuffled)
+    assert rules != RULES
+    differ = [
+        source
+        for source, expected in zip(SOURCES, _as_they_stand(), strict=True)
+        if rewrite(source, Options(), rules=rules) != expected
+    ]
+    assert differ == []
+
+
+@pytest.mark.parametrize(
+    ("after", "said"), [("nothing", "which is no rule"), ("target", "after each other")]
+)
+def test_an_order_that_cannot_be_is_refused(after: str, said: str):
+    rules = [r for r in RULES if r.name != "target"]
+    rules.append(Rule("target", "", {}, runs_after=("create",)))
+    rules = [replace(r, runs_after=(after,)) if r.name == "create" else r for r in rules]
+    with pytest.raises(ValueError, match=said):
+        ordered(rules)

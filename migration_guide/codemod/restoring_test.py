@@ -1,0 +1,136 @@
+"""What restores an optimizer reads old files as well; what surely holds none stays with Flax."""
+
+from pathlib import Path
+
+import pytest
+
+from migration_guide.codemod import command, driver
+from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod.rewrite import rewrite
+
+HEAD = "from flax import optim\nopt = optim.Adam(0.1).create(p)\n"
+OURS = "optax_bridge.checkpoints."
+# Imports -> the name that a call has with them.
+SPELLINGS = {
+    "module": ("from flax.training import checkpoints", "checkpoints.restore_checkpoint"),
+    "alias": ("from flax.training import checkpoints as ckpt", "ckpt.restore_checkpoint"),
+    "name": ("from flax.training.checkpoints import restore_checkpoint", "restore_checkpoint"),
+    "other-name": ("from flax.training.checkpoints import restore_checkpoint as r", "r"),
+    "dotted": ("import flax.training.checkpoints", "flax.training.checkpoints.restore_checkpoint"),
+    "dotted-alias": ("import flax.training.checkpoints as c", "c.restore_checkpoint"),
+}
+# What is restored -> the call afterwards; `opt` is an optimizer.
+REWRITTEN = {
+    "bare": "restore_checkpoint(d, opt)",
+    "keywords": "restore_checkpoint(ckpt_dir=d, target=opt, step=3, prefix='p_', parallel=False)",
+    "dict": "restore_checkpoint(d, {'optimizer': opt, 'epoch': 0})",
+    "tuple": "restore_checkpoint(d, (1, [opt]))",
+    "state": "restore_checkpoint(d, S(o=opt))",
+    "nothing-known": "restore_checkpoint(d, make())",
+    "starred": "restore_checkpoint(*args)",
+    "given-on": "partial(restore_checkpoint, d)",
+}
+LEFT = {
+    "parameters": "from_bytes(opt.target, data)",
+    "variables": "v = model.init(k, x)\nserialization.from_bytes(v, data)",
+    "numbers": "from_state_dict({'epoch': 0, 'name': 'x'}, saved)",
+    "raw": "msgpack_restore(data)",
+    "saved": "to_bytes(opt)",
+}
+
+
+@pytest.mark.parametrize("form", SPELLINGS, ids=str)
+def test_any_spelling(form: str):
+    line, name = SPELLINGS[form]
+    code = rewrite(f"{line}\n{HEAD}opt = {name}('/d', opt)\n", Options()).code
+    assert f"opt = {OURS}restore_checkpoint('/d', opt)\n" in code
+    assert line not in code
+
+
+@pytest.mark.parametrize("case", REWRITTEN, ids=str)
+def test_what_may_hold_an_optimizer(case: str):
+    call = REWRITTEN[case]
+    head = f"from flax.training.checkpoints import restore_checkpoint\nimport functools\n{HEAD}"
+    result = rewrite(f"{head}x = {call}\n", Options())
+    assert f"x = {call.replace('restore', f'{OURS}restore')}\n" in result.code
+    assert result.messages == ()
+
+
+@pytest.mark.parametrize("case", LEFT, ids=str)
+def test_what_holds_none_or_saves_stays(case: str):
+    code = f"from flax import serialization\n{HEAD}serialization.{LEFT[case]}\n"
+    code = code.replace("serialization.v =", "v =")
+    assert OURS not in rewrite(code, Options()).code
+
+
+def test_a_program_without_optimizers_stays():
+    code = "from flax.training import checkpoints\ns = checkpoints.restore_checkpoint('/d', s)\n"
+    assert rewrite(code, Options()).code == code
+
+
+def test_functions_of_another_module(tmp_path: Path):
+    helper = tmp_path / "files.py"
+    helper.write_text(
+        "from flax import serialization\n"
+        "def load(template, f): return serialization.from_bytes(template, f.read())\n"
+    )
+    (tmp_path / "main.py").write_text(f"import files\n{HEAD}opt = files.load(opt, f)\n")
+    report = driver.migrate([tmp_path], Options())
+    (new,) = (result.new for result in report.changed if result.path == helper)
+    assert f"return {OURS}from_bytes(template, f.read())" in new
+
+
+def test_without_a_template_the_layout_is_said():
+    call = "checkpoints.restore_checkpoint('/d', None)"
+    code = f"from flax.training import checkpoints\n{HEAD}x = {call}\n"
+    result = rewrite(code, Options())
+    assert f"{NOTE}without a template" in result.code
+    assert f"\nx = {call}\n" in result.code
+    assert rewrite(result.code, Options()).code == result.code
+
+
+FOLDERS = {
+    "abspath('run')": "os.path.abspath('run')",
+    "'/run'": "'/run'",
+    "'gs://bucket/run'": "'gs://bucket/run'",
+    "tempfile.mkdtemp()": "tempfile.mkdtemp()",
+    "os.path.join(tempfile.mkdtemp(), 'run')": "os.path.join(tempfile.mkdtemp(), 'run')",
+    "FOLDER": "os.path.abspath(FOLDER)",
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_a_folder_that_can_be_seen(folder: str):
+    head = (
+        "import os, tempfile\nfrom os.path import abspath\nfrom flax.training import checkpoints\n"
+        f"FOLDER = 'run'\n{HEAD}"
+    )
+    result = rewrite(f"{head}checkpoints.save_checkpoint({folder}, opt, 1)\n", Options())
+    expected = "abspath('run')" if folder == "abspath('run')" else FOLDERS[folder]
+    assert f"checkpoints.save_checkpoint({expected}, opt, 1)\n" in result.code
+    assert result.messages == ()
+
+
+def test_a_folder_that_cannot_be_seen_gets_a_comment_once():
+    code = f"from flax.training import checkpoints\n{HEAD}checkpoints.save_checkpoint(d, opt, 1)\n"
+    result = rewrite(code, Options())
+    assert result.code.count(f"{NOTE}Flax hands this folder to Orbax") == 1
+    again = rewrite(result.code, Options())
+    assert again.code == result.code
+    assert [m.by_hand for m in again.messages] == [False]
+
+
+def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os\nfrom flax import serialization\nfrom flax.training import checkpoints\n"
+        f"DIR = 'my runs'\n{HEAD}def make(): return optim.Adam(0.1).create(p)\n"
+        "opt = checkpoints.restore_checkpoint(DIR, make())\n"
+        "with open(os.path.join(DIR, 'a.msgpack'), 'rb') as f:\n"
+        "    opt = serialization.from_bytes(opt, f.read())\n"
+        "opt = checkpoints.restore_checkpoint(elsewhere, opt)\n"
+    )
+    first, second = command.convert_commands(driver.migrate([path], Options()))
+    assert first.startswith("optax-bridge convert 'my runs' 'my runs_converted' --like ")
+    assert first.endswith("train:make")
+    assert second == "optax-bridge convert 'my runs/a.msgpack' 'my runs/a_converted' --stock"

@@ -1,0 +1,157 @@
+"""What restores is this package's own, so that old files are read as well as new ones.
+
+Before:
+
+    optimizer = checkpoints.restore_checkpoint(folder, optimizer)
+    state = serialization.from_bytes(state, data)
+    optimizer, epoch = serialization.from_state_dict((optimizer, 0), saved)
+
+After:
+
+    optimizer = optax_bridge.checkpoints.restore_checkpoint(folder, optimizer)
+    state = optax_bridge.checkpoints.from_bytes(state, data)
+    optimizer, epoch = optax_bridge.checkpoints.from_state_dict((optimizer, 0), saved)
+
+A file that flax.optim wrote holds an optimizer where the program has a TrainState now. These
+functions recognise one by its content and convert it to what the template has; everything else they
+do as Flax's do. So they are written wherever the template may hold an optimizer, at any depth, and
+only what surely holds none, parameters alone or no template at all, stays with Flax.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod import constants
+from migration_guide.codemod.context import Context, Restored
+from migration_guide.codemod.kinds import OPTIMIZER, Items, Kind, Several
+from migration_guide.codemod.tree import argument, last_name
+
+# Flax's name -> where the template stands among the arguments, and where the file does.
+FUNCTIONS = {
+    "flax.training.checkpoints.restore_checkpoint": (1, 0),
+    "flax.serialization.from_bytes": (0, 1),
+    "flax.serialization.from_state_dict": (0, 1),
+}
+_HOME = "optax_bridge.checkpoints"
+_NO_TEMPLATE = (
+    "without a template this returns what is in the file: TrainStates have params, step and "
+    "opt_state there, what flax.optim wrote has target and state"
+)
+# What is read of optimizers and states, and is no optimizer.
+_PARTS = ("target", "params", "model_state", "batch_stats", "step", "opt_state")
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """See the module."""
+    del updated
+    name = context.name(original)
+    above = context.parent(original)
+    call = above if isinstance(above, cst.Call) and above.func is original else None
+    if name not in FUNCTIONS or not is_rewritten(context, name, call):
+        return None
+    if call is not None:
+        _see(context, name, call)
+    return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
+
+
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+    """What is restored without a template."""
+    del updated
+    name = context.name(original.func)
+    if name == "flax.training.checkpoints.restore_checkpoint" and _is_concerned(context):
+        template = argument(original, 1, "target")
+        starred = any(arg.star for arg in original.args)
+        if not starred and (template is None or _is_none(template)):
+            context.remark(original, _NO_TEMPLATE)
+
+
+def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
+    """Whether a function of Flax, called so or handed on, is replaced."""
+    if name not in FUNCTIONS or not _is_concerned(context):
+        return False
+    if call is None or any(arg.star for arg in call.args):
+        return True
+    template = argument(call, FUNCTIONS[name][0], "target")
+    return template is not None and not _holds_none(context, template)
+
+
+def _is_concerned(context: Context) -> bool:
+    return context.analysis.uses_optim or context.analysis.project.uses_optim
+
+
+def _holds_none(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
+    """Whether what an expression gives surely holds no optimizer."""
+    if _holds(context.analysis.kind(node)) or deep > 4:
+        return False
+    if _is_none(node) or isinstance(
+        node, cst.SimpleString | cst.ConcatenatedString | cst.Integer | cst.Float
+    ):
+        return True
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in _PARTS
+    if isinstance(node, cst.Call):
+        return isinstance(node.func, cst.Attribute) and last_name(node.func) == "init"
+    if isinstance(node, cst.Subscript):
+        return _holds_none(context, node.value, deep + 1)
+    if isinstance(node, cst.Dict):
+        return all(
+            isinstance(e, cst.DictElement) and _holds_none(context, e.value, deep + 1)
+            for e in node.elements
+        )
+    if isinstance(node, cst.Tuple | cst.List):
+        return all(_holds_none(context, e.value, deep + 1) for e in node.elements)
+    if isinstance(node, cst.Name):
+        origin = constants.assigned(context, node)
+        return origin is not None and _holds_none(context, origin, deep + 1)
+    return False
+
+
+def _holds(kind: Kind) -> bool:
+    for atom in kind:
+        if isinstance(atom, Several):
+            if any(map(_holds, atom.items)):
+                return True
+        elif atom == OPTIMIZER or (isinstance(atom, Items) and _holds(atom.kind)):
+            return True
+    return False
+
+
+def _is_none(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"
+
+
+def _see(context: Context, name: str, call: cst.Call) -> None:
+    """Notes the file that a call reads, where its path is written out."""
+    file = argument(call, FUNCTIONS[name][1], "ckpt_dir")
+    path = None if file is None else _path(context, file)
+    if path is None:
+        return
+    template = argument(call, FUNCTIONS[name][0], "target")
+    if isinstance(template, cst.Name):
+        template = constants.assigned(context, template)
+    like = ""
+    if isinstance(template, cst.Call) and not template.args and isinstance(template.func, cst.Name):
+        made = context.analysis.names.assignments(template.func)
+        if len(made) == 1 and context.parent(getattr(made[0], "node", call)) is (
+            context.analysis.module
+        ):
+            like = template.func.value
+    context.checkpoints.setdefault(path, Restored(path, like))
+
+
+def _path(context: Context, node: cst.BaseExpression) -> str | None:
+    """The path of `"run"`, of `file.read()` and of what was assigned it."""
+    if isinstance(node, cst.Name):
+        origin = constants.assigned(context, node)
+        return constants.text(context, node) if origin is None else _path(context, origin)
+    if not isinstance(node, cst.Call):
+        return constants.text(context, node)
+    called, last = context.name(node.func), last_name(node.func)
+    if called == "flax.serialization.msgpack_restore" and node.args:
+        return _path(context, node.args[0].value)
+    if last in ("read", "read_bytes") and isinstance(node.func, cst.Attribute):
+        return _path(context, node.func.value)
+    if (last == "open" or called.endswith("GFile")) and node.args:
+        return constants.text(context, node.args[0].value)
+    return constants.text(context, node)

@@ -1,0 +1,115 @@
+"""Walking and changing LibCST's trees, without the white space that makes up most of their nodes.
+
+LibCST's own visitors go through every blank and every bracket and rebuild the whole tree, which is
+most of the time that a rewriter takes. What is looked for and changed here are expressions and
+statements.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import libcst as cst
+
+# Fields that hold layout, signs or operators alone.
+_LAYOUT = frozenset(
+    [
+        "asynchronous", "colon", "comma", "comment", "dot", "empty_lines", "equal", "first_colon",
+        "first_line", "footer", "header", "indent", "last_line", "lbrace", "lbracket",
+        "leading_lines", "lines_after_decorators", "lpar", "newline", "operator", "posonly_ind",
+        "rbrace", "rbracket", "relative", "rpar", "second_colon", "semicolon", "separator",
+        "trailing_comma",
+    ]
+)  # fmt: skip
+
+
+@functools.cache
+def _inner(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    """The fields of a class of nodes that hold expressions or statements."""
+    names = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return tuple(n for n in names if n not in _LAYOUT and "whitespace" not in n)
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The expressions and statements directly below a node, in the order of its fields."""
+    for name in _inner(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, list | tuple):
+            for item in value:
+                if isinstance(item, cst.CSTNode):
+                    yield item
+
+
+def walk(node: cst.CSTNode, into: Callable[[cst.CSTNode], bool] = lambda n: True) -> Iterator[Any]:
+    """A node and all below it, each before what is in it.
+
+    Args:
+      node: where to start.
+      into: whether to go into a node.
+    """
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        if into(current):
+            waiting += reversed(list(children(current)))
+
+
+def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
+    """Node -> the node around it, of all below the root."""
+    return {child: node for node in walk(root) for child in children(node)}
+
+
+def transformed(
+    node: cst.CSTNode,
+    leave: Callable[[Any, Any], Any],
+    into: Callable[[cst.CSTNode], bool] = lambda n: True,
+) -> Any:
+    """A tree with each node replaced by what a function makes of it, from the inside out.
+
+    Args:
+      node: the root.
+      leave: from a node as it was, and as it is with what became of its inside, to what takes its
+        place. What stays as it is, it returns itself. In a list, a `FlattenSentinel` puts several
+        into the place of one.
+      into: whether to go into a node; those that are not gone into are still left.
+    """
+    changes: dict[str, Any] = {}
+    for name in _inner(type(node)) if into(node) else ():
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            new = transformed(value, leave, into)
+            if new is not value:
+                changes[name] = new
+        elif isinstance(value, list | tuple) and value:
+            items: list[Any] = []
+            for item in value:
+                new = transformed(item, leave, into) if isinstance(item, cst.CSTNode) else item
+                items += new if isinstance(new, cst.FlattenSentinel) else [new]
+            if len(items) != len(value) or any(a is not b for a, b in zip(items, value)):  # noqa: B905
+                changes[name] = items
+    return leave(node, node.with_changes(**changes) if changes else node)
+
+
+def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseExpression | None:
+    """An argument by its position or its keyword; None behind a starred one."""
+    for arg in call.args:
+        if keyword and arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    positional = []
+    for arg in call.args:
+        if arg.star:
+            break
+        if arg.keyword is None:
+            positional.append(arg.value)
+    return positional[index] if index is not None and index < len(positional) else None
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """`c` of `a.b.c`, also where `a` is no name."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
