@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import jax
 from flax import serialization
@@ -31,7 +32,8 @@ def main() -> None:
     parser.add_argument("archive")
     parser.add_argument("--ocdbt", action="store_true", help="all arrays in one store")
     options = parser.parse_args()
-    handler = ocp.PyTreeCheckpointHandler(**({"use_ocdbt": True} if options.ocdbt else {}))
+    settings: Any = {"use_ocdbt": True} if options.ocdbt else {}  # unknown to the older one
+    handler = ocp.PyTreeCheckpointHandler(**settings)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("adafactor", "adam_bfloat16"):
             tree = serialization.msgpack_restore((FILES / f"{name}.msgpack").read_bytes())
