@@ -214,7 +214,7 @@ def _project(
             continue
         try:
             module = parse(candidate.code)
-            candidate.analysis = Analysis(module, Project(), candidate.found.path.stem)
+            candidate.analysis = Analysis(module, Project(), candidate.found.path)
         except (SyntaxError, RecursionError):
             continue
     project = Project()
@@ -233,7 +233,7 @@ def _project(
 def _result(candidate: _Candidate, options: Options, project: Project) -> list[FileResult]:
     path = candidate.found.path
     try:
-        made = rewrite(candidate.code, options, project, path.stem, candidate.analysis)
+        made = rewrite(candidate.code, options, project, path, candidate.analysis)
         candidate.analysis = None  # the largest thing in memory
         new = candidate.text
         if made.code != candidate.code:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import libcst as cst
@@ -46,7 +47,7 @@ def rewrite(
     code: str,
     options: Options,
     project: Project | None = None,
-    stem: str = "",
+    path: Path = Path(),
     analysis: Analysis | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> Rewritten:
@@ -56,7 +57,7 @@ def rewrite(
       code: the source.
       options: what the user asked for.
       project: what is known from other files.
-      stem: the module's own name.
+      path: of the file.
       analysis: of this source with this project, if there is one already.
       rules: all rules, in an order that suits them; `options` chooses among them.
 
@@ -66,7 +67,7 @@ def rewrite(
     """
     project = project or Project()
     try:
-        analysis = analysis or Analysis(parse(code), project, stem)
+        analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)
     except SyntaxError as error:
         said = f"line {error.lineno}: {error.msg}"
@@ -81,7 +82,7 @@ def rewrite(
         if refused or new == code:
             break
         # What a first round imports may give meaning to a name that had none.
-        again, later = _applied(Analysis(parse(new), project, stem), options, rules)
+        again, later = _applied(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}

@@ -2,6 +2,7 @@
 
 import ast
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -377,7 +378,7 @@ def test_comments_above_a_removed_import_stay():
 
 def test_an_init_file_may_import_for_others():
     code = "from flax.optim import Adam\n"
-    result = rewrite(code, Options(), stem="__init__")
+    result = rewrite(code, Options(), path=Path("pkg/__init__.py"))
     assert "from flax.optim import Adam" in result.code
     assert "does anyone import this" in result.messages[0].text
 
