@@ -33,7 +33,7 @@ from migration_guide.codemod.kinds import (
     joined,
     only,
 )
-from migration_guide.codemod.names import OPTIM, Names, dotted
+from migration_guide.codemod.names import OPTIM, Names, dotted, is_legacy
 from migration_guide.codemod.project import Project, portable
 from migration_guide.codemod.scopes import scopes
 from migration_guide.codemod.tree import last_name
@@ -56,9 +56,11 @@ class Analysis:
         self.facts = Facts()
         self.facts.collect(self.module)
         self.parents = self.facts.parents
-        self.names = Names(self.scopes, self.scopes.get(self.module), self.parents)
+        stars = [imports.star(node) for node in self.facts.imports]
+        self.names = Names(
+            self.scopes, self.scopes.get(self.module), self.parents, [s for s in stars if s]
+        )
         self.stem = path.stem
-        self.folders = path.parts[-3:-1]
         self.key = path.parent.name if path.stem == "__init__" else path.stem
         self.infer(project)
 
@@ -73,6 +75,7 @@ class Analysis:
     def infer(self, project: Project) -> None:
         """Starts anew with what is known from other files."""
         self.project = project
+        self.names.follow(project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
         self._returns: dict[cst.CSTNode, Kind] = {}
@@ -114,8 +117,10 @@ class Analysis:
             len(self.applications),
             self._given,
             self.uses_optim,
-            frozenset({self.key, *self.folders}),
+            frozenset(),
             self._expected,
+            self._aliases(),
+            self.calls_classes,
         )
 
     @functools.cached_property
@@ -146,6 +151,26 @@ class Analysis:
         ]
         return any(len(call.args) > 1 for call in steps) or any(
             self.holds(a, HYPER_PARAMS) for a in self.facts.attributes
+        )
+
+    def _aliases(self) -> dict[str, str]:
+        """What of flax.optim other files can import from this one."""
+        found = {}
+        for node in self.facts.imports:
+            for name, bound, is_dotted in imports.aliases(node):
+                origin = self.names.followed(name)
+                if not is_dotted and is_legacy(origin):
+                    found[f"{self.key}.{bound}"] = origin
+        return found
+
+    @property
+    def calls_classes(self) -> bool:
+        """Whether some call makes a definition of a class that is chosen at run time."""
+        return any(
+            CLASS in self.kind(call.func)
+            and self.names.entry(call.func) is None
+            and not self.makes_own_definition(call)
+            for call in self.facts.calls
         )
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
@@ -211,6 +236,10 @@ class Analysis:
                 found.append(flow.annotation(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
             self._returns[function] = self._grown(old, joined(found))
+
+    def is_used(self, name: str) -> bool:
+        """Whether the module itself refers to a name."""
+        return any(ref.split(".")[0] == name for ref in imports.references(self.module))
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
         """Whether a variable is made by calling a class that nobody knows."""
@@ -433,6 +462,8 @@ class Analysis:
         imported = self.names.of(node)
         if imported is not None:
             return self._of_import(node, imported)
+        if self.names.dangling(node):
+            return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
             of = {"state": only(STATE), "optimizer_def": only(DEFINITION)}

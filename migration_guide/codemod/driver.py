@@ -179,13 +179,20 @@ def _chosen(
         return fine
 
     first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
-    project = _project(first, progress)
+    modules = frozenset(n for c in group for n in files.module_names(c.found.path))
+    project = _project(first, modules, progress)
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
     names = [*project.fields, *functions]
+    words = [alias.split(".") for alias in project.aliases]
+    words += [[f"def {name.rpartition('.')[2]}("] for name in project.expected]
     others = [c for c in group if not c.uses_optim and not files.has_old_names(c.data)]
-    second = readable(c for c in others if files.reads_optimizers(c.data, names))
+    second = readable(
+        c
+        for c in others
+        if files.reads_optimizers(c.data, names) or files.names_all_of(c.data, words)
+    )
     if second:
-        project = _project([*first, *second], progress)
+        project = _project([*first, *second], modules, progress)
     return [(candidate, project) for candidate in [*first, *second]]
 
 
@@ -204,23 +211,26 @@ def _read(candidate: _Candidate) -> str:
 
 
 def _project(
-    candidates: Sequence[_Candidate], progress: Callable[[str, int, int], None]
+    candidates: Sequence[_Candidate],
+    modules: frozenset[str],
+    progress: Callable[[str, int, int], None],
 ) -> Project:
     """What the files of one program tell each other."""
     for index, candidate in enumerate(candidates):
         progress("parsing", index, len(candidates))
         if candidate.analysis is not None:
-            candidate.analysis.infer(Project())
+            candidate.analysis.infer(Project(modules=modules))
             continue
         try:
             module = parse(candidate.code)
-            candidate.analysis = Analysis(module, Project(), candidate.found.path)
+            candidate.analysis = Analysis(module, Project(modules=modules), candidate.found.path)
         except (SyntaxError, RecursionError):
             continue
-    project = Project()
+    project = Project(modules=modules)
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
         told = merged(c.analysis.exports() for c in candidates if c.analysis is not None)
+        told.modules = modules
         if told == project:
             break
         project = told

@@ -25,12 +25,14 @@ _IMPORTS = re.compile(
 _WEAK = re.compile(
     rb"\.apply_gradient\(|\btree_multimap\b|\bjax\.(?:tree_(?:map|leaves|flatten|unflatten|structure"
     rb"|transpose|reduce)|treedef_is_leaf|ops|host_|config)|\bDeviceArray\b|\bimport[ (]+tree_"
-    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b"
+    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bdef +apply_gradient\("
 )
 # ... these only where an optimizer can get there by a field or a function of that program.
 _READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")
 # Named like an optimizer and used like one: where nothing shows what it is, the user is told.
 _NAMED = re.compile(rb"(?:\b|_)opt(?:im(?:izers?)?)?(?:[\d_]\w*)?\.(?:target|state\.step)\b")
+# Left behind by a migration that was half done.
+_HALF = re.compile(rb"(?<![\w.])(?:flax\.)?optim\.[A-Z]\w+")
 _SKIPPED = {
     "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
     "__pypackages__",
@@ -76,6 +78,11 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
                     yield Found(file, str(file if installed else path))
 
 
+def module_names(path: Path) -> tuple[str, ...]:
+    """What other files may import a file by: its own name and those of its folders."""
+    return (path.stem, *path.parts[-3:-1])
+
+
 def is_code(path: Path) -> bool:
     """Whether a file is Python or a notebook, by its name."""
     return path.suffix in (".py", ".pyi", ".ipynb")
@@ -84,6 +91,8 @@ def is_code(path: Path) -> bool:
 def uses_optim(data: bytes) -> bool:
     """Whether a file uses flax.optim, or has comments of an earlier run."""
     if _COMMENT in data:
+        return True
+    if _HALF.search(data) and (b"optax_bridge" in data or b"legacy_optim" in data):
         return True
     if b"flax" not in data or b"optim" not in data:
         return False
@@ -105,6 +114,11 @@ def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
     if _NAMED.search(data) is not None:
         return True
     return any(name.encode() in data for name in names)
+
+
+def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
+    """Whether all words of one of several lists stand in a file."""
+    return any(all(word.encode() in data for word in words) for words in several)
 
 
 def decoded(data: bytes) -> tuple[str, str]:

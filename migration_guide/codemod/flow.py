@@ -10,6 +10,7 @@ from migration_guide.codemod.kinds import (
     CLASS,
     CREATE,
     DEFINITION,
+    FOREIGN,
     LEGACY,
     NOTHING,
     OPTIMIZER,
@@ -115,8 +116,8 @@ def call(a: Inference, node: cst.Call) -> Kind:
             results.append(only(DEFINITION))
         elif atom == CREATE:
             results.append(only(OPTIMIZER))
-        elif atom == "foreign":
-            results.append(only("foreign"))
+        elif atom == FOREIGN:
+            results.append(only(FOREIGN))
     imported = a.names.of(node.func)
     if imported is not None:
         results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
@@ -185,6 +186,8 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
     base, method = a.kind(node.func.value), node.func.attr.value
     if DEFINITION in base and method == "create":
         return only(OPTIMIZER)
+    if FOREIGN in base and OPTIMIZER not in base:
+        return only(FOREIGN)
     if OPTIMIZER in base:
         same = base & {OPTIMIZER, REPLICATED}
         if method == "replicate":

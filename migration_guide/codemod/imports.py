@@ -33,8 +33,18 @@ def bound(alias: cst.ImportAlias) -> str:
     return dotted(alias.name) or ""
 
 
+def star(node: ImportNode) -> str:
+    """The module of `from module import *`, or ""; with its dots if it is relative."""
+    if not isinstance(node, cst.ImportFrom) or not isinstance(node.names, cst.ImportStar):
+        return ""
+    module = dotted(node.module) if node.module is not None else ""
+    return "." * len(node.relative) + (module or "")
+
+
 def mentions(node: ImportNode, name: str) -> bool:
     """Whether a statement imports something at or below a dotted name."""
+    if f"{star(node)}.".startswith(f"{name}."):
+        return True
     return any(f"{imported}.".startswith(f"{name}.") for imported, _, _ in aliases(node))
 
 
@@ -116,8 +126,11 @@ def without(
 def _without(
     node: ImportNode, is_dead: Callable[[str, str, bool], bool], used: set[str]
 ) -> cst.BaseSmallStatement:
+    if isinstance(node.names, cst.ImportStar):
+        gone = is_dead(star(node), "*", False)
+        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon) if gone else node
     named = list(aliases(node))
-    if isinstance(node.names, cst.ImportStar) or len(named) != len(node.names):
+    if len(named) != len(node.names):
         return node  # a relative import
     kept = []
     for alias, triple in zip(node.names, named, strict=True):

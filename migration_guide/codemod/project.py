@@ -20,7 +20,7 @@ class Project:
       steps: number of calls of `apply_gradient`.
       given: `module.function` -> what is given to it, by position or keyword.
       uses_optim: some file imports flax.optim.
-      modules: names of the files and their folders.
+      modules: names of all files of the program and of their folders.
       expected: `module.function` -> what its use elsewhere shows that it returns.
       aliases: `module.name` -> the name within flax that it is imported as there.
       calls_classes: some call makes a definition of a class that is chosen at run time.

@@ -104,6 +104,8 @@ def rewrite(
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
     removed = frozenset(name for rule in rules for name in rule.removes)
+    if analysis.names.unclear_star:
+        options = dataclasses.replace(options, rules=frozenset({"star_imports"}))
     context = Context(analysis, options, removed)
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
