@@ -78,6 +78,7 @@ class _Candidate:
     book: notebook.Notebook | None = None
     text: str = ""
     analysis: Analysis | None = None
+    problem: str = ""
 
 
 def migrate(
@@ -225,7 +226,9 @@ def _project(
             module = parse(candidate.code)
             candidate.analysis = Analysis(module, Project(modules=modules), candidate.found.path)
         except (SyntaxError, RecursionError):
-            continue
+            continue  # said when it is its turn to be rewritten
+        except Exception as error:  # one file must not stop the others
+            candidate.problem = _unexpected(error)
     project = Project(modules=modules)
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
@@ -242,6 +245,8 @@ def _project(
 
 def _result(candidate: _Candidate, options: Options, project: Project) -> list[FileResult]:
     path = candidate.found.path
+    if candidate.problem:
+        return [_failed(path, candidate.problem)]
     try:
         made = rewrite(candidate.code, options, project, path, candidate.analysis)
         candidate.analysis = None  # the largest thing in memory
@@ -252,9 +257,7 @@ def _result(candidate: _Candidate, options: Options, project: Project) -> list[F
     except (notebook.NotANotebook, UnicodeEncodeError) as error:
         return [_failed(path, f"left as it is: {error}")]
     except Exception as error:  # one file must not stop the others; it is reported, and unchanged
-        return [
-            _failed(path, f"left as it is: {type(error).__name__}: {error}; please report this")
-        ]
+        return [_failed(path, _unexpected(error))]
     return _said(path, candidate, made, new)
 
 
@@ -300,6 +303,10 @@ def _pins(path: Path, data: bytes) -> list[FileResult]:
     text = data.decode("utf-8", errors="replace")
     messages = tuple(Message(line, said, by_hand=True) for line, said in pins.old_pins(text))
     return [FileResult(path, text, text, messages=messages)] if messages else []
+
+
+def _unexpected(error: Exception) -> str:
+    return f"left as it is: {type(error).__name__}: {error}; please report this"
 
 
 def _failed(path: Path, why: str) -> FileResult:

@@ -152,7 +152,7 @@ def test_a_failed_write_leaves_the_file_and_no_rubbish(file: Path, monkeypatch: 
 def test_a_file_that_cannot_be_read_is_listed_and_left(file: Path, data: bytes):
     file.write_bytes(data)
     code, output = _migrate("--write", str(file))
-    assert code == 0
+    assert code == 1
     assert "Left as they are:" in output
     assert file.read_bytes() == data
 

@@ -1,6 +1,7 @@
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import contextlib
+import glob
 import os
 import re
 import tempfile
@@ -9,8 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 from migration_guide.codemod.pins import is_project_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # What `migrate` itself leaves in a file where a person has to decide.
 _COMMENT = b"# optax-bridge: "
@@ -37,6 +44,10 @@ _SKIPPED = {
     "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
     "__pypackages__",
 }  # fmt: skip
+
+
+# What a file is called until it is whole. A run that is killed leaves it behind.
+_UNFINISHED = ".optax-bridge-unfinished"
 
 
 @dataclass(frozen=True)
@@ -140,9 +151,10 @@ def write(path: Path, data: bytes) -> None:
     path = path.resolve()
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(_UNFINISHED, f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
+            _lock(file)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -152,3 +164,47 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
+    """Removes what killed runs have left beside files and below folders.
+
+    What another run is writing just now stays.
+
+    Args:
+      paths: as `walk` takes them.
+
+    Returns:
+      What was removed.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_file():
+            found += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
+            continue
+        for folder, folders, names in os.walk(path):
+            folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
+            found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
+    return [path for path in sorted(set(found)) if _removed(path)]
+
+
+def _removed(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            if not path.is_file() or path.is_symlink() or not _lock(file):
+                return False
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Marks a file as being written, until it is closed; False where another process does so."""
+    if fcntl is None:
+        return False  # what is left behind stays: nobody can tell it from what is being written
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from libcst.metadata import Assignment, ImportAssignment
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
-from migration_guide.codemod.names import dotted
+from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
@@ -114,7 +114,7 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
-    updated = imports.with_imports(updated, context.needed)
+    updated = imports.with_imports(updated, context.needed, _old_import(context))
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
@@ -124,6 +124,17 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
             context.counts[rule.name] += 1
             updated = new
     return updated.code, context
+
+
+def _old_import(context: Context) -> int | None:
+    """Which statement of the module imports flax.optim, if nothing before it grows or goes."""
+    for index, line in enumerate(context.analysis.module.body):
+        if context.comments.get(line) and not isinstance(line, cst.SimpleStatementLine):
+            return None
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(node, cst.Import | cst.ImportFrom) and imports.mentions(node, OPTIM):
+                return index
+    return None
 
 
 def _objection(code: str, new: str) -> str:
