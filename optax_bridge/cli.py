@@ -256,33 +256,6 @@ def convert(
     raise typer.Exit(code)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def run(
-    program: Annotated[
-        str, typer.Argument(help="A script, a folder with `__main__.py`, or with -m a module.")
-    ],
-    args: Annotated[list[str] | None, typer.Argument(help="The program's own arguments.")] = None,
-    module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module's name.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not say at the end what was used.")
-    ] = False,
-) -> None:
-    """Run an unmodified program of flax.optim's time on today's JAX.
-
-    At the end it says which old names were used and where, and what `migrate` would do. The
-    exit code is the program's own.
-
-    Examples:
-    - `optax-bridge run train.py --steps 100`
-
-    - `optax-bridge run --quiet -m mypackage.train`
-    """
-    from legacy_optim import runner
-    from migration_guide.codemod.command import advice
-
-    raise typer.Exit(runner.run(program, args or (), as_module=module, quiet=quiet, advice=advice))
-
-
 @app.command()
 def migrate(
     paths: Annotated[
@@ -345,4 +318,10 @@ def migrate(
 
 def main() -> None:
     """Entry point of the `optax-bridge` command."""
+    from migration_guide.run_command import run
+
+    # What follows the program's name is the program's own.
+    app.command(
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    )(run)
     app()

@@ -1,0 +1,50 @@
+"""`optax-bridge run`: a program as it is, and at its end what `migrate` would do to it."""
+
+from typing import Annotated
+
+import typer
+
+
+def run(
+    program: Annotated[
+        str,
+        typer.Argument(
+            help="A script, a folder with `__main__.py`, `-` for the standard input, or with -m "
+            "a module."
+        ),
+    ],
+    args: Annotated[list[str] | None, typer.Argument(help="The program's own arguments.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module's name.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not say at the end what was used.")
+    ] = False,
+    todays_defaults: Annotated[
+        bool,
+        typer.Option(
+            "--todays-defaults",
+            help="Leave the defaults of JAX that decide numbers as they are today.",
+        ),
+    ] = False,
+) -> None:
+    """Run an unmodified program of flax.optim's time on today's JAX.
+
+    It runs as `python` would run it, exit code and all. Defaults that decide numbers are those of
+    its time. At the end it says which old names were used and where, which defaults were put back,
+    and what `migrate` would do.
+
+    Examples:
+    - `optax-bridge run train.py --steps 100`
+
+    - `optax-bridge run --quiet -m mypackage.train`
+    """
+    from legacy_optim import runner
+
+    code = runner.run(
+        program,
+        args or (),
+        as_module=module,
+        quiet=quiet,
+        todays_defaults=todays_defaults,
+        advice="migration_guide.codemod.command:advice",
+    )
+    raise typer.Exit(code)
