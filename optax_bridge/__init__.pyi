@@ -3,7 +3,6 @@
 from . import checkpoints as checkpoints
 from . import correspondence as correspondence
 from .checkpoints import CheckpointError as CheckpointError
-from .checkpoints import convert_state as convert_state
 from .correspondence.entry import UnsupportedSetting as UnsupportedSetting
 from .exact.arguments import accepted_arguments as accepted_arguments
 from .exact.boxed import with_axis_metadata as with_axis_metadata
@@ -50,6 +49,7 @@ from .optimizers.sgd import SgdState as SgdState
 from .optimizers.sgd import sgd as sgd
 from .optimizers.weight_norm import WeightNormState as WeightNormState
 from .optimizers.weight_norm import weight_norm as weight_norm
+from .training.conversion import convert_state as convert_state
 from .training.full_train_state import FullTrainState as FullTrainState
 from .training.restoring import restored_into as restored_into
 from .training.shardings import opt_state_shardings as opt_state_shardings

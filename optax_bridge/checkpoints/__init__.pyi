@@ -1,6 +1,5 @@
 """The public names and where each is; `__init__.py` imports from here what is asked for."""
 
-from .api import convert_state as convert_state
 from .errors import CheckpointError as CheckpointError
 from .errors import LeftOverWarning as LeftOverWarning
 from .read import Read as Read

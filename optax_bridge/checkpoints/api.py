@@ -1,4 +1,4 @@
-"""What a training program calls: states from checkpoints, to checkpoints, and in memory."""
+"""What a `TrainState` calls: states from checkpoints, and to checkpoints."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,52 +14,14 @@ import legacy_optim
 from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.fitting import is_state
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.transfer import compare, on_device, placed_among, write
 from optax_bridge.checkpoints.transformed import is_transformation
 from optax_bridge.legacy import from_legacy
-from optax_bridge.training.train_state import TrainState
 
-State = TypeVar("State", bound=TrainState)
+State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
 Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
-
-
-def convert_state(
-    state: Any,
-    optimizer_def: Definition | None = None,
-    *,
-    exact: bool = True,
-    part: str | None = None,
-    allow_nan: bool = False,
-) -> Any:
-    """Converts in memory: a legacy state dict to a TrainState, a TrainState to a state dict.
-
-    Args:
-      state: a TrainState; or a legacy `Optimizer`, a dataclass, dict or tuple that holds one, or
-        the nested dicts that `flax.serialization.to_state_dict` makes of either.
-      optimizer_def: the legacy definition. May be None for an `Optimizer`, which has its own, and
-        where the state's fields fit one optimizer only. Or a transformation,
-        `optax_bridge.adafactor` by axis.
-      exact: see `optax_bridge.from_legacy`.
-      part: which optimizer of the tree, where there are several: its '/'-joined path.
-      allow_nan: let NaN in the optimizer's state through.
-
-    Returns:
-      A `TrainState`, whose arrays lie where they did; for a TrainState the state dict
-      `{'target', 'state': {'step', 'param_states'}}`.
-
-    Raises:
-      CheckpointError: the state is not of this optimizer.
-    """
-    if isinstance(state, TrainState):
-        if optimizer_def is None:
-            raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
-        return legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
-    if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
-        optimizer_def = state.optimizer_def
-    tree = serialization.to_state_dict(state)
-    converted = convert_tree(tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
-    return _train_state(TrainState, converted, None, None, {})
 
 
 def from_legacy_checkpoint(
@@ -79,11 +41,11 @@ def from_legacy_checkpoint(
     converted = convert_tree(
         read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
     )
-    return _train_state(cls, converted, apply_fn, sharding, fields)
+    return train_state(cls, converted, apply_fn, sharding, fields)
 
 
 def to_legacy_checkpoint(
-    state: TrainState,
+    state: Any,
     path: Path | str,
     optimizer_def: Definition,
     *,
@@ -100,7 +62,7 @@ def to_legacy_checkpoint(
         compare(file, tree, path)
 
 
-def _others(state: TrainState) -> dict[str, Any]:
+def _others(state: Any) -> dict[str, Any]:
     """What a state has besides the optimizer; keys as the bits that programs had then."""
     own = {"params", "opt_state"}
     fields = [f.name for f in dataclasses.fields(state) if f.metadata.get("pytree_node", True)]
@@ -116,28 +78,29 @@ def _is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _train_state(
+def train_state(
     cls: type[State],
     converted: Converted,
-    apply_fn: Callable[..., Any] | None,
-    sharding: Any,
-    fields: dict[str, Any],
+    apply_fn: Callable[..., Any] | None = None,
+    sharding: Any = None,
+    fields: dict[str, Any] | None = None,
 ) -> State:
     """A TrainState whose leaves are put on their devices one after another."""
     tree = {"params": converted.params, "opt_state": converted.opt_state}
-    own = {field.name for field in dataclasses.fields(cls)} - {"step", "apply_fn", "tx", *tree}
+    made: Any = cls
+    own = {field.name for field in dataclasses.fields(made)} - {"step", "apply_fn", "tx", *tree}
     tree |= {name: value for name, value in converted.others.items() if name in own}
     placed = _placed(tree, sharding)
     tx = converted.definition
     if not is_transformation(tx):
         tx = from_legacy(tx, converted.exact)
     step = jnp.asarray(converted.step, jnp.int32)
-    return cls.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | fields))
+    return made.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | (fields or {})))
 
 
 def _placed(tree: dict[str, Any], sharding: Any) -> dict[str, Any]:
     """The fields of a state with their leaves on devices, one after another."""
-    if isinstance(sharding, TrainState):
+    if is_state(sharding):
         fields = {name: getattr(sharding, name) for name in tree}
         leaves, treedef = jax.tree.flatten(tree)
         each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import legacy_optim
+from optax_bridge.checkpoints.fitting import Fit, Names, kind, leaves
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.axis_metadata import key_names
-from optax_bridge.training.fitting import Fit, Names, kind, leaves
 
 _COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = ("hyperparams",)  # arguments of the transformation, which the program gives

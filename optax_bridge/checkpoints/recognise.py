@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.fitting import legacy_states
 from optax_bridge.correspondence import ENTRIES
-from optax_bridge.training.fitting import legacy_states
 
 Names = tuple[str, ...]
 

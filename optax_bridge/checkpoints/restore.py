@@ -11,12 +11,7 @@ from flax import serialization
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.fill import Filler, Row
-from optax_bridge.checkpoints.quiet import quiet
-from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
-from optax_bridge.checkpoints.recognise import Part, is_array, rows
-from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path, unboxed
-from optax_bridge.training.fitting import (
+from optax_bridge.checkpoints.fitting import (
     Fit,
     Names,
     is_state,
@@ -25,8 +20,13 @@ from optax_bridge.training.fitting import (
     outline_of,
     outlined,
     plain,
+    restored,
 )
-from optax_bridge.training.restoring import restored
+from optax_bridge.checkpoints.quiet import quiet
+from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
+from optax_bridge.checkpoints.recognise import Part, is_array, rows
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path, unboxed
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from optax_bridge.training.fitting import Fit, outlined, plain
+from optax_bridge.checkpoints.fitting import Fit, outlined, plain
 
 _MODULE, _FUNCTION = "flax.training.checkpoints", "restore_checkpoint"
 

@@ -6,14 +6,20 @@ checkpoint, `{"kernel": {"value": array}}`, which Flax by itself would hand out 
 belongs.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from flax import serialization
 
-from optax_bridge.training.fitting import Fit, fields_of, outlined, plain, register
+from optax_bridge.checkpoints.fitting import (
+    Fit,
+    already_fitted,
+    fields_of,
+    is_fitted,
+    outlined,
+    plain,
+    register,
+    restored,
+)
 
 T = TypeVar("T")
 
@@ -51,14 +57,14 @@ def fit_on_restore(cls: type[Any]) -> None:
         return {name: _state_dict(getattr(state, name)) for name in fields_of(state)}
 
     def from_state_dict(state: Any, saved: Any) -> Any:
-        if not _fitted.get():
+        if not is_fitted():
             from optax_bridge.training.flax_orbax import check_what_flax_restored
 
             check_what_flax_restored()
             fit = Fit(cls.__name__)
             saved = fit.tree(state, plain(saved), (), own=True)
             fit.settle()
-        with _already_fitted():
+        with already_fitted():
             return state.replace(
                 **{
                     name: serialization.from_state_dict(value, saved[name], name=name)
@@ -69,25 +75,6 @@ def fit_on_restore(cls: type[Any]) -> None:
     register(cls, to_state_dict, from_state_dict)
 
 
-def restored(target: T, fitted: Any) -> T:
-    """The target with what `Fit.tree` returned for it."""
-    with _already_fitted():
-        made: Any = serialization.from_state_dict(target, fitted)
-    return made
-
-
 def _state_dict(value: Any) -> Any:
     """A field's state dict; keys as their bits, since msgpack knows no other arrays."""
     return plain(serialization.to_state_dict(value))
-
-
-_fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
-
-
-@contextlib.contextmanager
-def _already_fitted() -> Iterator[None]:
-    token = _fitted.set(True)
-    try:
-        yield
-    finally:
-        _fitted.reset(token)

@@ -1,10 +1,11 @@
 """The comparison of a checkpoint with a template, leaf by leaf: nothing is lost unsaid."""
 
+import contextlib
 import contextvars
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from flax import serialization
 
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name, shown
 
+T = TypeVar("T")
 Names = tuple[str, ...]
 
 _LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
@@ -20,6 +22,7 @@ _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, c
 _NAMED = 8  # leaves that a message names before it counts the rest
 _STATES: set[type[Any]] = set()
 _opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
+_fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
 
 _SAME_MAKE = "Restore into the model and the transformation that it was saved from."
 REMEDY = (
@@ -46,6 +49,28 @@ def outlined(target: Any) -> Any:
         return serialization.to_state_dict(target)
     finally:
         _opaque.reset(token)
+
+
+def restored(target: T, fitted: Any) -> T:
+    """The target with what `Fit.tree` returned for it."""
+    with already_fitted():
+        made: Any = serialization.from_state_dict(target, fitted)
+    return made
+
+
+def is_fitted() -> bool:
+    """Whether what Flax restores just now has been fitted already."""
+    return _fitted.get()
+
+
+@contextlib.contextmanager
+def already_fitted() -> Iterator[None]:
+    """While it is open, states take what they are given."""
+    token = _fitted.set(True)
+    try:
+        yield
+    finally:
+        _fitted.reset(token)
 
 
 def is_state(node: Any) -> bool:

@@ -19,7 +19,7 @@ from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.command import app
 
-FILES = Path(__file__).parent / "testdata"
+FILES = Path(__file__).parents[1] / "checkpoints" / "testdata"
 ADAM = str(FILES / "adam.msgpack")
 AS_ADAM = ["--optimizer", "Adam(learning_rate=1e-2)"]
 
