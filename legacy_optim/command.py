@@ -55,6 +55,6 @@ def run(
     raise typer.Exit(code)
 
 
-def _advice() -> str | None:
+def _advice() -> str:
     """Where that is which says what a migration would do, if a package that can is installed."""
-    return next((point.value for point in entry_points(group="legacy_optim.advice")), None)
+    return next((point.value for point in entry_points(group="legacy_optim.advice")), "")

@@ -90,7 +90,7 @@ def _entry(value):
 def _keywords(value, method=False):
     first = 1 if method and not isinstance(value, staticmethod) else 0
     value = getattr(value, "__func__", value)
-    if not callable(value) or isinstance(value, type) and method:
+    if not callable(value) or (isinstance(value, type) and method):
         return []
     try:
         parameters = list(inspect.signature(value).parameters.values())
