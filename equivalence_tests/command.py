@@ -50,7 +50,8 @@ def check(
     gradients: Annotated[
         str | None,
         typer.Option(
-            help="For --pair: `normal`, `hostile` (the default), `poisoned`, or `module:gradients`."
+            help="For --pair: `all` (the default), `normal`, `hostile`, `poisoned`, "
+            "or `module:gradients`."
         ),
     ] = None,
     list_checks: Annotated[
@@ -88,7 +89,7 @@ def check(
     if pair is not None:
         from equivalence_tests import pair as pairs
 
-        stream = gradients or "hostile"
+        stream = gradients or "all"
         raise typer.Exit(
             pairs.check_pair(*pair, params, stream, steps, json, junit, report, platform)
         )

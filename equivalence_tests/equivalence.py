@@ -2,16 +2,18 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import NOTICEABLE, Comparison, compare
+from equivalence_tests.compare.comparison import NOTICEABLE, Comparison, Verdict, compare
+from equivalence_tests.compare.relation import factors
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides import gradients as given_gradients
+from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import (
     EquivalenceError,
     SideLike,
@@ -22,6 +24,7 @@ from equivalence_tests.sides.gradients import Gradients, Stream
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side, in_legacy_layout
 from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.sides.widened import in_float64, wide
 
 
 def check_equivalence(
@@ -29,7 +32,7 @@ def check_equivalence(
     right: SideLike,
     params: Any,
     *,
-    gradients: Gradients = "normal",
+    gradients: Gradients = "all",
     steps: int | None = None,
     bound: float = NOTICEABLE,
     decide: bool = True,
@@ -84,10 +87,10 @@ def check_equivalence(
       params: initial parameters, any pytree of floating-point arrays; float64 ones are run so,
         whether or not JAX is set to it.
       gradients: a tree like `params` with a leading axis of steps; or a list or an iterator of such
-        trees without that axis, one for each step; or `"normal"`, `"hostile"` or `"poisoned"` (see
-        `problems.gradients`); or `function(step, params) -> gradients`, with which each side
-        follows its own gradients.
-      steps: number of steps; by default as many as `gradients` has, else 100.
+        trees without that axis, one for each step; or a name in `problems.DESCRIPTIONS`, of which
+        "all" has what optimizers have been seen to part on; or `function(step, params) ->
+        gradients`, with which each side follows its own gradients.
+      steps: number of steps; by default as many as `gradients` has, else 160.
       bound: the distance that still counts as rounding, in ULP at the tensor's scale, for 100
         steps. Whatever it is, more than 1/16 of the scale is not called rounding only: in bfloat16
         that is 8 ULP.
@@ -105,25 +108,31 @@ def check_equivalence(
         raise EquivalenceError(f"bound is {bound}; expected a distance in ULP, 0 or more")
     params = _checked_params(params)
     stream, steps = given_gradients.resolved(gradients, params, steps)
-    sides = (_named(left, names[0]), _named(right, names[1]))
+    sides = _alike(_named(left, names[0]), _named(right, names[1]))
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
     with pinned() as what, float64() if double else contextlib.nullcontext():
-        comparison, state = _compared(sides, names, params, stream, steps)
-        wide, why = None, ""
-        if decide and not comparison.identical:
-            wide, why = _in_float64(sides, names, params, stream, steps, callable(gradients))
+        here = _compared(sides, names, params, stream, steps)
+        # States that are the same but for factors are no difference of the trainings.
+        related = any(abs(factor - 1) > 1e-6 for factor in here.factors.values())
+        related = related and here.parameters.within(bound) is not Verdict.DIFFERENT
+        there, why = None, ""
+        if decide and not (here.parameters if related else here.both).identical:
+            there, why = _in_float64(sides, names, params, stream, steps, callable(gradients))
     return Report(
         names=names,
         sources=(sides[0].source, sides[1].source),
         kinds=(sides[0].name, sides[1].name),
         steps=steps,
         bound=bound,
-        comparison=comparison,
-        state_compared=state,
-        wide=wide,
-        why_not_wide=why,
+        comparison=here.both,
+        state_compared=here.state_compared,
+        wide=there and (there.parameters if related else there.both),
+        about_wide=why,
         closed_loop=callable(gradients),
         pinned=what,
+        tried=problems.DESCRIPTIONS[gradients] if isinstance(gradients, str) else "",
+        parameters=here.parameters if related else None,
+        factors=here.factors if related else {},
     )
 
 
@@ -132,6 +141,17 @@ def _named(side: SideLike, name: str) -> Side:
         return adapted(side)
     except EquivalenceError as error:
         raise EquivalenceError(f"{name} side: {error}") from None
+
+
+def _alike(left: Side, right: Side) -> list[Side]:
+    """The sides, with their states in the layout of the legacy one, where one is."""
+    definition = left.definition or right.definition
+    return [
+        side
+        if definition is None or side.definition is not None or not side.compiled
+        else in_legacy_layout(side, definition)
+        for side in (left, right)
+    ]
 
 
 def _checked_params(params: Any) -> Any:
@@ -151,19 +171,31 @@ def _checked_params(params: Any) -> Any:
     return host
 
 
+class _Outcome(NamedTuple):
+    """What comparing two runs gave.
+
+    Attributes:
+      both: the comparison of parameters and, where the two have one structure, state.
+      parameters: that of the parameters alone.
+      state_compared: whether `both` covers the state.
+      factors: of the states, where they are the same but for a factor for each leaf.
+    """
+
+    both: Comparison
+    parameters: Comparison
+    state_compared: bool
+    factors: Mapping[str, float]
+
+
 def _compared(
-    sides: tuple[Side, Side],
+    sides: Sequence[Side],
     names: tuple[str, str],
     params: Any,
     stream: Stream,
     steps: int,
-) -> tuple[Comparison, bool]:
-    """The comparison, and whether it covers the state."""
-    definition = sides[0].definition or sides[1].definition
+) -> _Outcome:
     runs = []
     for side, name in zip(sides, names, strict=True):
-        if definition is not None and side.definition is None and side.compiled:
-            side = in_legacy_layout(side, definition)
         checked = _Checked(side, name, params)
         rows = functools.partial(checked.gradients, stream)
         runs.append(trajectory(driven(checked.side(), "eager"), params, rows, steps))
@@ -173,12 +205,15 @@ def _compared(
         and signatures[0] == signatures[1]
         and all(is_numeric(dtype) for _, dtype in signatures[0].values())
     )
-    if not comparable:
-        runs = [{"params": run["params"]} for run in runs]
     try:
-        return compare(*runs), comparable
+        parameters = compare(*({"params": run["params"]} for run in runs))
     except ValueError as error:
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
+    if not comparable:
+        return _Outcome(parameters, parameters, False, {})
+    # Only what comes before a number that is not finite can be related.
+    related = factors(*(_while_finite(run["state"], runs) for run in runs))
+    return _Outcome(compare(*runs), parameters, True, related or {})
 
 
 class _Checked:
@@ -245,23 +280,54 @@ def _guarded(call: Callable[[], Any], where: str) -> Any:
 
 
 def _in_float64(
-    sides: tuple[Side, Side],
+    sides: Sequence[Side],
     names: tuple[str, str],
     params: Any,
     stream: Stream,
     steps: int,
     closed_loop: bool,
-) -> tuple[Comparison | None, str]:
-    """The same runs in float64; None and the reason if a side cannot."""
-
-    def wide(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf.astype(np.float64), tree)
+) -> tuple[_Outcome | None, str]:
+    """The same runs in float64, and a remark on them; None and the reason if a side cannot."""
 
     def wide_stream(step: int, current: Any) -> Any:
         return stream(step, current) if closed_loop else wide(stream(step, current))
 
+    remarks, runs = [], []
+    for side, name in zip(sides, names, strict=True):
+        if not side.compiled:
+            remarks.append(
+                f"whether the {name} side, a plain function, does something else in "
+                f"{_dtypes(params)} than in float64 is not known"
+            )
+            runs.append(side)
+            continue
+        try:
+            run, is_same = in_float64(side, params, (on_host(stream(0, params)),))
+        except Exception as error:
+            return None, f"{name} side, in float64: {type(error).__name__}: {error}"
+        if not is_same:
+            remarks.append(f"the {name} side as it is in {_dtypes(params)}, which it asks for")
+        runs.append(run)
     with float64():
         try:
-            return _compared(sides, names, wide(params), wide_stream, steps)[0], ""
+            return _compared(runs, names, wide(params), wide_stream, steps), "; ".join(remarks)
         except EquivalenceError as error:
             return None, str(error)
+
+
+def _dtypes(params: Any) -> str:
+    return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)}))
+
+
+def _while_finite(state: Any, runs: Sequence[Any]) -> Any:
+    """The steps of a state before the first at which a side has a number that is not finite."""
+    floats = [
+        leaf
+        for leaf in jax.tree.leaves(runs)
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+    ]
+    steps = min(
+        int(np.argmin(np.append(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1), False)))
+        for leaf in floats
+    )
+    return jax.tree.map(lambda leaf: leaf[:steps], state)

@@ -61,7 +61,9 @@ def test_sides_of_every_kind_are_identical(left: str, right: str):
 
 def test_a_pair_of_functions_is_a_side():
     rate = 0.25  # the same number in every precision
-    report = check_equivalence(optax.sgd(rate), sgd_functions(rate), PARAMS, steps=STEPS)
+    report = check_equivalence(
+        optax.sgd(rate), sgd_functions(rate), PARAMS, gradients="normal", steps=STEPS
+    )
     assert report.verdict is Verdict.IDENTICAL, report
     assert not report.state_compared
 
@@ -80,9 +82,13 @@ def in_place_functions(rate: float) -> tuple[Any, Any]:
 
 def test_a_side_that_works_in_place_changes_nothing_but_its_own():
     before = jax.tree.map(np.copy, PARAMS)
-    report = check_equivalence(in_place_functions(0.25), optax.sgd(0.25), PARAMS, steps=STEPS)
+    report = check_equivalence(
+        in_place_functions(0.25), optax.sgd(0.25), PARAMS, gradients="normal", steps=STEPS
+    )
     assert report.verdict is Verdict.IDENTICAL, report
-    report = check_equivalence(optax.sgd(0.25), in_place_functions(0.25), PARAMS, steps=STEPS)
+    report = check_equivalence(
+        optax.sgd(0.25), in_place_functions(0.25), PARAMS, gradients="normal", steps=STEPS
+    )
     assert report.verdict is Verdict.IDENTICAL, report
     np.testing.assert_array_equal(before["a"], PARAMS["a"])
 

@@ -1,16 +1,25 @@
 """`python -m legacy_optim PROGRAM [ARGS...]`, or `-m MODULE`: runs it as it is."""
 
+import os
 import sys
 from collections.abc import Sequence
 
-from legacy_optim.runner import run
+if __name__ == "__main__":
+    # `python -m` looks into the working folder first, where the program's own modules may lie under
+    # names of the standard library. What is imported from here on is not meant for them.
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", os.getcwd())]
+
+from legacy_optim.runner import MISUSE, run
 
 USAGE = """\
-usage: python -m legacy_optim [--quiet] PROGRAM [ARGS...]
-       python -m legacy_optim [--quiet] -m MODULE [ARGS...]
+usage: python -m legacy_optim [--quiet] [--todays-defaults] PROGRAM [ARGS...]
+       python -m legacy_optim [--quiet] [--todays-defaults] -m MODULE [ARGS...]
 
 Runs an unmodified program of flax.optim's time on today's JAX. At the end it says which old names
-were used and where; --quiet leaves that out.
+were used and where, and which defaults of that time were in force.
+
+  -q, --quiet        say nothing at the end
+  --todays-defaults  leave the defaults of JAX that decide numbers as they are today
 
 examples:
   python -m legacy_optim train.py --steps 100
@@ -28,17 +37,24 @@ def main(argv: Sequence[str]) -> int:
       The program's exit code; 2 if the arguments name none.
     """
     rest = list(argv)
-    quiet = bool(rest) and rest[0] in ("-q", "--quiet")
-    rest = rest[1:] if quiet else rest
+    options = set()
+    while rest and rest[0] in ("-q", "--quiet", "--todays-defaults"):
+        options.add(rest.pop(0))
     if rest and rest[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
     as_module = bool(rest) and rest[0] == "-m"
     rest = rest[1:] if as_module else rest
-    if not rest or (rest[0].startswith("-") and not as_module):
+    if not rest or (rest[0].startswith("-") and rest[0] != "-" and not as_module):
         print(USAGE, end="", file=sys.stderr)
-        return 2
-    return run(rest[0], rest[1:], as_module=as_module, quiet=quiet)
+        return MISUSE
+    return run(
+        rest[0],
+        rest[1:],
+        as_module=as_module,
+        quiet=bool(options & {"-q", "--quiet"}),
+        todays_defaults="--todays-defaults" in options,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """JAX names of `flax.optim`'s time that JAX has removed, and what answers now.
 
-A table for `legacy_optim.shim`: nothing here changes JAX.
+A table for `legacy_optim.shim`, which imports it after JAX: nothing here changes JAX.
 """
 
 import functools
@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-from flax import jax_utils
 
 
 class _Index:
@@ -40,6 +39,11 @@ def _device_put_sharded(shards: Any, devices: Any) -> Any:
     mesh = jax.sharding.Mesh(list(devices), ("devices",))
     split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
     return jax.tree.map(lambda *leaves: jax.device_put(jnp.stack(leaves), split), *shards)
+
+
+def _device_put_replicated(x: Any, devices: Any) -> Any:
+    """Stacks as many copies as there are devices, one on each."""
+    return _device_put_sharded([x] * len(devices), devices)
 
 
 def _tie_in(x: Any, y: Any) -> Any:
@@ -79,7 +83,7 @@ NAMES: dict[str, dict[str, Any]] = {
         "host_id": jax.process_index,
         "host_count": jax.process_count,
         "host_ids": lambda: list(range(jax.process_count())),
-        "device_put_replicated": jax_utils.replicate,
+        "device_put_replicated": _device_put_replicated,
         "device_put_sharded": _device_put_sharded,
         "ShapedArray": jax.core.ShapedArray,
         "curry": _curry,

@@ -4,19 +4,23 @@
     legacy_optim.install()
     from flax import optim  # the names of flax 0.5.3, on today's JAX
 
-Importing this module changes nothing; `install` does, and `uninstall` undoes it.
+Importing this module changes nothing; `install` does, and `uninstall` undoes it. JAX, Flax and
+NumPy are changed when the program imports them, so that what it sets before that still counts.
 """
 
-import collections
-import functools
 import importlib
-import importlib.abc
-import importlib.util
+import os
 import sys
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+
+from legacy_optim import hooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any
+
+    from legacy_optim.uses import Use
 
 # The modules of flax.optim in flax 0.5.3.
 SUBMODULES = (
@@ -34,6 +38,13 @@ SUBMODULES = (
     "sgd",
     "weight_norm",
 )
+
+# Top-level package -> the module with the tables of its names that are gone.
+TABLES = {
+    "flax": "legacy_optim.removed_names",
+    "jax": "legacy_optim.removed_names",
+    "numpy": "legacy_optim.removed_numpy_names",
+}
 
 # Names that flax still has, but that warn of their end whenever they are used.
 _TRAVERSALS = (
@@ -54,191 +65,166 @@ _TRAVERSALS = (
 # returns two values, and `save_checkpoint` wrote one msgpack file, into a relative folder too.
 _FLAX_SETTINGS = {"flax_return_frozendict": True, "flax_use_orbax_checkpointing": False}
 
-# Files whose frames are never "where the program used a name".
-_OWN = ("legacy_optim", "importlib", "<frozen importlib")
+# Settings of JAX that were otherwise then, and decide numbers. All random numbers depend on
+# this one; the others that decide numbers (generator, matmul precision, x64, promotion) have the
+# default that they had.
+_JAX_SETTINGS = {"jax_threefry_partitionable": False}
+
+_undo: "list[Callable[[], object]]" = []
+_defaults: "dict[str, Any]" = {}  # JAX's settings that are put back
 
 
-@dataclass(frozen=True, order=True)
-class Use:
-    """Where a program used an old name.
-
-    Attributes:
-      name: dotted, e.g. `flax.optim.Adam`.
-      file: of the line that used it.
-      line: its number, from 1.
-    """
-
-    name: str
-    file: str
-    line: int
-
-
-_uses: collections.Counter[Use] = collections.Counter()
-_undo: list[Callable[[], object]] = []
-
-
-def install() -> None:
+def install(*, old_defaults: bool = False) -> None:
     """Makes `flax.optim` and the JAX names of its time answer, in this process.
 
     `flax.optim` and its submodules are `legacy_optim`; the traversals of `flax.traverse_util` stop
     warning; JAX names that are gone (`jax.tree_map`, `jax.ops.index_update`, ...) answer again.
     A name that JAX or Flax still has is left alone. Linen modules return FrozenDicts and
     `flax.training.checkpoints` writes msgpack, as then. A second call does nothing.
+
+    JAX and Flax are not imported by this: they are changed when the program imports them.
+
+    Args:
+      old_defaults: also put back JAX's defaults of that time that decide numbers, where neither the
+        environment nor the program says otherwise: `jax_threefry_partitionable=False`.
     """
     if _undo:
         return
-    import flax
-    import flax.traverse_util
 
-    from legacy_optim import removed_names
+    def after(module: "ModuleType") -> None:
+        _after_import(module, old_defaults)
 
-    legacy = importlib.import_module("legacy_optim")
-    parts = {
-        name: _Answering(f"flax.optim.{name}", importlib.import_module(f"legacy_optim.{name}"))
-        for name in SUBMODULES
-    }
-    package = _Answering("flax.optim", legacy, parts)
-    package.__path__ = []  # what makes it a package
-    if not hasattr(flax, "optim"):
-        _set_module("flax.optim", package)
-        for name, part in parts.items():
-            _set_module(f"flax.optim.{name}", part)
-        _answer_missing(flax, {"optim": package})
-    ours = importlib.import_module("legacy_optim.traverse_util")
-    _override(flax.traverse_util, {name: getattr(ours, name) for name in _TRAVERSALS})
-    for name, table in removed_names.NAMES.items():
-        if importlib.util.find_spec(name) is not None:
-            _answer_missing(importlib.import_module(name), table)
-    finder = _SayingWhatIsGone(removed_names.GONE)
-    sys.meta_path.insert(0, finder)
-    _undo.append(functools.partial(sys.meta_path.remove, finder))
-    for name, source in removed_names.MODULES.items():
-        if not _is_there(name):
-            _set_module(name, _Answering(name, _source(source)))
-    for name, value in _FLAX_SETTINGS.items():
-        if hasattr(flax.config, name):
-            _undo.append(functools.partial(flax.config.update, name, getattr(flax.config, name)))
-            flax.config.update(name, value)
+    packages = frozenset(TABLES)
+    first = hooks.AfterImport(packages, after)
+    last = hooks.SayingWhatIsGone(packages, _said)
+    sys.meta_path.insert(0, first)  # pyright: ignore[reportArgumentType]
+    sys.meta_path.append(last)  # pyright: ignore[reportArgumentType]
+    _undo.append(lambda: sys.meta_path.remove(first))  # pyright: ignore[reportArgumentType]
+    _undo.append(lambda: sys.meta_path.remove(last))  # pyright: ignore[reportArgumentType]
+    for name in sorted(sys.modules):
+        module = sys.modules[name]
+        if name.partition(".")[0] in packages and "._" not in name and module is not None:
+            after(module)
 
 
 def uninstall() -> None:
     """Undoes `install`; without it, does nothing."""
     while _undo:
         _undo.pop()()
+    _defaults.clear()
 
 
-def uses() -> list[tuple[Use, int]]:
+def uses() -> "list[tuple[Use, int]]":
     """The old names that were used since `install`: where, and how many times, sorted."""
-    return sorted(_uses.items())
+    from legacy_optim import uses as module
+
+    return module.uses()
 
 
 def forget_uses() -> None:
     """Starts the list of `uses` anew."""
-    _uses.clear()
+    from legacy_optim import uses as module
+
+    module.forget_uses()
 
 
-def _note(name: str) -> None:
-    """Counts a use at the innermost frame that is not this package's or the import system's."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
-        if not str(module).startswith(_OWN) and not file.startswith(_OWN):
-            _uses[Use(name, file, frame.f_lineno)] += 1
-            return
-        frame = frame.f_back
+def old_defaults_in_force() -> "dict[str, Any]":
+    """JAX's settings that were put back to that time's, and that the program left so."""
+    config: Any = getattr(sys.modules.get("jax"), "config", None)
+    return {name: value for name, value in _defaults.items() if getattr(config, name) == value}
 
 
-class _Answering(types.ModuleType):
-    """A module under an old name whose attributes are those of another one."""
+def _after_import(module: "ModuleType", old_defaults: bool) -> None:
+    """What changes a module that has just been imported."""
+    from legacy_optim import answering
 
-    def __init__(self, name: str, source: Any, parts: Mapping[str, Any] | None = None):
-        super().__init__(name, getattr(source, "__doc__", None))
-        self.__dict__["_answering_source"] = source
-        self.__dict__["_answering_parts"] = dict(parts or {})
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in self._answering_parts:
-            return self._answering_parts[name]
-        try:
-            value = getattr(self._answering_source, name)
-        except AttributeError:
-            raise AttributeError(
-                f"module {self.__name__!r} never had {name!r}, or it has no equal today"
-            ) from None
-        _note(f"{self.__name__}.{name}")
-        return value
-
-    def __dir__(self) -> list[str]:
-        return sorted({*self._answering_parts, *dir(self._answering_source)})
+    name = module.__name__
+    _undo.append(answering.answer_missing(module, _answer, _said))
+    if name == "jax":
+        if old_defaults:
+            _defaults.update(_put_back(module, _JAX_SETTINGS))
+        _add_modules("jax")
+    elif name == "numpy":
+        _add_modules("numpy")
+    elif name == "flax":
+        _put_back(module, _FLAX_SETTINGS)
+        _add_flax_optim(module)
+        _add_modules("flax")
+    elif name == "flax.traverse_util":
+        ours = "legacy_optim.traverse_util"
+        _undo.append(answering.override(module, {name: ours for name in _TRAVERSALS}))
 
 
-def _override(module: types.ModuleType, table: Mapping[str, Any]) -> None:
-    """Names of a module that answer with something else, and are noted, from now on."""
+def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str, Any]":
+    """Sets settings, where the environment does not say something else; returns those."""
+    config: Any = module.config
+    done = {}
+    for name, value in settings.items():
+        if not hasattr(config, name) or name.upper() in os.environ:
+            continue
+        before = getattr(config, name)
 
-    def read(self: types.ModuleType, name: str) -> Any:
-        if name in table:
-            _note(f"{module.__name__}.{name}")
-            return table[name]
-        return types.ModuleType.__getattribute__(self, name)
+        def undo(name: str = name, before: "Any" = before) -> None:
+            config.update(name, before)
 
-    _set_class(module, {"__getattribute__": read})
-
-
-def _answer_missing(module: types.ModuleType, table: Mapping[str, Any]) -> None:
-    """Names that answer where the module itself raises AttributeError; nothing else is slower."""
-    gone = importlib.import_module("legacy_optim.removed_names").GONE
-
-    def read(self: types.ModuleType, name: str) -> Any:
-        if table.get(name) is None:
-            said = gone.get(f"{self.__name__}.{name}")
-            raise AttributeError(said or f"module {self.__name__!r} has no attribute {name!r}")
-        _note(f"{module.__name__}.{name}")
-        return table[name]
-
-    _set_class(module, {"__getattr__": read})
+        _undo.append(undo)
+        config.update(name, value)
+        done[name] = value
+    return done
 
 
-class _SayingWhatIsGone(importlib.abc.MetaPathFinder):
-    """Fails to import some names, and says why and what to do.
+def _add_flax_optim(flax: "ModuleType") -> None:
+    from legacy_optim import answering
 
-    Args:
-      gone: name -> what to say.
-    """
-
-    def __init__(self, gone: Mapping[str, str]):
-        self._gone = gone
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
-        """See the base class.
-
-        Raises:
-          ImportError: the name is one of those.
-        """
-        if fullname in self._gone:
-            raise ImportError(self._gone[fullname], name=fullname)
+    if "optim" in vars(flax):
+        return
+    parts = {name: f"legacy_optim.{name}" for name in SUBMODULES}
+    for name, source in {"": "legacy_optim", **parts}.items():
+        full = f"flax.optim.{name}".rstrip(".")
+        module = answering.Answering(full, source, parts=() if name else SUBMODULES)
+        if not name:
+            module.__path__ = []  # what makes it a package
+        _set_module(full, module)
 
 
-def _set_class(module: types.ModuleType, members: dict[str, Any]) -> None:
-    before = type(module)
-    module.__class__ = type(before.__name__, (before,), members)
-    _undo.append(functools.partial(setattr, module, "__class__", before))
+def _add_modules(package: str) -> None:
+    """The package's modules that are gone, where something answers for them."""
+    from legacy_optim import answering
+
+    tables = importlib.import_module(TABLES[package])
+    for name, source in tables.MODULES.items():
+        if name.startswith(f"{package}.") and not _is_there(name):
+            _set_module(name, answering.Answering(name, source))
 
 
-def _set_module(name: str, module: types.ModuleType) -> None:
+def _answer(module: str, name: str) -> "Any":
+    """What answers for a name of a module; raises KeyError where nothing does."""
+    from legacy_optim.answering import Answering
+
+    full = f"{module}.{name}"
+    if isinstance(sys.modules.get(full), Answering):
+        return sys.modules[full]
+    package = module.partition(".")[0]
+    if hooks.is_being_imported(package):
+        raise KeyError(full)
+    return importlib.import_module(TABLES[package]).NAMES[module][name]
+
+
+def _said(full: str) -> str | None:
+    """What to say of a name that is gone and that nothing answers for; None where it is not."""
+    package = full.partition(".")[0]
+    if hooks.is_being_imported(package):
+        return None
+    return importlib.import_module(TABLES[package]).GONE.get(full)
+
+
+def _set_module(name: str, module: "ModuleType") -> None:
     sys.modules[name] = module
-    _undo.append(functools.partial(sys.modules.pop, name, None))
+    _undo.append(lambda: sys.modules.pop(name, None))
 
 
 def _is_there(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # its parent is no package
-        return False
-
-
-def _source(source: str | Mapping[str, Any]) -> Any:
-    if isinstance(source, str):
-        return importlib.import_module(source)
-    return types.SimpleNamespace(**source)
+    """Whether a module's file or folder is there, found without importing what is above it."""
+    package, *parts = name.split(".")
+    paths = [os.path.join(folder, *parts) for folder in sys.modules[package].__path__]
+    return any(os.path.isdir(path) or os.path.isfile(f"{path}.py") for path in paths)

@@ -13,7 +13,6 @@ from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.trees import OptState, Params, Updates
-from optax_bridge.optimizers.groups import groups_of
 
 if TYPE_CHECKING:
     from optax_bridge.correspondence.entry import Entry, StateField
@@ -152,89 +151,72 @@ def to_legacy(
 
 
 def _filled(
-    definition: legacy_optim.OptimizerDef, template: Any, params: Any, param_states: Any, step: Any
-) -> Any:
+    definition: legacy_optim.OptimizerDef,
+    template: OptState,
+    params: Params,
+    param_states: Any,
+    step: Any,
+) -> OptState:
     """The new state: `template` with the legacy values in their places."""
+    entry = _entry(definition)
     treedef = jax.tree.structure(params)
     rows = treedef.flatten_up_to(param_states)
-    if isinstance(definition, legacy_optim.MultiOptimizer):
-        inner = []
-        groups = groups_of(definition.traversals, params)
-        parts = zip(groups, definition.sub_optimizers, template.inner, strict=True)
-        for group, part, part_template in parts:
-            group_params = group.tree(jax.tree.leaves(params))
-            inner.append(_filled(part, part_template, group_params, group.tree(rows), step))
-        template = template._replace(inner=tuple(inner))
-        return _replaced(template, {}, step)
-    if isinstance(definition, legacy_optim.WeightNorm):
-        parts = {
-            "direction": treedef.unflatten([row.direction for row in rows]),
-            "scale": treedef.unflatten([row.scale for row in rows]),
-        }
-        part_states = {
-            "direction": treedef.unflatten([row.direction_state for row in rows]),
-            "scale": treedef.unflatten([row.scale_state for row in rows]),
-        }
-        wrapped = definition.wrapped_optimizer
-        inner = _filled(wrapped, template.inner, parts, part_states, step)
-        return _replaced(template._replace(inner=inner, **parts), {}, step)
-    values = {}
-    for field in _entry(definition).state:
+    own, values = {}, {}
+    for field in entry.state:
         column = [getattr(row, field.legacy) for row in rows]
         empty = bool(column) and all(value is None for value in column)
-        tree = None if empty else treedef.unflatten(column)
+        tree = own[field.legacy] = None if empty else treedef.unflatten(column)
         values[field.exact] = tree
         if tree is not None:
             values.update(dict.fromkeys(field.stock, _signed(field, tree)))
-    return _replaced(template, values, step)
+    state = _replaced(template, values, step)
+    if entry.parts is None:
+        return state
+    inner = zip(
+        entry.parts.definitions(definition),
+        entry.parts.states(template),
+        entry.parts.params(definition, params, own),
+        entry.parts.param_states(definition, params, param_states),
+        strict=True,
+    )
+    return entry.parts.with_states(state, [_filled(*each, step) for each in inner])
 
 
-def _extracted(definition: legacy_optim.OptimizerDef, state: Any, params: Any) -> Any:
+def _extracted(definition: legacy_optim.OptimizerDef, state: OptState, params: Params) -> Any:
     """The legacy parameter states that a new state stands for, a tree like `params`."""
+    entry = _entry(definition)
+    if entry.parts is not None and type(state).__name__ != entry.parts.state_type:
+        raise _not_its_state(definition, entry.parts.state_type, state)
     leaves, treedef = jax.tree.flatten(params)
-    if isinstance(definition, legacy_optim.MultiOptimizer):
-        if not hasattr(state, "inner"):
-            raise _not_its_state(definition, "MultiOptimizerState", state)
-        rows: list[Any] = [None] * len(leaves)
-        groups = groups_of(definition.traversals, params)
-        for group, part, part_state in zip(
-            groups, definition.sub_optimizers, state.inner, strict=True
-        ):
-            found = _extracted(part, part_state, group.tree(leaves))
-            for index, row in zip(group.indices, group.treedef.flatten_up_to(found), strict=True):
-                rows[index] = row
-        return treedef.unflatten(rows)
-    if isinstance(definition, legacy_optim.WeightNorm):
-        if not hasattr(state, "direction"):
-            raise _not_its_state(definition, "WeightNormState", state)
-        parts = {"direction": state.direction, "scale": state.scale}
-        inner = _extracted(definition.wrapped_optimizer, state.inner, parts)
-        columns = [inner["direction"], inner["scale"], state.direction, state.scale]
-        make = type(definition.init_state({"w": jnp.zeros((2, 2))}).param_states["w"])
-        rows = [make(*row) for row in zip(*map(treedef.flatten_up_to, columns), strict=True)]
-        return treedef.unflatten(rows)
-    fields = _entry(definition).state
-    found = dict(_fields(state))
-    columns = {}
-    for field in fields:
-        stock = next((name for name in field.stock if name in found), None)
-        if field.exact in found:
-            tree = found[field.exact]
+    values = dict(reversed(_fields(state)))  # of fields that occur again within it, the outermost
+    own = {}
+    for field in entry.state:
+        stock = next((name for name in field.stock if name in values), None)
+        if field.exact in values:
+            own[field.legacy] = values[field.exact]
         elif stock is not None:
-            tree = _signed(field, found[stock])
-        else:
-            continue  # a placeholder that Optax has no field for: the initial value stays
-        columns[field.legacy] = (
-            [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
-        )
-    if fields and not columns:
-        wanted = " or ".join((fields[0].exact, *fields[0].stock))
+            own[field.legacy] = _signed(field, values[stock])
+        # Else a placeholder that Optax has no field for: the initial value stays.
+    if entry.state and not own:
+        wanted = " or ".join((entry.state[0].exact, *entry.state[0].stock))
         raise _not_its_state(definition, wanted, state)
+    if entry.parts is not None:
+        inner = zip(
+            entry.parts.definitions(definition),
+            entry.parts.states(state),
+            entry.parts.params(definition, params, own),
+            strict=True,
+        )
+        return entry.parts.joined(definition, params, own, [_extracted(*each) for each in inner])
+    columns = {
+        name: [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
+        for name, tree in own.items()
+    }
     rows = []
     for index, leaf in enumerate(leaves):
         row = definition.init_param_state(leaf)
-        values = {name: column[index] for name, column in columns.items()}
-        rows.append(row.replace(**values) if values else row)
+        changed = {name: column[index] for name, column in columns.items()}
+        rows.append(row.replace(**changed) if changed else row)
     return treedef.unflatten(rows)
 
 

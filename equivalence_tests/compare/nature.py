@@ -49,14 +49,21 @@ def nature(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE
 def explained(
     found: Comparison,
     wide: Comparison | None,
-    why_not_wide: str = "",
+    about_wide: str = "",
     bound: float = NOTICEABLE,
 ) -> str:
-    """The nature with what decided it, as text; `bound` as for `nature`."""
+    """The nature with what decided it, as text.
+
+    Args:
+      found: as for `nature`.
+      wide: as for `nature`.
+      about_wide: a remark on the float64 run, or why there is none.
+      bound: as for `nature`.
+    """
     made_of = nature(found, wide, bound)
     kind = made_of.value
     if wide is None:
-        why = f" ({why_not_wide})" if why_not_wide else ""
+        why = f" ({about_wide})" if about_wide else ""
         return f"{kind}, judged by its growth; there is no float64 run{why}"
     told = (
         f"{kind}, decided in float64: {found.relative:.2g} of the scale here, "
@@ -64,7 +71,7 @@ def explained(
     )
     if made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
         told += ", as little as a constant that one side holds in float32 makes, or an epsilon"
-    return told
+    return told + (f" ({about_wide})" if about_wide else "")
 
 
 def _by_growth(found: Comparison) -> Nature:

@@ -18,6 +18,7 @@ from equivalence_tests.compare.comparison import compare
 from equivalence_tests.reference import inputs, load, replay
 from equivalence_tests.reference.cases import CASES, CHECKPOINTS, Case
 from equivalence_tests.reference.load import Recording, RecordingError
+from optax_bridge.correspondence import ENTRIES
 
 # legacy_optim says once that it is legacy, in whichever test comes first.
 pytestmark = pytest.mark.filterwarnings("ignore:flax.optim was removed:DeprecationWarning")
@@ -279,13 +280,7 @@ def _recorded_values(name: str) -> dict[str, list]:
     return values
 
 
-OPTIMIZERS = sorted(
-    name
-    for name in legacy_optim.__all__
-    if inspect.isclass(value := getattr(legacy_optim, name))
-    and issubclass(value, legacy_optim.OptimizerDef)
-    and value is not legacy_optim.OptimizerDef
-)
+OPTIMIZERS = sorted(e.legacy.__name__ for e in ENTRIES.values() if e.was_in_flax)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

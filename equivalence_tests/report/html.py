@@ -52,7 +52,7 @@ def item(result: Result) -> Item:
     if found is not None and found.first is not None:
         facts["first difference"] = str(found.first)
         facts["largest distance"] = f"{ulp_text(found.ulp)} at {found.worst_leaf}"
-        facts["nature"] = explained(found, result.wide, result.why_not_wide)
+        facts["nature"] = explained(found, result.wide, result.about_wide)
         facts["distances (ULP)"] = ", ".join(f"{k}: {n}" for k, n in found.histogram.items())
     if result.note:
         facts["note"] = result.note

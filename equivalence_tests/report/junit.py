@@ -40,7 +40,7 @@ def case(result: Result) -> Case:
         failure = (
             f"claimed: {claim.verdict.value}{bound}; found: {found.ulp:.3g} ULP at "
             f"{found.worst_leaf}; first {found.first}; nature: "
-            f"{explained(found, result.wide, result.why_not_wide)}"
+            f"{explained(found, result.wide, result.about_wide)}"
         )
     return Case(
         group=f"optax_bridge.check.{result.case.entry}",

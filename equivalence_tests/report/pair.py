@@ -3,7 +3,8 @@
 import html
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax
 from equivalence_tests.compare.comparison import Comparison, Difference, ulp_text
 from equivalence_tests.compare.nature import Nature as Nature
 from equivalence_tests.compare.nature import explained, nature
+from equivalence_tests.compare.relation import shown
 from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
 from optax_bridge.correspondence import Verdict
@@ -29,7 +31,9 @@ class Report:
       comparison: of the trajectories.
       state_compared: whether the optimizer states were compared as well.
       wide: the comparison of the same runs in float64, None if there was no need or no way.
-      why_not_wide: why there was no way.
+      about_wide: a remark on it, or why there was no way.
+      parameters: the comparison of the parameters alone, where the states are related by factors.
+      factors: path -> factor of the right state over the left one.
       closed_loop: whether each side followed its own gradients.
       pinned: settings that were held fixed.
     """
@@ -42,9 +46,12 @@ class Report:
     comparison: Comparison
     state_compared: bool
     wide: Comparison | None
-    why_not_wide: str
+    about_wide: str
     closed_loop: bool
     pinned: str
+    tried: str = ""
+    parameters: Comparison | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -52,7 +59,7 @@ class Report:
 
         Within the bound, what float64 shows to be another algorithm is different still.
         """
-        verdict = self.comparison.within(self.bound)
+        verdict = self.agreeing.within(self.bound)
         if verdict is Verdict.ROUNDING and self.wide and self.nature is not Nature.ROUNDING:
             return Verdict.DIFFERENT
         return verdict
@@ -60,7 +67,12 @@ class Report:
     @property
     def nature(self) -> Nature:
         """Rounding or another algorithm, as the float64 run decides, or else the growth."""
-        return nature(self.comparison, self.wide, self.bound)
+        return nature(self.agreeing, self.wide, self.bound)
+
+    @property
+    def agreeing(self) -> Comparison:
+        """What decides: parameters and state, or the parameters where the states are related."""
+        return self.comparison if self.parameters is None else self.parameters
 
     @property
     def first_difference(self) -> Difference | None:
@@ -68,26 +80,30 @@ class Report:
         return self.comparison.first
 
     def __str__(self) -> str:
-        found = self.comparison
+        found = self.agreeing
         what = "parameters and state" if self.state_compared else "parameters (states not alike)"
         loop = "each its own gradients" if self.closed_loop else "the same gradients"
         lines = [
             f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
             f"({self.kinds[1]}), {self.steps} steps, {loop}",
-            f"  compared: {what}, {found.leaves} leaves, at every step; {self.pinned}",
+            f"  compared: {what}, {self.comparison.leaves} leaves, at every step; {self.pinned}",
         ]
+        if self.tried:
+            lines.append(f"  gradients: {self.tried}")
+        if self.factors:
+            lines.append(f"  the parameters agree; of the states, {shown(self.factors)}")
         if found.first is not None:
             lines += [
                 f"  largest distance: {ulp_text(found.ulp)} at {found.worst_leaf}",
                 f"  first difference: {found.first}",
                 f"  distances (ULP): {_shown(found)}",
-                f"  nature: {explained(found, self.wide, self.why_not_wide, self.bound)}",
+                f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",
             ]
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
-        found, first = self.comparison, self.comparison.first
+        found, first = self.agreeing, self.agreeing.first
         return {
             "names": list(self.names),
             "kinds": list(self.kinds),
@@ -115,6 +131,8 @@ class Report:
             },
             "relative": _finite(found.relative),
             "relative_in_float64": None if self.wide is None else _finite(self.wide.relative),
+            "gradients": self.tried,
+            "state_factors": dict(self.factors),
             "environment": environment(jax.devices()[0]),
         }
 

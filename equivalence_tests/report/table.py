@@ -128,7 +128,7 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             console.print(f"   claimed: {claim.verdict.value}{bound}")
             where = f"{ulp_text(found.ulp)} at {found.worst_leaf}; first {found.first}"
             console.print(f"   found: {escape(where)}", highlight=False)
-            made_of = explained(found, result.wide, result.why_not_wide)
+            made_of = explained(found, result.wide, result.about_wide)
             console.print(f"   nature: {escape(made_of)}", highlight=False)
 
 

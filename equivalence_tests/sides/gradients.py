@@ -19,7 +19,7 @@ Gradients = Any
 
 Stream = Callable[[int, Any], Any]
 
-_DEFAULT_STEPS = 100
+_DEFAULT_STEPS = 160  # what goes wrong after the hundredth step is seen as well
 
 
 def resolved(gradients: Gradients, params: Any, steps: int | None) -> tuple[Stream, int]:
@@ -28,7 +28,7 @@ def resolved(gradients: Gradients, params: Any, steps: int | None) -> tuple[Stre
     Args:
       gradients: what the user handed in.
       params: the parameters, on the host.
-      steps: the number of steps, None for as many as there are gradients, or 100.
+      steps: the number of steps, None for as many as there are gradients, or 160.
 
     Raises:
       EquivalenceError: they are not like the parameters, or too few.
@@ -37,10 +37,10 @@ def resolved(gradients: Gradients, params: Any, steps: int | None) -> tuple[Stre
     if callable(gradients):
         return gradients, steps or _DEFAULT_STEPS
     if isinstance(gradients, str):
-        if gradients not in problems.STREAMS:
+        if gradients not in problems.DESCRIPTIONS:
             raise EquivalenceError(
-                f"gradients={gradients!r}: expected one of {', '.join(problems.STREAMS)}, a tree, "
-                "or a function of step and parameters"
+                f"gradients={gradients!r}: expected one of {', '.join(problems.DESCRIPTIONS)}, a "
+                "tree, or a function of step and parameters"
             )
         steps = steps or _DEFAULT_STEPS
         tree = problems.gradients(params, steps, gradients)

@@ -11,12 +11,12 @@ MATMUL_PRECISION = "highest"
 
 
 @contextlib.contextmanager
-def float64() -> Iterator[None]:
-    """Within it, arrays of this thread may be float64."""
+def float64(allowed: bool = True) -> Iterator[None]:
+    """Within it, arrays of this thread may be float64, or may not."""
     enable = getattr(jax, "enable_x64", None)
     if enable is None:  # before jax 0.8
         from jax.experimental import enable_x64 as enable  # type: ignore[no-redef]
-    with enable(True):
+    with enable(allowed):
         yield
 
 

@@ -9,6 +9,15 @@ from flax.core import FrozenDict
 
 STREAMS = ("normal", "hostile", "poisoned")
 
+# Name -> what is tried, for reports.
+DESCRIPTIONS = {
+    "normal": "unit normal",
+    "hostile": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6, the last one negated, denormal",
+    "poisoned": "normal; in the second half a NaN and an infinity in each leaf",
+    "all": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6, the last one negated, denormal; "
+    "towards the end an infinity, then a NaN in each leaf",
+}
+
 
 def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, Any]:
     """Parameters of every rank from 0 to 5, with empty and zero-initialised leaves.
@@ -47,9 +56,7 @@ def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
     Args:
       params: the parameters.
       steps: number of steps.
-      stream: `"normal"` (unit normal); `"hostile"` (in turn: 1e-6, all zero, normal, sparse, 1e-20,
-        1e6, the previous one negated, denormal); `"poisoned"` (normal; in the second half NaN, then
-        infinity, in one element of every leaf at one step).
+      stream: a name in `DESCRIPTIONS`, which say what each is.
       seed: of the values.
 
     Returns:
@@ -59,13 +66,17 @@ def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
 
     def leaf(param: Any) -> np.ndarray:
         values = rng.standard_normal((steps, *np.shape(param)))
-        if stream == "hostile":
+        if stream in ("hostile", "all"):
             _make_hostile(values, rng)
-        elif stream == "poisoned" and steps > 1 and np.size(param):
-            flat = values.reshape(steps, -1)
+        flat = values.reshape(steps, -1)
+        if stream == "poisoned" and steps > 1 and np.size(param):
             flat[steps // 2, 0] = np.nan
             flat[3 * steps // 4, -1] = np.inf
-        return values.astype(np.asarray(param).dtype)
+        if stream == "all" and steps >= 16 and np.size(param):
+            flat[-steps // 16, -1] = np.inf  # late, as nothing is finite after it
+            flat[-steps // 32, 0] = np.nan
+        with np.errstate(over="ignore"):  # 1e6 is infinite in float16, and so it should be
+            return values.astype(np.asarray(param).dtype)
 
     return jax.tree.map(leaf, params)
 
@@ -76,7 +87,7 @@ def _make_hostile(values: np.ndarray, rng: np.random.Generator) -> None:
         if kind == 0:  # where an epsilon inside a root and one outside are far apart
             values[step] *= 1e-6
         elif kind == 1:
-            values[step] = 0.0
+            values[step] *= 0.0  # of both signs
         elif kind == 3:
             values[step] *= rng.random(values[step].shape) < 0.2
         elif kind == 4:

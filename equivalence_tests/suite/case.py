@@ -59,7 +59,7 @@ class Result:
       extra: further figures for the JSON row.
       trajectory: what the recipe's side held after every step, where it is to be recorded.
       wide: the comparison in float64, which decides whether a difference is rounding.
-      why_not_wide: why there is none.
+      about_wide: a remark on it, or why there is none.
     """
 
     case: Case
@@ -73,7 +73,7 @@ class Result:
     extra: dict[str, Any] = field(default_factory=dict)
     trajectory: Any = None
     wide: Comparison | None = None
-    why_not_wide: str = ""
+    about_wide: str = ""
 
     @property
     def verdict(self) -> Verdict | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 from flax.core import FrozenDict
 
 import legacy_optim
@@ -22,6 +21,7 @@ from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import trajectory
+from equivalence_tests.sides.widened import in_float64, wide
 from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
 from optax_bridge.correspondence.recipe import Call, build
@@ -154,13 +154,13 @@ class _Synthetic:
         return compare(_float32_leaves(self.reference), _float32_leaves(other)), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
+        params = _float32_leaves(self.params)
+        inputs = tuple(map(_float32_leaves, self.inputs))
+        first = jax.tree.map(lambda leaf: leaf[0], inputs)
+        both = (sides.legacy(self.definition), self._side(recipe, call))
+        runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-            params, inputs = jax.tree.map(
-                lambda leaf: np.asarray(leaf, np.float64),
-                (_float32_leaves(self.params), tuple(map(_float32_leaves, self.inputs))),
-            )
-            both = (sides.legacy(self.definition), self._side(recipe, call))
-            return compare(*(trajectory(side, params, inputs) for side in both))
+            return compare(*(trajectory(side, wide(params), wide(inputs)) for side in runs))
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (
@@ -215,7 +215,7 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
         try:
             result.wide = made.in_float64(check.recipe, call)
         except Exception as error:  # then the growth has to tell what it is
-            result.why_not_wide = f"{type(error).__name__}: {error}"
+            result.about_wide = f"{type(error).__name__}: {error}"
     return result
 
 

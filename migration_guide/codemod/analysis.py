@@ -7,13 +7,14 @@ of that name.
 """
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from migration_guide.codemod import flow, imports
-from migration_guide.codemod.facts import Facts, fields, parameters
+from migration_guide.codemod import flow, imports, use
+from migration_guide.codemod.facts import Callable_, Facts, fields, parameters
 from migration_guide.codemod.kinds import (
     CLASS,
     CREATE,
@@ -32,7 +33,7 @@ from migration_guide.codemod.kinds import (
     joined,
     only,
 )
-from migration_guide.codemod.names import OPTIM, Names, dotted
+from migration_guide.codemod.names import OPTIM, Names, dotted, is_legacy
 from migration_guide.codemod.project import Project, portable
 from migration_guide.codemod.scopes import scopes
 from migration_guide.codemod.tree import last_name
@@ -46,19 +47,21 @@ class Analysis:
     Args:
       module: the parsed module.
       project: what is known from other files.
-      stem: the module's own name, for what it tells them.
+      path: of the file, from which others know it.
     """
 
-    def __init__(self, module: cst.Module, project: Project, stem: str = ""):
+    def __init__(self, module: cst.Module, project: Project, path: Path = Path()):
         self.module = module
         self.scopes: Any = scopes(module)
         self.facts = Facts()
         self.facts.collect(self.module)
         self.parents = self.facts.parents
-        self.names = Names(self.scopes, self.scopes.get(self.module), self.parents)
-        self.stem = stem
-        self.own_classes = [c for c in self.facts.classes if self._defines_apply_gradient(c)]
-        self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
+        stars = [imports.star(node) for node in self.facts.imports]
+        self.names = Names(
+            self.scopes, self.scopes.get(self.module), self.parents, [s for s in stars if s]
+        )
+        self.stem = path.stem
+        self.key = path.parent.name if path.stem == "__init__" else path.stem
         self.infer(project)
 
     def line(self, node: cst.CSTNode) -> int:
@@ -72,12 +75,17 @@ class Analysis:
     def infer(self, project: Project) -> None:
         """Starts anew with what is known from other files."""
         self.project = project
+        self.names.follow(project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
         self._returns: dict[cst.CSTNode, Kind] = {}
         self._given: dict[str, dict[int | str, Kind]] = {}
         self._memo: dict[cst.CSTNode, Kind] = {}
-        self._changed = True
+        self._expected: dict[str, str] = {}
+        self.external: set[cst.CSTNode] = set()
+        self.legacy: set[cst.CSTNode] = set()
+        self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
+        self.own_classes = [c for c in self.facts.classes if self._defines_apply_gradient(c)]
         self._infer()
 
     def kind(self, node: cst.CSTNode) -> Kind:
@@ -95,7 +103,7 @@ class Analysis:
     def exports(self) -> Project:
         """What this module tells other files."""
         functions = {
-            f"{self.stem}.{f.name.value}": portable(self._returns.get(f, NOTHING))
+            self.function_name(f): portable(self._returns.get(f, NOTHING))
             for f in self.facts.functions
             if isinstance(f, cst.FunctionDef)
         }
@@ -105,10 +113,14 @@ class Analysis:
             bool(self.own_classes),
             self.rate_per_call,
             frozenset(a.keyword.value for c in self.facts.calls for a in c.args if a.keyword),
-            frozenset(f"{self.stem}.{c.name.value}" for c in self.legacy_classes),
+            frozenset(f"{self.key}.{c.name.value}" for c in self.legacy_classes),
             len(self.applications),
             self._given,
             self.uses_optim,
+            frozenset(),
+            self._expected,
+            self._aliases(),
+            self.calls_classes,
         )
 
     @functools.cached_property
@@ -141,11 +153,33 @@ class Analysis:
             self.holds(a, HYPER_PARAMS) for a in self.facts.attributes
         )
 
+    def _aliases(self) -> dict[str, str]:
+        """What of flax.optim other files can import from this one."""
+        found = {}
+        for node in self.facts.imports:
+            for name, bound, is_dotted in imports.aliases(node):
+                origin = self.names.followed(name)
+                if not is_dotted and is_legacy(origin):
+                    found[f"{self.key}.{bound}"] = origin
+        return found
+
+    @property
+    def calls_classes(self) -> bool:
+        """Whether some call makes a definition of a class that is chosen at run time."""
+        return any(
+            CLASS in self.kind(call.func)
+            and self.names.entry(call.func) is None
+            and not self.makes_own_definition(call)
+            for call in self.facts.calls
+        )
+
     def legacy_base(self, node: cst.ClassDef) -> bool:
         """Whether a class derives from one of flax.optim's definitions, directly or by another."""
         for base in node.bases:
             name = self.names.of(base.value)
             if name == f"{OPTIM}.OptimizerDef" or self.names.entry(base.value) is not None:
+                return True
+            if name is not None and self.is_own_definition(name):
                 return True
             if isinstance(base.value, cst.Name):
                 parents = [a.node for a in self.names.assignments(base.value) if hasattr(a, "node")]
@@ -165,7 +199,6 @@ class Analysis:
             self._from_definitions()
             for target, value in self.facts.assignments:
                 self.assign(target, self.kind(value))
-                self._backwards(target, value)
             for name, value in self.facts.class_attributes:
                 self.assign_field(name, self.kind(value))
             for target, iterable in self.facts.loops:
@@ -173,9 +206,8 @@ class Analysis:
             for call in self.facts.calls:
                 flow.arguments(self, call)
             if not self._changed:
-                # Use comes last: it says nothing of what is known to be something else.
-                for call in self.applications:
-                    self._by_use(call)
+                self._memo.clear()
+                use.learn(self, self.applications)
             if not self._changed:
                 break
         self._memo.clear()
@@ -189,7 +221,7 @@ class Analysis:
             if node in self.facts.owner and isinstance(node.target, cst.Name):
                 self.assign_field(node.target.value, kind)
         for function in self.facts.functions:
-            own_name = f"{self.stem}.{getattr(function, 'name', cst.Name('_')).value}"
+            own_name = self.function_name(function)
             given = {} if function in self.facts.owner else self.project.given.get(own_name, {})
             for index, parameter in enumerate(parameters(function)):
                 for key in (index, parameter.name.value):
@@ -205,20 +237,9 @@ class Analysis:
             old = self._returns.get(function, NOTHING)
             self._returns[function] = self._grown(old, joined(found))
 
-    def _by_use(self, call: cst.Call) -> None:
-        """`x.apply_gradient(...)` is the surest sign that x is an optimizer."""
-        assert isinstance(call.func, cst.Attribute)
-        holder = call.func.value
-        if self.own_classes or self.project.own_apply_gradient or self.kind(holder):
-            return
-        if last_name(holder) == "target":
-            return  # parameters are no optimizer
-        if sum(arg.keyword is None and not arg.star for arg in call.args) > 1:
-            return  # a definition's method of the same name takes four
-        if isinstance(holder, cst.Name | cst.Attribute | cst.Subscript) and not self.from_unknown(
-            holder
-        ):
-            self.assign(holder, only(OPTIMIZER))
+    def is_used(self, name: str) -> bool:
+        """Whether the module itself refers to a name."""
+        return any(ref.split(".")[0] == name for ref in imports.references(self.module))
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
         """Whether a variable is made by calling a class that nobody knows."""
@@ -251,30 +272,6 @@ class Analysis:
                 key = self.scopes.get(attribute), ".".join(parts[:cut])
                 found.setdefault(key, set()).add(".".join(parts[cut:]))
         return found
-
-    def _backwards(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
-        """`opt = state.opt`: what is known of the one holds for the other.
-
-        And where `opt = x.create(params)` is an optimizer, x is a definition.
-        """
-        if (
-            isinstance(value, cst.Call)
-            and isinstance(made := value.func, cst.Attribute)
-            and made.attr.value == "create"
-        ):
-            known = (
-                OPTIMIZER in self.kind(target) and bool(value.args) and not value.args[0].keyword
-            )
-            # An Optimizer has no `create`: in `x = x.create(params)`, x was a definition.
-            undecided = not self.kind(made.value) - only(OPTIMIZER)
-            if known and undecided and self.names.of(made.value) is None:
-                self.assign(made.value, only(DEFINITION))
-            return
-        names = isinstance(target, cst.Name) and isinstance(value, cst.Attribute)
-        if not names or self.kind(value) or self.names.of(value) is not None:
-            return
-        if self.kind(target) == only(OPTIMIZER):
-            self.assign(value, only(OPTIMIZER))
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
         """Adds to what a target may hold."""
@@ -348,8 +345,44 @@ class Analysis:
         if not new - old:  # nothing new; what nests too deeply is left out, which must not go on
             return old
         self._changed = True
-        self._memo.clear()
         return new
+
+    def mark(self, marked: set[cst.CSTNode], node: cst.CSTNode) -> None:
+        """Adds a node to `external` or `legacy`."""
+        if node not in marked:
+            marked.add(node)
+            self._changed = True
+
+    def expect(self, name: str, what: str) -> None:
+        """Notes for other files what a function of theirs must return."""
+        self._expected.setdefault(".".join(name.split(".")[-2:]), what)
+
+    def function_name(self, function: Callable_) -> str:
+        """What other files know a function by."""
+        return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
+
+    def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
+        """All that a variable is assigned."""
+        key = self._key(node)
+        return [
+            value
+            for target, value in self.facts.assignments
+            if isinstance(target, cst.Name)
+            and target.value == node.value
+            and self._key(target) == key
+        ]
+
+    def makes_own_definition(self, call: cst.Call) -> bool:
+        """Whether a call makes an instance of a definition class of the user's own."""
+        if not isinstance(call.func, cst.Name | cst.Attribute):
+            return False
+        if self.is_own_definition(self.names.of(call.func) or ""):
+            return True
+        if not isinstance(call.func, cst.Name):
+            return False
+        made = [getattr(a, "node", None) for a in self.names.assignments(call.func)]
+        classes = [node for node in made if isinstance(node, cst.ClassDef)]
+        return bool(classes) and all(node in self.legacy_classes for node in classes)
 
     def _key(self, node: cst.Name) -> tuple[int, str] | None:
         for assignment in self.names.assignments(node):
@@ -429,6 +462,8 @@ class Analysis:
         imported = self.names.of(node)
         if imported is not None:
             return self._of_import(node, imported)
+        if self.names.dangling(node):
+            return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
             of = {"state": only(STATE), "optimizer_def": only(DEFINITION)}

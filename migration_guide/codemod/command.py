@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from migration_guide.codemod import driver
+from migration_guide.codemod import driver, files
 from migration_guide.codemod.context import Message, Options
 from migration_guide.codemod.registry import RULES
 
@@ -46,8 +46,8 @@ def run(
       json: print results as JSON.
 
     Returns:
-      0; 1 if `check` and something would change, or if a file could not be written; 2 for misuse;
-      130 if it was interrupted.
+      0; 1 if `check` and something would change, or if a file could not be read, rewritten or
+      written, which keeps none of the others from it; 2 for misuse; 130 if it was interrupted.
     """
     errors = Console(stderr=True, soft_wrap=True)
     known = {rule.name for rule in RULES}
@@ -67,8 +67,9 @@ def run(
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.")
         return INTERRUPTED
-    failed: list[driver.FileResult] = []
+    removed: list[Path] = []
     if write and not check:
+        removed = files.remove_unfinished(paths)
         written: list[Path] = []
         try:
             failed = driver.save(report.results, written)
@@ -87,7 +88,10 @@ def run(
             for result in report.changed:
                 _print_diff(console, result)
         console.print(summary(report, written=write and not check), markup=False)
-    return WOULD_CHANGE if failed or (check and report.changed) else DONE
+        for path in removed:
+            console.print(f"Removed what a run that was killed had left: {path}", markup=False)
+    refused = any(result.refused for result in report.results)
+    return WOULD_CHANGE if refused or (check and report.changed) else DONE
 
 
 def print_rules() -> int:

@@ -1,5 +1,6 @@
 """What a rule gets: the analysis of the file, the options, and where to leave messages."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -144,6 +145,11 @@ class Context:
         if self.analysis.applications:
             return self.analysis.rate_per_call
         return self.analysis.rate_per_call or self.analysis.project.rate_per_call
+
+    @functools.cached_property
+    def calls_classes(self) -> bool:
+        """Whether some call is seen that makes a definition of a class chosen at run time."""
+        return self.analysis.calls_classes or self.analysis.project.calls_classes
 
     def dotted(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""

@@ -78,6 +78,7 @@ class _Candidate:
     book: notebook.Notebook | None = None
     text: str = ""
     analysis: Analysis | None = None
+    problem: str = ""
 
 
 def migrate(
@@ -179,13 +180,20 @@ def _chosen(
         return fine
 
     first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
-    project = _project(first, progress)
+    modules = frozenset(n for c in group for n in files.module_names(c.found.path))
+    project = _project(first, modules, progress)
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
     names = [*project.fields, *functions]
+    words = [alias.split(".") for alias in project.aliases]
+    words += [[f"def {name.rpartition('.')[2]}("] for name in project.expected]
     others = [c for c in group if not c.uses_optim and not files.has_old_names(c.data)]
-    second = readable(c for c in others if files.reads_optimizers(c.data, names))
+    second = readable(
+        c
+        for c in others
+        if files.reads_optimizers(c.data, names) or files.names_all_of(c.data, words)
+    )
     if second:
-        project = _project([*first, *second], progress)
+        project = _project([*first, *second], modules, progress)
     return [(candidate, project) for candidate in [*first, *second]]
 
 
@@ -204,23 +212,28 @@ def _read(candidate: _Candidate) -> str:
 
 
 def _project(
-    candidates: Sequence[_Candidate], progress: Callable[[str, int, int], None]
+    candidates: Sequence[_Candidate],
+    modules: frozenset[str],
+    progress: Callable[[str, int, int], None],
 ) -> Project:
     """What the files of one program tell each other."""
     for index, candidate in enumerate(candidates):
         progress("parsing", index, len(candidates))
         if candidate.analysis is not None:
-            candidate.analysis.infer(Project())
+            candidate.analysis.infer(Project(modules=modules))
             continue
         try:
             module = parse(candidate.code)
-            candidate.analysis = Analysis(module, Project(), candidate.found.path.stem)
+            candidate.analysis = Analysis(module, Project(modules=modules), candidate.found.path)
         except (SyntaxError, RecursionError):
-            continue
-    project = Project()
+            continue  # said when it is its turn to be rewritten
+        except Exception as error:  # one file must not stop the others
+            candidate.problem = _unexpected(error)
+    project = Project(modules=modules)
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
         told = merged(c.analysis.exports() for c in candidates if c.analysis is not None)
+        told.modules = modules
         if told == project:
             break
         project = told
@@ -232,8 +245,10 @@ def _project(
 
 def _result(candidate: _Candidate, options: Options, project: Project) -> list[FileResult]:
     path = candidate.found.path
+    if candidate.problem:
+        return [_failed(path, candidate.problem)]
     try:
-        made = rewrite(candidate.code, options, project, path.stem, candidate.analysis)
+        made = rewrite(candidate.code, options, project, path, candidate.analysis)
         candidate.analysis = None  # the largest thing in memory
         new = candidate.text
         if made.code != candidate.code:
@@ -242,9 +257,7 @@ def _result(candidate: _Candidate, options: Options, project: Project) -> list[F
     except (notebook.NotANotebook, UnicodeEncodeError) as error:
         return [_failed(path, f"left as it is: {error}")]
     except Exception as error:  # one file must not stop the others; it is reported, and unchanged
-        return [
-            _failed(path, f"left as it is: {type(error).__name__}: {error}; please report this")
-        ]
+        return [_failed(path, _unexpected(error))]
     return _said(path, candidate, made, new)
 
 
@@ -290,6 +303,10 @@ def _pins(path: Path, data: bytes) -> list[FileResult]:
     text = data.decode("utf-8", errors="replace")
     messages = tuple(Message(line, said, by_hand=True) for line, said in pins.old_pins(text))
     return [FileResult(path, text, text, messages=messages)] if messages else []
+
+
+def _unexpected(error: Exception) -> str:
+    return f"left as it is: {type(error).__name__}: {error}; please report this"
 
 
 def _failed(path: Path, why: str) -> FileResult:

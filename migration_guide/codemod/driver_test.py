@@ -81,7 +81,7 @@ def test_list_names_every_rule():
 
 
 def test_json_says_all(file: Path):
-    file.write_text(OLD + "x = getattr(optim, name)\n", encoding="utf-8")
+    file.write_text(OLD + "f(optim)\n", encoding="utf-8")
     data = json.loads(_migrate("--json", str(file))[1])
     (entry,) = data["files"]
     assert entry["changed"]
@@ -152,7 +152,7 @@ def test_a_failed_write_leaves_the_file_and_no_rubbish(file: Path, monkeypatch: 
 def test_a_file_that_cannot_be_read_is_listed_and_left(file: Path, data: bytes):
     file.write_bytes(data)
     code, output = _migrate("--write", str(file))
-    assert code == 0
+    assert code == 1
     assert "Left as they are:" in output
     assert file.read_bytes() == data
 
@@ -272,7 +272,7 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
         "!pip install \\\n  flax==0.5.3\nfiles = !ls\nfrom flax import optim",
         "%%time\n" + OLD.splitlines()[2],
         "%%bash\npython -c 'from flax import optim'",
-        "x = 1\nx = getattr(optim, name)",
+        "x = 1\nf(optim)",
     )
     path.write_text(json.dumps(_notebook(*cells)), encoding="utf-8")
     _, output = _migrate("--write", str(path))
@@ -282,7 +282,7 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert sources[3] == cells[2]
     assert "short.ipynb:cell 2:2: 'flax==0.5.3' keeps the old Flax" in output
     assert "short.ipynb:cell 4:1: this cell is not read" in output
-    assert "short.ipynb:cell 5:2: an optimizer chosen at run time" in output
+    assert "short.ipynb:cell 5:2: this class is called where nobody sees it" in output
 
 
 def test_a_notebook_without_spaces_stays_without(tmp_path: Path):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migration_guide.codemod.tree import children
+from migration_guide.codemod.tree import children, walk
 
 Callable_ = cst.FunctionDef | cst.Lambda
 
@@ -38,6 +38,7 @@ class Facts:
     iterated: list[cst.BaseExpression] = field(default_factory=list)
     commented: list[cst.BaseStatement] = field(default_factory=list)
     imports: list[cst.Import | cst.ImportFrom] = field(default_factory=list)
+    exported: set[str] = field(default_factory=set)
 
     def __post_init__(self):
         self._within: list[cst.CSTNode] = []
@@ -90,6 +91,11 @@ class Facts:
             self.returns[self._within[-1]].append(node.value)
 
     def visit_Assign(self, node: cst.Assign) -> None:
+        if not self._within and any(
+            isinstance(t.target, cst.Name) and t.target.value == "__all__" for t in node.targets
+        ):
+            strings = [n for n in walk(node.value) if isinstance(n, cst.SimpleString)]
+            self.exported |= {str(string.evaluated_value) for string in strings}
         for target in node.targets:
             self.assignments.append((target.target, node.value))
             if self._in_class_body() and isinstance(target.target, cst.Name):

@@ -1,6 +1,7 @@
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import contextlib
+import glob
 import os
 import re
 import tempfile
@@ -9,8 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 from migration_guide.codemod.pins import is_project_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # What `migrate` itself leaves in a file where a person has to decide.
 _COMMENT = b"# optax-bridge: "
@@ -25,16 +32,22 @@ _IMPORTS = re.compile(
 _WEAK = re.compile(
     rb"\.apply_gradient\(|\btree_multimap\b|\bjax\.(?:tree_(?:map|leaves|flatten|unflatten|structure"
     rb"|transpose|reduce)|treedef_is_leaf|ops|host_|config)|\bDeviceArray\b|\bimport[ (]+tree_"
-    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b"
+    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bdef +apply_gradient\("
 )
 # ... these only where an optimizer can get there by a field or a function of that program.
 _READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")
 # Named like an optimizer and used like one: where nothing shows what it is, the user is told.
 _NAMED = re.compile(rb"(?:\b|_)opt(?:im(?:izers?)?)?(?:[\d_]\w*)?\.(?:target|state\.step)\b")
+# Left behind by a migration that was half done.
+_HALF = re.compile(rb"(?<![\w.])(?:flax\.)?optim\.[A-Z]\w+")
 _SKIPPED = {
     "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
     "__pypackages__",
 }  # fmt: skip
+
+
+# What a file is called until it is whole. A run that is killed leaves it behind.
+_UNFINISHED = ".optax-bridge-unfinished"
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,11 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
                     yield Found(file, str(file if installed else path))
 
 
+def module_names(path: Path) -> tuple[str, ...]:
+    """What other files may import a file by: its own name and those of its folders."""
+    return (path.stem, *path.parts[-3:-1])
+
+
 def is_code(path: Path) -> bool:
     """Whether a file is Python or a notebook, by its name."""
     return path.suffix in (".py", ".pyi", ".ipynb")
@@ -84,6 +102,8 @@ def is_code(path: Path) -> bool:
 def uses_optim(data: bytes) -> bool:
     """Whether a file uses flax.optim, or has comments of an earlier run."""
     if _COMMENT in data:
+        return True
+    if _HALF.search(data) and (b"optax_bridge" in data or b"legacy_optim" in data):
         return True
     if b"flax" not in data or b"optim" not in data:
         return False
@@ -107,6 +127,11 @@ def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
     return any(name.encode() in data for name in names)
 
 
+def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
+    """Whether all words of one of several lists stand in a file."""
+    return any(all(word.encode() in data for word in words) for words in several)
+
+
 def decoded(data: bytes) -> tuple[str, str]:
     """Text with its line endings as they are, and the encoding that the file declares.
 
@@ -126,9 +151,10 @@ def write(path: Path, data: bytes) -> None:
     path = path.resolve()
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(_UNFINISHED, f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
+            _lock(file)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -138,3 +164,47 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
+    """Removes what killed runs have left beside files and below folders.
+
+    What another run is writing just now stays.
+
+    Args:
+      paths: as `walk` takes them.
+
+    Returns:
+      What was removed.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_file():
+            found += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
+            continue
+        for folder, folders, names in os.walk(path):
+            folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
+            found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
+    return [path for path in sorted(set(found)) if _removed(path)]
+
+
+def _removed(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            if not path.is_file() or path.is_symlink() or not _lock(file):
+                return False
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Marks a file as being written, until it is closed; False where another process does so."""
+    if fcntl is None:
+        return False  # what is left behind stays: nobody can tell it from what is being written
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,14 +1,17 @@
 """How kinds move through calls and annotations: JAX's transformations, checkpoints, containers."""
 
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from migration_guide.codemod.facts import Callable_, Facts, fields, parameters
+from migration_guide.codemod.facts import Callable_, fields, parameters
+from migration_guide.codemod.inference import Inference
 from migration_guide.codemod.kinds import (
     CLASS,
     CREATE,
     DEFINITION,
+    FOREIGN,
+    LEGACY,
     NOTHING,
     OPTIMIZER,
     REPLICATED,
@@ -23,51 +26,8 @@ from migration_guide.codemod.kinds import (
     joined,
     only,
 )
-from migration_guide.codemod.names import OPTIM, Names
-from migration_guide.codemod.project import Project
+from migration_guide.codemod.names import OPTIM
 from migration_guide.codemod.tree import argument, last_name
-
-
-class Inference(Protocol):
-    """What the analysis of a module knows so far, and how it learns more."""
-
-    names: Names
-    facts: Facts
-    project: Project
-    fields: dict[str, Kind]
-
-    def kind(self, node: cst.CSTNode) -> Kind:
-        """What an expression may hold."""
-        ...
-
-    def returned(self, function: cst.CSTNode) -> Kind:
-        """What a function of the module may return."""
-        ...
-
-    def parameter_kind(self, function: Callable_, parameter: cst.Param) -> Kind:
-        """What a parameter may hold."""
-        ...
-
-    def from_unknown(self, node: cst.CSTNode) -> bool:
-        """Whether a variable is made by calling a class that nobody knows."""
-        ...
-
-    def assign(self, target: cst.CSTNode, kind: Kind) -> None:
-        """Adds to what a target may hold."""
-        ...
-
-    def assign_field(self, name: str, kind: Kind) -> None:
-        """Adds to what fields of a name may hold."""
-        ...
-
-    def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
-        """Adds to what a parameter may hold."""
-        ...
-
-    def give(self, call: cst.Call) -> None:
-        """Notes for other files what a function of theirs is given."""
-        ...
-
 
 # Last part of the name of a function -> the argument that it returns in the same shape.
 _SAME = {
@@ -139,6 +99,10 @@ def index_of(node: cst.Subscript) -> int | None:
 
 def call(a: Inference, node: cst.Call) -> Kind:
     """What a call returns."""
+    if node in a.external:
+        return only(DEFINITION)
+    if node in a.legacy:
+        return frozenset([DEFINITION, LEGACY])
     found = _of_module(a, node) or _of_method(a, node)
     if found is not None:
         return found
@@ -152,8 +116,8 @@ def call(a: Inference, node: cst.Call) -> Kind:
             results.append(only(DEFINITION))
         elif atom == CREATE:
             results.append(only(OPTIMIZER))
-        elif atom == "foreign":
-            results.append(only("foreign"))
+        elif atom == FOREIGN:
+            results.append(only(FOREIGN))
     imported = a.names.of(node.func)
     if imported is not None:
         results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
@@ -172,8 +136,10 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
         return only(STATE)
     if imported in ("optax_bridge.from_legacy", "optax_bridge.wrap_definition"):
         return only(DEFINITION)
-    if isinstance(node.func, cst.Name) and last == "getattr" and node.args:
-        return only(CLASS) if a.names.of(node.args[0].value) == OPTIM else None
+    if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
+        if a.names.of(node.args[0].value) != OPTIM:
+            return None
+        return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
     method = isinstance(node.func, cst.Attribute) and not imported
     if method:
         return None
@@ -220,6 +186,8 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
     base, method = a.kind(node.func.value), node.func.attr.value
     if DEFINITION in base and method == "create":
         return only(OPTIMIZER)
+    if FOREIGN in base and OPTIMIZER not in base:
+        return only(FOREIGN)
     if OPTIMIZER in base:
         same = base & {OPTIMIZER, REPLICATED}
         if method == "replicate":
@@ -260,7 +228,7 @@ def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:
 
 
 def arguments(a: Inference, node: cst.Call) -> None:
-    """Moves what is given to a call into parameters and fields, and back what is known of them."""
+    """Moves what is given to a call into parameters and fields."""
     last = last_name(node.func)
     if last == "partial" and node.args:
         _into_functions(a, a.kind(node.args[0].value), node.args[1:])
@@ -292,21 +260,39 @@ def arguments(a: Inference, node: cst.Call) -> None:
                 a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
     _into_functions(a, a.kind(node.func), node.args)
     a.give(node)
-    makes_object = last in ("replace", "_replace") or last[:1].isupper() or last == "cls"
-    if makes_object and a.names.entry(node.func) is None:
+    if _makes_object(a, node):
         for arg in node.args:
             if arg.keyword is not None:
                 a.assign_field(arg.keyword.value, a.kind(arg.value))
-                _back(a, arg.value, a.fields.get(arg.keyword.value, NOTHING))
     for atom in a.kind(node.func):
         if isinstance(atom, Instance):
             for name, arg in zip(fields(atom.node), node.args, strict=False):
                 if arg.keyword is None and not arg.star:
                     a.assign_field(name, a.kind(arg.value))
-                    _back(a, arg.value, a.fields.get(name, NOTHING))
             for method in a.facts.methods.get("__init__", ()):
                 if a.facts.owner.get(method) is atom.node:
                     _into_functions(a, frozenset([Function(method, bound=1)]), node.args)
+
+
+def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
+    """What a call is given, each with what is known of the parameter or field that it goes into."""
+    for value, function, parameter in _parameters(a.kind(node.func), node.args):
+        yield value, a.parameter_kind(function, parameter)
+    if _makes_object(a, node):
+        for arg in node.args:
+            if arg.keyword is not None:
+                yield arg.value, a.fields.get(arg.keyword.value, NOTHING)
+    for atom in a.kind(node.func):
+        if isinstance(atom, Instance):
+            for name, arg in zip(fields(atom.node), node.args, strict=False):
+                if arg.keyword is None and not arg.star:
+                    yield arg.value, a.fields.get(name, NOTHING)
+
+
+def _makes_object(a: Inference, node: cst.Call) -> bool:
+    last = last_name(node.func)
+    by_name = last in ("replace", "_replace", "cls") or last[:1].isupper()
+    return by_name and a.names.entry(node.func) is None
 
 
 def _leaves(kind: Kind) -> Kind:
@@ -317,8 +303,15 @@ def _leaves(kind: Kind) -> Kind:
     return joined([kind - containers, _leaves(item(containers))])
 
 
-def _into_functions(a: Inference, kind: Kind, args: object) -> None:
-    assert isinstance(args, list | tuple)
+def _into_functions(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
+    for value, function, parameter in _parameters(kind, args):
+        a.assign_parameter(function, parameter, a.kind(value))
+
+
+def _parameters(
+    kind: Kind, args: Sequence[cst.Arg]
+) -> Iterator[tuple[cst.BaseExpression, Callable_, cst.Param]]:
+    """What functions are given, each with the parameter that it goes into."""
     for atom in kind:
         if not isinstance(atom, Function):
             continue
@@ -336,25 +329,8 @@ def _into_functions(a: Inference, kind: Kind, args: object) -> None:
                 parameter, *positional = positional
             else:
                 parameter = by_name.get(arg.keyword.value)
-            if parameter is None:
-                continue
-            a.assign_parameter(atom.node, parameter, a.kind(arg.value))
-            _back(a, arg.value, a.parameter_kind(atom.node, parameter))
-
-
-def _back(a: Inference, value: cst.BaseExpression, known: Kind) -> None:
-    """What is given to a place that takes an optimizer, and nothing else, is one."""
-    if _surely(known) != only(OPTIMIZER) or a.names.of(value) is not None:
-        return
-    if _surely(a.kind(value)):
-        return
-    if isinstance(value, cst.Name | cst.Attribute | cst.Subscript) and not a.from_unknown(value):
-        a.assign(value, only(OPTIMIZER))
-
-
-def _surely(kind: Kind) -> Kind:
-    """Without the methods and classes that are guessed by their name alone."""
-    return frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
+            if parameter is not None:
+                yield arg.value, atom.node, parameter
 
 
 def annotation(a: Inference, node: cst.BaseExpression) -> Kind:

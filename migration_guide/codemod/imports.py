@@ -33,8 +33,18 @@ def bound(alias: cst.ImportAlias) -> str:
     return dotted(alias.name) or ""
 
 
+def star(node: ImportNode) -> str:
+    """The module of `from module import *`, or ""; with its dots if it is relative."""
+    if not isinstance(node, cst.ImportFrom) or not isinstance(node.names, cst.ImportStar):
+        return ""
+    module = dotted(node.module) if node.module is not None else ""
+    return "." * len(node.relative) + (module or "")
+
+
 def mentions(node: ImportNode, name: str) -> bool:
     """Whether a statement imports something at or below a dotted name."""
+    if f"{star(node)}.".startswith(f"{name}."):
+        return True
     return any(f"{imported}.".startswith(f"{name}.") for imported, _, _ in aliases(node))
 
 
@@ -116,8 +126,11 @@ def without(
 def _without(
     node: ImportNode, is_dead: Callable[[str, str, bool], bool], used: set[str]
 ) -> cst.BaseSmallStatement:
+    if isinstance(node.names, cst.ImportStar):
+        gone = is_dead(star(node), "*", False)
+        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon) if gone else node
     named = list(aliases(node))
-    if isinstance(node.names, cst.ImportStar) or len(named) != len(node.names):
+    if len(named) != len(node.names):
         return node  # a relative import
     kept = []
     for alias, triple in zip(node.names, named, strict=True):
@@ -148,35 +161,55 @@ def _is_gone(node: cst.CSTNode) -> bool:
 
 
 def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    """The statements without the removed ones, whose comments go to the next."""
+    """The statements without the removed ones, whose comments and blank lines go to the next."""
     left: list[cst.BaseStatement] = []
     pending: list[cst.EmptyLine] = []
     for statement in body:
-        lines = getattr(statement, "leading_lines", ())
-        if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
-            if any(line.comment for line in lines):
-                pending += lines
-            continue
+        lines = [*getattr(statement, "leading_lines", ())]
         if pending:
-            statement = statement.with_changes(leading_lines=[*pending, *lines])
+            blank = min(_blank(pending), _blank(lines))
+            lines = [*pending, *lines[blank:]] if _has_comment(pending) else _longer(pending, lines)
             pending = []
+        if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
+            pending = lines
+            continue
+        if lines != [*getattr(statement, "leading_lines", ())]:
+            statement = statement.with_changes(leading_lines=lines)
         left.append(statement)
     return left
 
 
-def with_imports(module: cst.Module, needed: Iterable[str]) -> cst.Module:
-    """The module with what is needed imported at its top, where it is not yet."""
+def _blank(lines: Sequence[cst.EmptyLine]) -> int:
+    """The number of blank lines at the beginning."""
+    return next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
+
+
+def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
+    return any(line.comment is not None for line in lines)
+
+
+def _longer(first: list[cst.EmptyLine], second: list[cst.EmptyLine]) -> list[cst.EmptyLine]:
+    """The second lines, with as many blank ones at the beginning as the first has at least."""
+    return [*first[_blank(second) :], *second]
+
+
+def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = None) -> cst.Module:
+    """The module with what is needed imported at its top, where it is not yet.
+
+    Args:
+      module: the module.
+      needed: dotted names of modules.
+      old: index of the statement that imported what is being replaced; if nothing speaks against
+        it, imports do not move above it.
+    """
     roots = {name.split(".")[0] for name in needed}
     have, used = set(), set()
     for line in module.body:
-        for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            if isinstance(node, cst.Import | cst.ImportFrom):
-                for name, as_name, is_dotted in aliases(node):
-                    have.add(
-                        as_name.split(".")[0] if is_dotted else as_name if name == as_name else ""
-                    )
-                    have.add(f"{name} as {as_name}")
-        used |= {name for name in roots - have if name in _names(line)}
+        for node in _imports_of(line):
+            for name, as_name, is_dotted in aliases(node):
+                have.add(as_name.split(".")[0] if is_dotted else as_name if name == as_name else "")
+                have.add(f"{name} as {as_name}")
+        used |= {name for name in roots - have if name in _names(line, run=True)}
         # An import below a use is too late for it.
         have -= used | {f"{name} as {name}" for name in used}
     lines = []
@@ -188,11 +221,39 @@ def with_imports(module: cst.Module, needed: Iterable[str]) -> cst.Module:
         return module
     body = list(module.body)
     place = _place(body, roots)
+    if old is not None and place <= old < len(body):
+        within = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
+        place = max(place, min(old + 1, within))
     return module.with_changes(body=[*body[:place], *lines, *body[place:]])
 
 
-def _names(node: cst.CSTNode) -> set[str]:
-    """The roots of all names below a node, outside of imports."""
+def _imports_of(line: cst.CSTNode) -> Iterator[ImportNode]:
+    """The imports that a statement of the module makes, also those that it tries to make."""
+    if isinstance(line, cst.Try):
+        for inner in line.body.body:
+            yield from _imports_of(inner)
+    for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+        if isinstance(node, cst.Import | cst.ImportFrom):
+            yield node
+
+
+def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
+    """The roots of all names below a node, outside of imports.
+
+    Args:
+      node: where to look.
+      run: only those that are looked up when the statement runs, not those in functions.
+    """
+    if run and isinstance(node, cst.FunctionDef):
+        p = node.params
+        everything = [*p.posonly_params, *p.params, *p.kwonly_params]
+        parts = [*node.decorators, *(x.default for x in everything if x.default is not None)]
+        parts += [x.annotation for x in everything if x.annotation is not None]
+        parts += [node.returns] if node.returns is not None else []
+        return {name for part in parts for name in _names(part)}
+    if run and isinstance(node, cst.ClassDef):
+        parts = [*node.decorators, *node.bases, *node.keywords, *node.body.body]
+        return {name for part in parts for name in _names(part, run=True)}
     return {name.split(".")[0] for name in references(node)}
 
 

@@ -17,6 +17,7 @@ HYPER_PARAMS = "hyper_params"  # of a definition, or the list of them of a Multi
 TRAVERSAL = "traversal"
 CLASS = "class"  # an optimizer class taken as a value
 CREATE = "create"  # the bound method
+LEGACY = "legacy"  # a definition that stays one, for a definition of the user's own
 FOREIGN = "foreign"  # an optimizer of another library
 
 

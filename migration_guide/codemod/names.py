@@ -1,7 +1,7 @@
 """Which legacy name an expression refers to, through whatever imports and aliases."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import libcst as cst
@@ -15,7 +15,16 @@ OPTIM = "flax.optim"
 # Class name -> entry of the correspondence.
 BY_CLASS: dict[str, Entry] = {entry.legacy.__name__: entry for entry in ENTRIES.values()}
 
-_EXPORTS = frozenset(legacy_optim.__all__)
+EXPORTS = frozenset(legacy_optim.__all__)
+# Modules of which it is known that they have no name of flax.optim's.
+_KNOWN_STARS = (
+    "collections", "flax.linen", "functools", "itertools", "jax", "jax.numpy", "math", "numpy",
+    "os", "os.path", "typing",
+)  # fmt: skip
+
+
+def _brings_optim(module: str) -> bool:
+    return module == "flax" or is_legacy(module)
 
 
 def dotted(node: cst.CSTNode) -> str | None:
@@ -29,10 +38,15 @@ def dotted(node: cst.CSTNode) -> str | None:
     return ".".join([node.value, *reversed(parts)])
 
 
+def is_legacy(name: str) -> bool:
+    """Whether a canonical name is that of flax.optim or of something in it."""
+    return f"{name}.".startswith(f"{OPTIM}.")
+
+
 def canonical(name: str) -> str:
     """The one name of what flax.optim exports from several modules: `flax.optim.Adam`."""
     parts = name.split(".")
-    if name.startswith(f"{OPTIM}.") and parts[-1] in _EXPORTS:
+    if name.startswith(f"{OPTIM}.") and parts[-1] in EXPORTS:
         return f"{OPTIM}.{parts[-1]}"
     if name.startswith("flax.traverse_util.") and parts[-1] == "ModelParamTraversal":
         return f"{OPTIM}.ModelParamTraversal"
@@ -46,6 +60,7 @@ class Names:
       scopes: node -> scope, of LibCST's ScopeProvider.
       module_scope: the global scope, for text that has no node: annotations in strings.
       parents: node -> the node around it.
+      stars: modules of `from module import *` at the top of the module, in order.
     """
 
     def __init__(
@@ -53,11 +68,38 @@ class Names:
         scopes: Mapping[cst.CSTNode, Scope | None],
         module_scope: Scope | None,
         parents: Mapping[cst.CSTNode, cst.CSTNode],
+        stars: Sequence[str] = (),
     ):
         self._scopes = scopes
         self._module_scope = module_scope
         self._parents = parents
+        self._stars = stars
+        self._aliases: Mapping[str, str] = {}
         self._found: dict[cst.CSTNode, str | None] = {}
+
+    def follow(self, aliases: Mapping[str, str]) -> None:
+        """Takes note of what other files import for others: `module.name` -> what it is."""
+        self._aliases = aliases
+        self._found.clear()
+
+    @functools.cached_property
+    def unclear_star(self) -> bool:
+        """Whether names of flax.optim come from `import *`, and others may do so as well."""
+        brings = any(_brings_optim(star) for star in self._stars)
+        return brings and any(
+            not _brings_optim(star) and star not in _KNOWN_STARS for star in self._stars
+        )
+
+    def dangling(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is `optim.Adam`, say, and nothing binds `optim`."""
+        text = dotted(node) or ""
+        root, _, rest = text.removeprefix("flax.").partition(".")
+        if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
+            return False
+        name = node
+        while isinstance(name, cst.Attribute):
+            name = name.value
+        return isinstance(name, cst.Name) and not self.assignments(name)
 
     def of(self, node: cst.CSTNode) -> str | None:
         """The canonical dotted name that a name or a chain of attributes was imported as."""
@@ -101,10 +143,33 @@ class Names:
             root = root.value
         assert isinstance(root, cst.Name)
         found = self.assignments(root)
-        if not found or not all(isinstance(a, ImportAssignment) for a in found):
+        if not found:
+            return self._from_star(text)
+        if not all(isinstance(a, ImportAssignment) for a in found):
             return None
         names = {q.name for a in found for q in _qualified(a, text)}
-        return canonical(names.pop()) if len(names) == 1 else None
+        return self.followed(names.pop()) if len(names) == 1 else None
+
+    def followed(self, name: str) -> str:
+        """The canonical name of what may be imported from another file of the program."""
+        parts = name.split(".")
+        for end in range(2, len(parts) + 1) if self._aliases else ():
+            known = self._aliases.get(".".join(parts[end - 2 : end]))
+            if known is not None:
+                return canonical(".".join([known, *parts[end:]]))
+        return canonical(name)
+
+    def _from_star(self, text: str) -> str | None:
+        """What a name that nothing binds is, if `import *` can have brought it."""
+        first = text.split(".")[0]
+        for star in reversed(self._stars):
+            name = f"{star}.{text}"
+            followed = self.followed(name)
+            if followed != name or (is_legacy(name) and first in EXPORTS):
+                return followed
+            if star == "flax" and first == "optim":
+                return canonical(name)
+        return None
 
 
 def _qualified(assignment: ImportAssignment, text: str) -> Any:

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from migration_guide.codemod.json_text import spans
+
 _CELL = "# optax-bridge-cell "
 MAGIC = "pass  # optax-bridge-magic "
 _LINE = re.compile(r"^(\s*)([%!].*|[\w, ]+=\s*[%!].*|.*\?{1,2})$")
@@ -48,12 +50,13 @@ class Notebook:
         head, parts = parts[0], parts[1:]
         if head.strip() or len(parts) != len(self._cells):
             raise NotANotebook("the cells cannot be told apart any longer after the rewrite")
+        changed: dict[int, str] = {}
+        numbers = {id(cell): number for number, cell in enumerate(self._document["cells"])}
         for cell, part in zip(self._cells, parts, strict=True):
             source = _unmasked(part.removesuffix("\n"))
             if source != _joined(cell["source"]):
-                as_list = isinstance(cell["source"], list)
-                cell["source"] = source.splitlines(keepends=True) if as_list else source
-        return _dumped(self._document, self._text)
+                changed[numbers[id(cell)]] = source
+        return _with_sources(self._text, changed)
 
 
 def read(text: str) -> Notebook:
@@ -73,6 +76,8 @@ def read(text: str) -> Notebook:
         cells = [c for c in cells if _is_python(_joined(c["source"]))]
     except (ValueError, KeyError, TypeError) as error:
         raise NotANotebook(f"no notebook of format 4: {error}") from None
+    except RecursionError:
+        raise NotANotebook("nested too deeply to be a notebook") from None
     code = "".join(
         f"{_CELL}{index}\n{_masked(_joined(cell['source']))}\n" for index, cell in enumerate(cells)
     )
@@ -108,11 +113,44 @@ def _unmasked(source: str) -> str:
     return source.replace(MAGIC, "")
 
 
-def _dumped(document: dict[str, Any], like: str) -> str:
-    """The document in the layout of the text that it came from."""
-    match = re.match(r"\{\n( +|\t+)", like)
-    indent = match.group(1) if match else None
-    ascii_only = like.isascii() and "\\u" in like
-    tight = (",", ":") if re.match(r'\{"\w+":\S', like) else None
-    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only, separators=tight)
-    return text + like[len(like.rstrip()) :]
+def _with_sources(text: str, changed: dict[int, str]) -> str:
+    """A notebook's text with other sources of some cells; every other byte stays.
+
+    Args:
+      text: of the file.
+      changed: number of a cell, from 0 -> its source.
+    """
+    found = {
+        path[1]: (start, end)
+        for path, start, end in spans(text)
+        if len(path) == 3 and path[0] == "cells" and path[2] == "source"
+    }
+    ascii_only = text.isascii() and "\\u" in text
+    for number, source in sorted(changed.items(), reverse=True):
+        start, end = found[number]
+        text = text[:start] + _as_json(source, text[start:end], ascii_only) + text[end:]
+    return text
+
+
+def _as_json(source: str, old: str, ascii_only: bool) -> str:
+    """A source as JSON, in the layout of the old one; lines that stay keep their spelling."""
+
+    def dumped(line: str) -> str:
+        return json.dumps(line, ensure_ascii=ascii_only)
+
+    if not old.startswith("["):
+        return dumped(source)
+    written = {json.loads(string): string for string in _STRING.findall(old)}
+    lines = [written.get(line) or dumped(line) for line in source.splitlines(keepends=True)]
+    head, tail = re.match(r"\[\s*", old), re.search(r"\s*\]$", old)
+    assert head is not None and tail is not None
+    between = re.search(r'"(\s*,\s*)"', _STRING.sub('""', old))
+    if between is not None:
+        comma = between[1]
+    else:
+        space = head.group()[1:]
+        comma = f",{space}" if space else ", "
+    return head.group() + comma.join(lines) + tail.group() if lines else "[]"
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

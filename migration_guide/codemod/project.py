@@ -20,6 +20,10 @@ class Project:
       steps: number of calls of `apply_gradient`.
       given: `module.function` -> what is given to it, by position or keyword.
       uses_optim: some file imports flax.optim.
+      modules: names of all files of the program and of their folders.
+      expected: `module.function` -> what its use elsewhere shows that it returns.
+      aliases: `module.name` -> the name within flax that it is imported as there.
+      calls_classes: some call makes a definition of a class that is chosen at run time.
     """
 
     fields: dict[str, Kind] = field(default_factory=dict)
@@ -31,6 +35,10 @@ class Project:
     steps: int = 0
     given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
     uses_optim: bool = False
+    modules: frozenset[str] = frozenset()
+    expected: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    calls_classes: bool = False
 
 
 def merged(parts: Iterable[Project]) -> Project:
@@ -47,6 +55,10 @@ def merged(parts: Iterable[Project]) -> Project:
         whole.definitions |= part.definitions
         whole.steps += part.steps
         whole.uses_optim |= part.uses_optim
+        whole.modules |= part.modules
+        whole.expected |= part.expected
+        whole.aliases |= part.aliases
+        whole.calls_classes |= part.calls_classes
         for name, given in part.given.items():
             known = whole.given.setdefault(name, {})
             for key, kind in given.items():

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import libcst as cst
@@ -13,7 +14,7 @@ from libcst.metadata import Assignment, ImportAssignment
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
-from migration_guide.codemod.names import dotted
+from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
@@ -46,7 +47,7 @@ def rewrite(
     code: str,
     options: Options,
     project: Project | None = None,
-    stem: str = "",
+    path: Path = Path(),
     analysis: Analysis | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> Rewritten:
@@ -56,7 +57,7 @@ def rewrite(
       code: the source.
       options: what the user asked for.
       project: what is known from other files.
-      stem: the module's own name.
+      path: of the file.
       analysis: of this source with this project, if there is one already.
       rules: all rules, in an order that suits them; `options` chooses among them.
 
@@ -66,7 +67,7 @@ def rewrite(
     """
     project = project or Project()
     try:
-        analysis = analysis or Analysis(parse(code), project, stem)
+        analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)
     except SyntaxError as error:
         said = f"line {error.lineno}: {error.msg}"
@@ -81,7 +82,7 @@ def rewrite(
         if refused or new == code:
             break
         # What a first round imports may give meaning to a name that had none.
-        again, later = _applied(Analysis(parse(new), project, stem), options, rules)
+        again, later = _applied(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}
@@ -103,6 +104,8 @@ def rewrite(
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
     removed = frozenset(name for rule in rules for name in rule.removes)
+    if analysis.names.unclear_star:
+        options = dataclasses.replace(options, rules=frozenset({"star_imports"}))
     context = Context(analysis, options, removed)
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
@@ -111,7 +114,7 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
-    updated = imports.with_imports(updated, context.needed)
+    updated = imports.with_imports(updated, context.needed, _old_import(context))
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
@@ -121,6 +124,17 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
             context.counts[rule.name] += 1
             updated = new
     return updated.code, context
+
+
+def _old_import(context: Context) -> int | None:
+    """Which statement of the module imports flax.optim, if nothing before it grows or goes."""
+    for index, line in enumerate(context.analysis.module.body):
+        if context.comments.get(line) and not isinstance(line, cst.SimpleStatementLine):
+            return None
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(node, cst.Import | cst.ImportFrom) and imports.mentions(node, OPTIM):
+                return index
+    return None
 
 
 def _objection(code: str, new: str) -> str:

@@ -3,10 +3,10 @@
     python worker.py MODE PROGRAM...
     python worker.py MODE --in FOLDER PROGRAM...
 
-MODE is `plain`, as `python PROGRAM` would, or `shim`, through `legacy_optim`. Also runs on Python
-3.10 with the genuine flax 0.5.3, where it lends JAX the names that it had when flax 0.5.3 was
-young. With a folder, each program gets two arguments: the folder in it that has the program's own
-name, and up to which step to train.
+MODE is `plain`, as `python PROGRAM` would, or `shim`, with what `optax-bridge run` installs. Also
+runs on Python 3.10 with the genuine flax 0.5.3, where it lends JAX the names that it had when flax
+0.5.3 was young. With a folder, each program gets two arguments: the folder in it that has the
+program's own name, and up to which step to train.
 """
 
 import contextlib
@@ -32,22 +32,21 @@ def output_of(path: str, mode: str, *args: str) -> str:
         with contextlib.redirect_stdout(out), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if mode == "shim":
-                from legacy_optim.runner import run
+                import legacy_optim
 
-                errors = io.StringIO()
-                with contextlib.redirect_stderr(errors):
-                    code = run(path, args, quiet=True)
-                if code:
-                    return f"exit code {code}\n{errors.getvalue()}"
-            else:
-                sys.path.insert(0, os.path.dirname(path) if path.endswith(".py") else path)
-                sys.argv = [path, *args]
-                runpy.run_path(path, run_name="__main__")
-                sys.path.pop(0)
+                legacy_optim.install(old_defaults=True)
+            sys.path.insert(0, os.path.dirname(path) if path.endswith(".py") else path)
+            sys.argv = [path, *args]
+            runpy.run_path(path, run_name="__main__")
+            sys.path.pop(0)
     except Exception:
         return traceback.format_exc()
     finally:
         sys.argv = before
+        if mode == "shim":
+            import legacy_optim
+
+            legacy_optim.uninstall()
         here = os.path.dirname(os.path.abspath(path))
         for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None) or ""

@@ -12,7 +12,7 @@ import pytest
 from flax import serialization
 
 import legacy_optim
-from optax_bridge import TrainState, convert_state, from_legacy
+from optax_bridge import FullTrainState, TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.recognise import leaves
@@ -302,7 +302,7 @@ def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(
     part: str, tmp_path: Path
 ) -> None:
     definition = parse_definition(OPTIMIZERS["adagrad"])
-    state: Any = TrainState.create(
+    state: Any = FullTrainState.create(
         apply_fn=None, params={"w": jnp.ones(3)}, tx=from_legacy(definition),
         batch_stats={"mean": jnp.ones(2)}, rngs={"dropout": jax.random.key(0)},
     )  # fmt: skip

@@ -67,7 +67,7 @@ def test_cases_move_every_hyper_parameter_off_its_default(entry: Entry):
 
 @each_case
 def test_state_fields_are_claimed_once_or_dropped(entry: Entry, case: Case):
-    if entry.legacy is legacy_optim.MultiOptimizer:
+    if entry.parts is not None and not entry.fields:
         pytest.skip("its state is that of its groups")
     definition = entry.definition(case, case.learning_rate)
     row = jax.tree.leaves(
@@ -78,6 +78,12 @@ def test_state_fields_are_claimed_once_or_dropped(entry: Entry, case: Case):
     assert sorted(claimed) == sorted(fields)
 
 
+@each_entry
+def test_a_state_is_recognised_by_its_fields(entry: Entry):
+    assert entry.recognised({entry.fields}) or not entry.fields
+    assert not entry.recognised({frozenset({"no such field"})})
+
+
 @each_case
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
 def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case, exact: bool):
@@ -85,7 +91,7 @@ def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case, exact: b
     try:
         source = render(recipe)
     except ValueError as error:
-        assert entry.legacy is legacy_optim.MultiOptimizer, error  # a traversal has no source
+        assert any(hp.variadic for hp in entry.hyper_params), error  # a traversal has no source
         return
     names: dict[str, Any] = {}
     for module in imports(recipe):

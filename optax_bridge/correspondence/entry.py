@@ -3,11 +3,12 @@
 import enum
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import legacy_optim
+from optax_bridge.correspondence.parts import Parts, Row
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
 
 
@@ -171,6 +172,10 @@ class Entry:
       sources: paper and legacy module.
       dropped: legacy state fields that need no place, each with the reason.
       around: what a recipe of this project around stock parts earns at best.
+      parts: how it holds others, for one that does.
+      inferred: the settings that shape a state, from the parameters and their states in a
+        checkpoint; None: those are its switches, which can be tried.
+      excluded: values of the suite's axes that cannot be, each with the reason.
     """
 
     legacy: type[legacy_optim.OptimizerDef]
@@ -184,6 +189,9 @@ class Entry:
     unsupported: tuple[Unsupported, ...] = ()
     dropped: Mapping[str, str] = field(default_factory=dict)
     around: Claim = field(default_factory=identical)
+    parts: Parts | None = None
+    inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     def definition(
         self, case: Case, learning_rate: float | None = None
@@ -202,6 +210,26 @@ class Entry:
             elif hp.legacy == "learning_rate":
                 settings[hp.legacy] = learning_rate
         return build(Call(f"legacy_optim.{self.legacy.__name__}", args, settings))
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields of its legacy parameter state."""
+        return frozenset({field.legacy for field in self.state} | set(self.dropped))
+
+    @property
+    def was_in_flax(self) -> bool:
+        """Whether the genuine `flax.optim` had it, so that there are recordings of it."""
+        return any(source.startswith("flax.optim.") for source in self.sources)
+
+    def recognised(self, kinds: Set[frozenset[str]]) -> bool:
+        """Whether a checkpoint may be of this optimizer.
+
+        Args:
+          kinds: the different sets of fields that its parameters' states have; none: no fields.
+        """
+        if self.parts is not None:
+            return self.parts.recognised(kinds, self.fields)
+        return (kinds or {frozenset()}) == {self.fields}
 
     @property
     def name(self) -> str:

@@ -151,7 +151,7 @@ class LeafRule:
     def _planned(self, params: Params) -> list[tuple[Any, ...]]:
         if self.plan is None:
             return [()] * len(jax.tree.leaves(params))
-        return [(item,) for item in self.plan(_described(params))]
+        return [(item,) for item in self.plan(described(params))]
 
     def _new_param(self, hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
         del grad
@@ -252,13 +252,14 @@ def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array
     return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
 
 
-def _described(params: Any) -> list[Leaf]:
-    described = []
+def described(params: Params) -> list[Leaf]:
+    """What a plan is made from, for each parameter."""
+    leaves = []
     for path, leaf in leaves_with_path(params):
         where = "params" + keystr(path)
         leaf = box_of(path, leaf)
         roles = getattr(leaf, "roles", None)
-        described.append(
+        leaves.append(
             Leaf(
                 where,
                 key_names(path),
@@ -267,7 +268,7 @@ def _described(params: Any) -> list[Leaf]:
                 None if roles is None else tuple(roles),
             )
         )
-    return described
+    return leaves
 
 
 def _boxed_field(leaf: Any, field: Any, path: Any) -> Any:

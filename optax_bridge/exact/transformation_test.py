@@ -1,6 +1,7 @@
 """Exact transformations as citizens of Optax: chains, masks, schedules, and what they refuse."""
 
 import copy
+import inspect
 import pickle
 from typing import Any
 
@@ -10,17 +11,16 @@ import numpy as np
 import optax
 import pytest
 
+import legacy_optim
 import optax_bridge
-from optax_bridge.correspondence import ENTRIES
-from optax_bridge.correspondence.entry import Entry
 from optax_bridge.exact.transformation import ExactTransformation, step
 
 PARAMS = {"kernel": jnp.arange(6.0).reshape(3, 2) / 5 + 0.1, "bias": jnp.ones(2)}
 GRADS = jax.tree.map(jnp.cos, PARAMS)
 MAKERS = {
-    name: getattr(optax_bridge, name)
-    for name, entry in ENTRIES.items()
-    if entry.hyper_params[0].legacy == "learning_rate"
+    name: function
+    for name, function in inspect.getmembers(optax_bridge, inspect.isfunction)
+    if next(iter(inspect.signature(function).parameters), "") == "learning_rate"
 }
 each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -163,11 +163,16 @@ def test_a_function_without_a_step_is_refused_with_the_remedy():
         DECAYED._replace(update=lambda updates, state, params=None: (updates, state))
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_every_optimizer_can_be_pickled(entry: Entry):
-    case = entry.cases[0]
-    definition = entry.definition(case, case.learning_rate)
-    tx = optax_bridge.from_legacy(definition)
+PICKLED = {
+    **{name: make(0.1) for name, make in MAKERS.items()},
+    "weight_norm": optax_bridge.weight_norm(optax_bridge.adam(0.1)),
+    "multi_optimizer": optax_bridge.multi_optimizer((ALL, optax_bridge.adam(0.1))),
+    "from_legacy": optax_bridge.from_legacy(legacy_optim.WeightNorm(legacy_optim.Adam(0.1))),
+}
+
+
+@pytest.mark.parametrize("tx", PICKLED.values(), ids=PICKLED)
+def test_every_optimizer_can_be_pickled(tx: Any):
     again = pickle.loads(pickle.dumps(tx))
     left, right = (step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))
     jax.tree.map(np.testing.assert_array_equal, left, right)

@@ -81,7 +81,7 @@ def in_order(params: Any, model: Any) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    "entry", [e for e in ENTRIES.values() if e.name != "multi_optimizer"], ids=lambda e: e.name
+    "entry", [e for e in ENTRIES.values() if "nnx" not in e.excluded], ids=lambda e: e.name
 )
 def test_the_same_trajectory_after_a_hand_off_in_mid_training(entry: Entry):
     definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)

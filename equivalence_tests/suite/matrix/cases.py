@@ -74,22 +74,6 @@ class MatrixCase:
         return self.mode if self.recipe == "exact" else self.recipe
 
 
-# What cannot be on an axis, and why.
-EXCLUDED_RATES = {
-    ("multi_optimizer", "per-group"): "it is what the others are wrapped in to have groups",
-    ("weight_norm", "per-group"): "its rate belongs to the optimizer inside it",
-    ("weight_norm", "per-call"): "its rate belongs to the optimizer inside it",
-    ("weight_norm", "schedule"): "the legacy side takes it per call",
-}
-
-_NO_DICT = "the traversals of flax.optim go over nested dicts of parameters"
-EXCLUDED_TREES = {
-    ("multi_optimizer", "list"): _NO_DICT,
-    ("multi_optimizer", "namedtuple"): _NO_DICT,
-    ("multi_optimizer", "nnx"): _NO_DICT,
-    ("multi_optimizer", "boxed"): "the traversals of flax.optim see the box, not the parameter",
-}
-
 _FEW = ("normal", "mixture", "alternating")
 
 
@@ -133,10 +117,10 @@ def _all() -> Iterator[MatrixCase]:
         for tree in TREES:
             if tree == "thousand":  # without a compiler, which would be busy for a minute
                 yield replace(first, tree=tree, drive="eager")
-            elif tree != "plain" and (entry, tree) not in EXCLUDED_TREES:
+            elif tree != "plain" and tree not in about.excluded:
                 yield from (replace(first, tree=tree, stream=stream) for stream in STREAMS)
         for rate in ("schedule", "per-call", "per-group"):
-            if (entry, rate) not in EXCLUDED_RATES:
+            if rate not in about.excluded:
                 yield from (replace(first, rate=rate, stream=stream) for stream in _FEW)
         for drive in ("eager", "jit", "donate", "vmap", "sharded", "data-parallel"):
             yield from (replace(first, drive=drive, stream=stream) for stream in _FEW)

@@ -129,5 +129,5 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     found = result.comparison
     if found is not None and not found.identical and case.dtype != "float64":
         wide = legs.in_float64(case)
-        result.wide, result.why_not_wide = wide.comparison, wide.note
+        result.wide, result.about_wide = wide.comparison, wide.note
     return result

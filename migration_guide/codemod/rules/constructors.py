@@ -21,14 +21,13 @@ import inspect
 import libcst as cst
 
 from migration_guide.codemod.context import Context, comments_in, keyword, separated, with_keyword
-from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.rules.bridge import bridged, is_bridged
 from optax_bridge.correspondence import Call, Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Setting, Source, imports, render
 
-_WRAP = (
-    "an optimizer chosen at run time: keep it as it is with `import legacy_optim` in "
-    "place of flax.optim, and "
-    "wrap the definition: optax_bridge.from_legacy(...)"
+_SPREAD = (
+    "what is in * and ** decides which Optax optimizer is its equal, so it stays a legacy "
+    "definition, which from_legacy turns into it; to do without, write out the arguments"
 )
 
 
@@ -38,17 +37,16 @@ def rewrite_call(
     """See the module."""
     entry = context.analysis.names.entry(original.func)
     if entry is None:
-        if _is_lookup(context, original):
-            context.by_hand(original, _WRAP)
         return None
+    name = entry.legacy.__name__
+    if original in context.analysis.legacy:
+        return updated.with_changes(func=context.dotted(f"legacy_optim.{name}"))
     given = _given(entry, original, updated)
+    if given is None and any(arg.star for arg in original.args):
+        kept = updated.with_changes(func=context.dotted(f"legacy_optim.{name}"))
+        return kept if is_bridged(context, original) else bridged(context, original, kept, _SPREAD)
     if given is None:
-        context.by_hand(
-            original,
-            f"write out the arguments of {entry.legacy.__name__}: what is in * and ** decides "
-            f"which Optax "
-            "optimizer is its equal; or wrap it: optax_bridge.from_legacy(...)",
-        )
+        context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
         return None
     values = {name: _value(context, arg) for name, arg in given.items()}
     known = not any(isinstance(value, Source) for value in values.values())
@@ -71,22 +69,11 @@ def rewrite_call(
 def rewrite_reference(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
 ) -> cst.BaseExpression | None:
-    """A class that is not called: in an annotation it is a transformation, elsewhere a value."""
+    """A class in an annotation is a transformation."""
     del updated
-    above = context.parent(original)
-    if context.name(original) == OPTIM:
-        getattr_of_module = isinstance(above, cst.Arg) and _is_getattr(context.parent(above))
-        if isinstance(above, cst.Arg) and not getattr_of_module:
-            context.by_hand(original, _WRAP)
-        return None
-    if context.analysis.names.entry(original) is None:
-        return None
-    if context.in_annotation(original):
+    known = context.analysis.names.entry(original) is not None
+    if known and context.in_annotation(original):
         return context.dotted("optax.GradientTransformation")
-    called = isinstance(above, cst.Call) and above.func is original
-    is_base = isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef)
-    if not called and not is_base:
-        context.by_hand(original, _WRAP)
     return None
 
 
@@ -178,16 +165,3 @@ def _between(args: list[cst.Arg]) -> cst.Comma:
         if isinstance(arg.comma, cst.Comma) and not comments_in(arg.comma):
             return arg.comma
     return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-
-
-def _is_lookup(context: Context, node: cst.Call) -> bool:
-    """`getattr(flax.optim, name)`."""
-    return _is_getattr(node) and bool(node.args) and context.name(node.args[0].value) == OPTIM
-
-
-def _is_getattr(node: cst.CSTNode | None) -> bool:
-    return (
-        isinstance(node, cst.Call)
-        and isinstance(node.func, cst.Name)
-        and node.func.value == "getattr"
-    )

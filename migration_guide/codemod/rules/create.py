@@ -24,6 +24,7 @@ they are.
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.rules.bridge import is_legacy
 
 
 def rewrite_call(
@@ -37,6 +38,8 @@ def rewrite_call(
         return None
     assert isinstance(updated.func, cst.Attribute)
     tx = updated.func.value
+    if is_legacy(context, func.value):
+        tx = cst.Call(context.dotted("optax_bridge.from_legacy"), [cst.Arg(tx)])
     params, focus = None, None
     for arg in updated.args:
         name = arg.keyword.value if arg.keyword is not None else ("focus" if params else "target")

@@ -14,14 +14,15 @@ After:
         apply_fn=None, params=params, tx=optax_bridge.wrap_definition(SignSGD(0.1))
     )
 
-The class computes what it always computed, now as a GradientTransformation. Within it everything
-stays legacy code.
+The class computes what it always computed, now as a GradientTransformation. Within it, and in what
+it is given, everything stays legacy code.
 """
 
 import libcst as cst
 
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.rules.bridge import is_bridged
 
 IN_DEFINITIONS = True
 
@@ -46,19 +47,9 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """Where an instance is made."""
-    if not isinstance(original.func, cst.Name) or context.legacy_class(original):
+    if context.legacy_class(original) or not context.analysis.makes_own_definition(original):
         return None
-    made = [getattr(a, "node", None) for a in context.analysis.names.assignments(original.func)]
-    classes = [node for node in made if isinstance(node, cst.ClassDef)]
-    own = classes and all(context.analysis.legacy_base(node) for node in classes)
-    if not own and not context.analysis.is_own_definition(context.name(original.func)):
-        return None
-    above = context.parent(original)
-    wrapper = context.parent(above) if isinstance(above, cst.Arg) else None
-    if (
-        isinstance(wrapper, cst.Call)
-        and context.name(wrapper.func) == "optax_bridge.wrap_definition"
-    ):
+    if original in context.analysis.legacy or is_bridged(context, original):
         return None
     return cst.Call(context.dotted("optax_bridge.wrap_definition"), [cst.Arg(updated)])
 

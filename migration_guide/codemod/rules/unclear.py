@@ -36,6 +36,10 @@ _PARTS = {"target", "state", "step", "optimizer_def"}
 # Other things have one of these as well; what has two of them is an optimizer by another name.
 _MARKS = {"target", "optimizer_def", "state.step", "state.param_states", "apply_gradient"}
 _BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
+_DANGLING = (
+    "nothing imports `optim` here; if it is flax.optim's, import it (from flax import optim) and "
+    "run this again, or write its equal (`optax-bridge recipe`)"
+)
 _UNCLEAR = (
     "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
@@ -50,6 +54,9 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
     """`optimizer.target`, and methods that are not called."""
     del updated
     holder, name = original.value, original.attr.value
+    if context.analysis.names.dangling(original) and not context.analysis.names.dangling(holder):
+        context.by_hand(original, _DANGLING)
+        return
     above = context.parent(original)
     call = above if isinstance(above, cst.Call) and above.func is original else None
     if context.is_optimizer(holder):

@@ -1,6 +1,8 @@
 """Adafactor is Optax's adafactor, unless its second epsilon was moved."""
 
 import operator
+from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -15,7 +17,27 @@ from optax_bridge.correspondence.entry import (
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import call
+
+
+def _inferred(rows: Sequence[Row]) -> dict[str, Any]:
+    """Settings that factor the parameters that were, with momentum if there is some."""
+    settings: dict[str, Any] = {"factored": False}
+    for _, param, state in rows:
+        arrays = (param, *(state or {}).values())
+        if state is None or not all(hasattr(array, "shape") for array in arrays):
+            continue
+        if param.shape == (1,):  # as what is not used has
+            continue
+        if state["m"].shape == param.shape:
+            settings |= {"beta1": 0.9, "dtype_momentum": state["m"].dtype}
+        if state["v"].shape == (1,) and len(param.shape) > 1:
+            shortest = sorted(param.shape)[-2]
+            length = min(settings.get("min_dim_size_to_factor", shortest), shortest)
+            settings |= {"factored": True, "min_dim_size_to_factor": length}
+    return settings
+
 
 ENTRY = Entry(
     legacy=legacy_optim.Adafactor,
@@ -93,4 +115,5 @@ ENTRY = Entry(
         "whatever the learning rate."
     ),
     sources=("flax.optim.adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
+    inferred=_inferred,
 )

@@ -1,10 +1,16 @@
 """MultiOptimizer: groups of leaves, each with an optimizer of its own; the rest stays as it is."""
 
+from collections.abc import Sequence, Set
 from typing import Any
+
+import jax
 
 import legacy_optim
 from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam
+from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import Name, call
+from optax_bridge.metadata.trees import Params
+from optax_bridge.optimizers.groups import groups_of
 
 
 def is_matrix(path: str, value: Any) -> bool:
@@ -21,6 +27,57 @@ def is_vector(path: str, value: Any) -> bool:
 
 _MATRICES = call("legacy_optim.ModelParamTraversal", Name(f"{__name__}.is_matrix"))
 _VECTORS = call("legacy_optim.ModelParamTraversal", Name(f"{__name__}.is_vector"))
+
+
+class _Groups:
+    """Each optimizer moves its group of leaves and has the states of just those."""
+
+    example = 'MultiOptimizer(("*/kernel", Adam(1e-3)), ("*/bias", Momentum(0.1)))'
+    state_type = "MultiOptimizerState"
+
+    def definitions(self, definition: Any) -> Any:
+        return definition.sub_optimizers
+
+    def params(self, definition: Any, params: Params, own: Any) -> Any:
+        del own
+        leaves = jax.tree.leaves(params)
+        return [group.tree(leaves) for group in groups_of(definition.traversals, params)]
+
+    def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
+        rows = jax.tree.structure(params).flatten_up_to(param_states)
+        return [group.tree(rows) for group in groups_of(definition.traversals, params)]
+
+    def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
+        del own
+        treedef = jax.tree.structure(params)
+        rows: list[Any] = [None] * treedef.num_leaves
+        for group, states in zip(groups_of(definition.traversals, params), inner, strict=True):
+            for index, row in zip(group.indices, group.treedef.flatten_up_to(states), strict=True):
+                rows[index] = row
+        return treedef.unflatten(rows)
+
+    def states(self, opt_state: Any) -> Any:
+        return opt_state.inner
+
+    def with_states(self, opt_state: Any, states: Any) -> Any:
+        return opt_state._replace(inner=tuple(states))
+
+    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+        del fields
+        return len(kinds) > 1
+
+    def rows_within(self, rows: Sequence[Row]) -> list[list[Row]]:
+        groups: dict[frozenset[str], list[Row]] = {}
+        for row in rows:
+            if row[2] is not None:
+                groups.setdefault(frozenset(row[2]), []).append(row)
+        return list(groups.values())
+
+    def around(self, inner: Any) -> None:
+        return None  # which leaves are in a group, no file says
+
+
+_NO_DICT = "the traversals of flax.optim go over nested dicts of parameters"
 
 ENTRY = Entry(
     legacy=legacy_optim.MultiOptimizer,
@@ -61,4 +118,12 @@ ENTRY = Entry(
         "the same as this."
     ),
     sources=("flax.optim.base",),
+    parts=_Groups(),
+    excluded={
+        "per-group": "it is what the others are wrapped in to have groups",
+        "list": _NO_DICT,
+        "namedtuple": _NO_DICT,
+        "nnx": _NO_DICT,
+        "boxed": "the traversals of flax.optim see the box, not the parameter",
+    },
 )

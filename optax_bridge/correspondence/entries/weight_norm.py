@@ -1,6 +1,11 @@
 """WeightNorm wraps another optimizer; Optax has no equal."""
 
 import operator
+from collections.abc import Sequence, Set
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 import legacy_optim
 from optax_bridge.correspondence.entry import (
@@ -11,7 +16,62 @@ from optax_bridge.correspondence.entry import (
     StateField,
     rounding,
 )
+from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.metadata.trees import Params
+
+
+class _DirectionAndScale:
+    """The optimizer within moves directions and scales, and has a state for each."""
+
+    example = "WeightNorm(Adam(learning_rate=1e-3))"
+    state_type = "WeightNormState"
+
+    def definitions(self, definition: Any) -> Any:
+        return [definition.wrapped_optimizer]
+
+    def params(self, definition: Any, params: Params, own: Any) -> Any:
+        del definition, params
+        return [{"direction": own["direction"], "scale": own["scale"]}]
+
+    def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
+        del definition
+        treedef = jax.tree.structure(params)
+        rows = treedef.flatten_up_to(param_states)
+        direction = treedef.unflatten([row.direction_state for row in rows])
+        return [{"direction": direction, "scale": treedef.unflatten([r.scale_state for r in rows])}]
+
+    def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
+        treedef, (states,) = jax.tree.structure(params), inner
+        columns = [states["direction"], states["scale"], own["direction"], own["scale"]]
+        make = type(definition.init_state({"w": jnp.zeros((2, 2))}).param_states["w"])
+        rows = zip(*map(treedef.flatten_up_to, columns), strict=True)
+        return treedef.unflatten([make(*row) for row in rows])
+
+    def states(self, opt_state: Any) -> Any:
+        return [opt_state.inner]
+
+    def with_states(self, opt_state: Any, states: Any) -> Any:
+        (inner,) = states
+        return opt_state._replace(inner=inner)
+
+    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+        return kinds == {fields}
+
+    def rows_within(self, rows: Sequence[Row]) -> list[list[Row]]:
+        return [
+            [
+                (path, row.get("direction", param), row.get("direction_state"))
+                for path, param, row in rows
+                if row is not None
+            ]
+        ]
+
+    def around(self, inner: Any) -> legacy_optim.WeightNorm:
+        return legacy_optim.WeightNorm(inner)
+
+
+_INNER_RATE = "its rate belongs to the optimizer inside it"
 
 ENTRY = Entry(
     legacy=legacy_optim.WeightNorm,
@@ -55,5 +115,11 @@ ENTRY = Entry(
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",
         "scale_state": "belongs to the wrapped optimizer, whose entry maps it",
+    },
+    parts=_DirectionAndScale(),
+    excluded={
+        "per-group": _INNER_RATE,
+        "per-call": _INNER_RATE,
+        "schedule": "the legacy side takes it per call",
     },
 )

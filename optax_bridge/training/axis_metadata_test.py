@@ -23,7 +23,7 @@ RAW = {"dense": {"kernel": jnp.arange(128.0 * 256).reshape(128, 256) / 9e4, "bia
 BOXED = {"dense": {k: nn.Partitioned(v, NAMES[k]) for k, v in RAW["dense"].items()}}
 GRADS = jax.tree.map(jnp.cos, RAW)
 RULES = [("embed", "data"), ("mlp", "model")]
-OURS = [e.name for e in ENTRIES.values() if e.name != "multi_optimizer"]
+OURS = [e.name for e in ENTRIES.values() if "boxed" not in e.excluded]
 ADAFACTORS = {"stock": optax.adafactor(0.1), "ours": optax_bridge.adafactor(0.1)}
 STOCK = {
     "adafactor": optax.adafactor(0.1),

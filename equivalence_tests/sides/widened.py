@@ -1,0 +1,281 @@
+"""A side in float64 that computes what it computes in its own dtype.
+
+Rounding shrinks in float64; another formula does not. But a formula may be chosen by the dtype, `if
+params.dtype == jnp.bfloat16: ...`, and float64 would run another one. So a side is traced with both
+dtypes. Where the two programs are the same but for their dtypes, it runs in float64 as it is.
+Otherwise the program of the real dtype, which took the branches of the real dtype, is evaluated
+with every floating-point number in float64.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
+
+# They look at the bits of floating-point numbers, which are others in float64.
+_OF_BITS = ("bitcast_convert_type", "nextafter")
+
+# The parameters that hold the program of a call.
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+
+class NotWidened(ValueError):
+    """A program that means nothing in another precision; names the operation."""
+
+
+def in_float64(side: Side, params: Any, given: Sequence[Any]) -> tuple[Side, bool]:
+    """The side to be run where float64 is enabled.
+
+    Args:
+      side: a compiled side.
+      params: parameters in the real dtypes.
+      given: what is given at one step, in the real dtypes.
+
+    Returns:
+      The side itself, and that its program is the same in both; else `widened(...)` of it.
+
+    Raises:
+      NotWidened: as `widened` does.
+      Exception: whatever the side raises when it is traced.
+    """
+    if _same_in_both(side, params, given):
+        return side, True
+    return widened(side, params, given), False
+
+
+def widened(side: Side, params: Any, given: Sequence[Any]) -> Side:
+    """The program of the real dtype, with all numbers in float64.
+
+    Constants are those of the real dtype: 0.1 is what float32 makes of it.
+
+    Args:
+      side: a compiled side.
+      params: parameters in the real dtypes.
+      given: what is given at one step, in the real dtypes.
+
+    Returns:
+      A side whose state has the real one's structure, in float64.
+
+    Raises:
+      NotWidened: the side looks at bits, or calls back into Python.
+      Exception: whatever the side raises when it is traced.
+    """
+    with float64(False):
+        init, state = _traced(side.init, params)
+        step, after = _traced(side.step, state, *given)
+        view, _ = _traced(side.view, after)
+    return replace(side, init=_evaluated(init), step=_evaluated(step), view=_evaluated(view))
+
+
+def wide(tree: Any) -> Any:
+    """A tree with its floating-point leaves in float64."""
+
+    def leaf(value: Any) -> Any:
+        is_float = jnp.issubdtype(jnp.result_type(value), jnp.floating)
+        return np.asarray(value, np.float64) if is_float else value
+
+    return jax.tree.map(leaf, tree)
+
+
+def _traced(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    return (closed, jax.tree.structure(shape)), shape
+
+
+def _evaluated(traced: tuple[Any, Any]) -> Callable[..., Any]:
+    closed, treedef = traced
+
+    def run(*args: Any) -> Any:
+        leaves = map(_wide_array, jax.tree.leaves(args))
+        return treedef.unflatten(_run(closed.jaxpr, closed.consts, *leaves))
+
+    return run
+
+
+def _wide_array(value: Any) -> Any:
+    if jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        return jnp.asarray(value, jnp.float64)
+    return jnp.asarray(value)
+
+
+def _run(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
+    """Evaluates a program, its floating-point numbers in float64."""
+    values = dict(
+        zip([*jaxpr.constvars, *jaxpr.invars], [*map(_constant, consts), *args], strict=True)
+    )
+
+    def read(atom: Any) -> Any:
+        return _literal(atom) if isinstance(atom, core.Literal) else values[atom]
+
+    for eqn in jaxpr.eqns:
+        outputs = _step(eqn, list(map(read, eqn.invars)))
+        values.update(zip(eqn.outvars, outputs, strict=True))
+    return list(map(read, jaxpr.outvars))
+
+
+def _literal(atom: Any) -> Any:
+    return _constant(np.asarray(atom.val, atom.aval.dtype))
+
+
+def _constant(value: Any) -> Any:
+    """A constant of the program: the number that it is in the real dtype."""
+    if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):
+        return jnp.asarray(np.asarray(value).astype(np.float64))
+    return value
+
+
+def _step(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+    name, params = eqn.primitive.name, eqn.params
+    if name in _OF_BITS or "callback" in name:
+        raise NotWidened(f"{name} has no meaning in another precision")
+    if name == "reduce_precision":
+        return inputs
+    if name == "scan":
+        return _scan(params, inputs)
+    if name == "while":
+        return _while(params, inputs)
+    if name == "cond":
+        index, *operands = inputs
+        branches = [_closed(branch) for branch in params["branches"]]
+        return jax.lax.switch(index, branches, *operands)
+    inner = next(
+        (params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None
+    )
+    if inner is not None:
+        return _closed(inner)(*inputs)
+    outputs = eqn.primitive.bind(*inputs, **{key: _dtype(value) for key, value in params.items()})
+    return outputs if eqn.primitive.multiple_results else [outputs]
+
+
+def _closed(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The inner program of a call, with its constants or without any."""
+    consts = getattr(jaxpr, "consts", ())
+    return lambda *args: _run(getattr(jaxpr, "jaxpr", jaxpr), consts, *args)
+
+
+def _dtype(value: Any) -> Any:
+    """A parameter of an operation; a floating-point dtype becomes float64."""
+    try:
+        is_float = isinstance(value, np.dtype | type) and jnp.issubdtype(value, jnp.floating)
+    except TypeError:
+        return value
+    return np.dtype(np.float64) if is_float else value
+
+
+def _scan(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    body = _closed(params["jaxpr"])
+    consts = inputs[: params["num_consts"]]
+    carry = inputs[params["num_consts"] : params["num_consts"] + params["num_carry"]]
+    rows = inputs[params["num_consts"] + params["num_carry"] :]
+
+    def step(carry: Any, row: Any) -> tuple[Any, Any]:
+        outputs = body(*consts, *carry, *row)
+        return outputs[: params["num_carry"]], outputs[params["num_carry"] :]
+
+    carry, stacked = jax.lax.scan(
+        step, carry, rows, length=params["length"], reverse=params["reverse"]
+    )
+    return [*carry, *stacked]
+
+
+def _while(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+    split = of_condition + of_body
+    condition, body = _closed(params["cond_jaxpr"]), _closed(params["body_jaxpr"])
+    return jax.lax.while_loop(
+        lambda carry: condition(*inputs[:of_condition], *carry)[0],
+        lambda carry: body(*inputs[of_condition:split], *carry),
+        inputs[split:],
+    )
+
+
+def _same_in_both(side: Side, params: Any, given: Sequence[Any]) -> bool:
+    """Whether the side's programs in its own dtypes and in float64 are the same but for dtypes."""
+
+    def programs(params: Any, given: Any) -> list[Any]:
+        init, state = _traced(side.init, params)
+        return [init[0], _traced(side.step, state, *given)[0][0]]
+
+    with float64(False):
+        own = programs(params, given)
+    with float64():
+        try:
+            other = programs(wide(params), wide(tuple(given)))
+        except (TypeError, ValueError):  # a loop whose carry was float32 by name, say
+            return False
+    return all(_alike(*pair) for pair in zip(own, other, strict=True))
+
+
+def _alike(own: Any, other: Any) -> bool:
+    """Whether two programs do the same; `other` may not round to less than float64."""
+    own, other = (_Program(getattr(each, "jaxpr", each)) for each in (own, other))
+    if other.narrows or len(own.steps) != len(other.steps):
+        return False
+    pairs: dict[Any, Any] = dict(zip(own.inputs, other.inputs, strict=True))
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, core.Literal) and isinstance(b, core.Literal):
+            dtype: Any = getattr(a.aval, "dtype", None)
+            rounded = np.asarray(b.val).astype(dtype)
+            return bool(np.array_equal(np.asarray(a.val, dtype), rounded, equal_nan=True))
+        return not isinstance(a, core.Literal) and pairs.get(a) is b
+
+    for one, two in zip(own.steps, other.steps, strict=True):
+        if one.primitive is not two.primitive or not _same_params(one.params, two.params):
+            return False
+        operands = zip(map(own.source, one.invars), map(other.source, two.invars), strict=True)
+        if not all(same(a, b) for a, b in operands):
+            return False
+        pairs.update(zip(one.outvars, two.outvars, strict=True))
+    results = zip(map(own.source, own.outputs), map(other.source, other.outputs), strict=True)
+    return all(same(a, b) for a, b in results)
+
+
+class _Program:
+    """A program without conversions between floating-point dtypes."""
+
+    def __init__(self, jaxpr: Any):
+        self.inputs, self.outputs = [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars
+        self.steps: list[Any] = []
+        self.narrows = False
+        self._sources: dict[Any, Any] = {}
+        for eqn in jaxpr.eqns:
+            dtypes: list[Any] = [
+                getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)
+            ]
+            if eqn.primitive.name == "convert_element_type" and all(map(_is_float, dtypes)):
+                self._sources[eqn.outvars[0]] = eqn.invars[0]
+                self.narrows |= dtypes[1].itemsize < dtypes[0].itemsize
+            else:
+                self.steps.append(eqn)
+
+    def source(self, atom: Any) -> Any:
+        """The number that a conversion was made of."""
+        while not isinstance(atom, core.Literal) and atom in self._sources:
+            atom = self._sources[atom]
+        return atom
+
+
+def _is_float(dtype: Any) -> bool:
+    return dtype is not None and jnp.issubdtype(dtype, jnp.floating)
+
+
+def _same_params(own: dict[str, Any], other: dict[str, Any]) -> bool:
+    return own.keys() == other.keys() and all(_same_param(own[key], other[key]) for key in own)
+
+
+def _same_param(own: Any, other: Any) -> bool:
+    if hasattr(own, "eqns") or hasattr(own, "jaxpr"):
+        return _alike(own, other)
+    if isinstance(own, tuple) and isinstance(other, tuple):
+        return len(own) == len(other) and all(map(_same_param, own, other))
+    if callable(own) and callable(other):  # rules of derivatives, made anew at each trace
+        return getattr(own, "__name__", None) == getattr(other, "__name__", None)
+    return _dtype(own) == _dtype(other)

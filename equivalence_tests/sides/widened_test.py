@@ -1,0 +1,105 @@
+"""What float64 may excuse: rounding, and nothing that the dtype chooses."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import legacy_optim
+from equivalence_tests import Nature, Verdict, check_equivalence
+from equivalence_tests.sides import problems
+from equivalence_tests.sides.adapt import adapted
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.trajectory import trajectory
+from equivalence_tests.sides.widened import in_float64, wide, widened
+from optax_bridge.correspondence import ENTRIES
+
+PARAMS = {
+    "kernel": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2),
+    "bias": np.zeros(2, "f4"),
+}
+
+
+def only_in(dtype: Any, factor: float, tx: optax.GradientTransformation) -> Any:
+    """The transformation with its step times a factor where the dtype is this one."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        updates, state = tx.update(grads, state, params)
+        scaled = jax.tree.map(lambda u: u * factor if u.dtype == dtype else u, updates)
+        return scaled, state
+
+    return optax.GradientTransformation(tx.init, update)
+
+
+@pytest.mark.parametrize("stream", problems.DESCRIPTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(jnp.float32, 1.001), (jnp.bfloat16, 1.05), (jnp.float16, 1.01)]
+)
+def test_what_a_dtype_chooses_is_another_algorithm(dtype: Any, factor: float, stream: str):
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
+    wrong = only_in(dtype, factor, optax.sgd(0.01))
+    report = check_equivalence(wrong, optax.sgd(0.01), params, gradients=stream, steps=48)
+    assert report.verdict is Verdict.DIFFERENT
+    assert report.nature is Nature.ALGORITHM
+
+
+@pytest.mark.parametrize("stream", ["normal", "all"])
+def test_the_precision_of_one_number_is_rounding_whatever_the_gradients(stream: str):
+    """Legacy Adam takes its correction in bfloat16, Optax in float32: far apart, by rounding."""
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    report = check_equivalence(
+        legacy_optim.Adam(1e-3), optax.adam(1e-3), params, gradients=stream, steps=48
+    )
+    assert report.verdict is Verdict.DIFFERENT
+    assert report.nature is Nature.ROUNDING
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
+def test_a_widened_side_is_the_side_in_float64(entry: Any):
+    """Where no branch hangs on the dtype, both ways to float64 give the same but for constants."""
+    definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
+    grads = problems.gradients(PARAMS, 4, "normal")
+    given = (jax.tree.map(lambda leaf: leaf[0], grads),)
+    side = adapted(definition)
+    run = widened(side, PARAMS, given)
+    with float64():
+        one, other = (trajectory(each, wide(PARAMS), (wide(grads),)) for each in (side, run))
+    for a, b in zip(jax.tree.leaves(one["params"]), jax.tree.leaves(other["params"]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_program_that_is_the_same_in_both_runs_as_it_is():
+    grads = jax.tree.map(np.ones_like, PARAMS)
+    side = adapted(optax.adam(1e-3))
+    assert in_float64(side, PARAMS, (grads,)) == (side, True)
+    branching = adapted(only_in(jnp.float32, 2.0, optax.sgd(0.1)))
+    assert not in_float64(branching, PARAMS, (grads,))[1]
+
+
+def test_of_a_plain_function_it_is_said_that_nothing_is_known():
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        return {name: params[name] - 0.1 * (grads[name] * 1.0000001) for name in params}, state
+
+    report = check_equivalence((lambda params: {}, step), optax.sgd(0.1), PARAMS, steps=4)
+    assert "the left side, a plain function, does something else" in str(report)
+
+
+def test_states_that_are_scaled_are_related_and_the_parameters_agree():
+    def trace(inside: float, outside: float) -> optax.GradientTransformation:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            state = jax.tree.map(lambda t, g: 0.9 * t + inside * g, state, grads)
+            return jax.tree.map(lambda t: -outside * t, state), state
+
+        return optax.GradientTransformation(lambda p: jax.tree.map(jnp.zeros_like, p), update)
+
+    report = check_equivalence(trace(0.1, 1.0), trace(1.0, 0.1), PARAMS)
+    assert report.verdict is Verdict.ROUNDING
+    assert "the parameters agree; of the states, right = 10 x left" in str(report)
+    assert report.as_dict()["state_factors"]
+    # Another decay inside is no factor.
+    other = check_equivalence(optax.trace(0.9), optax.trace(0.8), PARAMS, steps=8)
+    assert other.verdict is Verdict.DIFFERENT and not other.factors

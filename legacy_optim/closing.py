@@ -1,0 +1,137 @@
+"""What `run` says at a program's end: the old names that it used, and that time's defaults."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+from legacy_optim import process, shim
+from legacy_optim import uses as uses_module
+from legacy_optim.uses import Use
+
+
+def close(folder: str) -> None:
+    """Says it on the standard error, unless told to be quiet.
+
+    Args:
+      folder: the working folder that the program started in, to which paths are relative.
+    """
+    found = {use for use, _ in uses_module.uses()} | set(uses_module.of_other_processes())
+    if os.environ.get(process.QUIET):
+        return
+    lines = summary(found, folder)
+    stream = sys.__stderr__
+    if lines and stream is not None and not stream.closed:
+        print("\n".join(lines), file=stream, flush=True)
+
+
+def summary(uses: Iterable[Use], folder: str) -> list[str]:
+    """The closing lines: the old names, where, what to do about them, and the defaults."""
+    uses = sorted(uses)
+    found = [use for use in uses if not _is_library(use.file)]
+    lines = _names(found, len(uses) - len(found), folder) if uses else []
+    files = sorted({use.file for use in found if os.path.isfile(use.file)})
+    if files:
+        shown = [_shown(file, folder) for file in files]
+        more = " ..." if len(files) > 4 else ""
+        lines.append(f"To rewrite them for Optax: optax-bridge migrate {' '.join(shown[:4])}{more}")
+        lines += _advice(files, folder)
+    lines += _defaults()
+    return lines
+
+
+def _names(found: list[Use], elsewhere: int, folder: str) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for use in _longest(found):
+        names.setdefault(use.name, []).append(f"{_shown(use.file, folder)}:{use.line}")
+    places_found = sum(map(len, names.values()))
+    lines = [
+        f"optax-bridge: {_number(len(names), 'old name')} answered in "
+        f"{_number(places_found, 'place')}:"
+    ]
+    width = max(map(len, names), default=0)
+    for name, places in names.items():
+        text = ", ".join(places[:6]) + (f" and {len(places) - 6} more" if len(places) > 6 else "")
+        lines += textwrap.wrap(
+            text,
+            width=max(100, width + 30),
+            initial_indent=f"  {name:{width}}  ",
+            subsequent_indent=" " * (width + 4),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    if elsewhere:
+        lines.append(f"  and in {_number(elsewhere, 'place')} of installed libraries")
+    return lines
+
+
+def _defaults() -> list[str]:
+    settings = shim.old_defaults_in_force()
+    if not settings:
+        return []
+    shown = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return textwrap.wrap(
+        f"optax-bridge: defaults of that time were in force: {shown} (--todays-defaults: as today)",
+        width=100,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _advice(files: list[str], folder: str) -> list[str]:
+    """What the command that started the run has to say about some files.
+
+    In a process of its own, because the program may have changed anything in this one.
+    """
+    module, _, function = os.environ.get(process.ADVICE, "").partition(":")
+    if not function:
+        return []
+    code = (
+        f"import sys\nfrom {module} import {function} as advice\n"
+        "print(advice(sys.argv[1:]), end='')\n"
+    )
+    environment = {**process.without_settings(os.environ), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "ignore", "-c", code, *files]
+    done = subprocess.run(
+        command,
+        cwd=folder if os.path.isdir(folder) else None,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return [f"  (what migrate would do could not be found out: {reason})"]
+    return done.stdout.splitlines()
+
+
+def _longest(found: Iterable[Use]) -> list[Use]:
+    """Without `flax.optim` where the same line uses `flax.optim.Adam`."""
+    uses = list(found)
+    at: dict[tuple[str, int], list[str]] = {}
+    for use in uses:
+        at.setdefault((use.file, use.line), []).append(use.name)
+    return [
+        use
+        for use in uses
+        if not any(other.startswith(f"{use.name}.") for other in at[use.file, use.line])
+    ]
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _is_library(file: str) -> bool:
+    return "site-packages" in Path(file).parts or "dist-packages" in Path(file).parts
+
+
+def _shown(file: str, folder: str) -> str:
+    try:
+        return str(Path(file).resolve().relative_to(Path(folder).resolve()))
+    except ValueError:
+        return file

@@ -1,0 +1,170 @@
+"""Names that JAX, Flax, Optax, Chex, Orbax and NumPy had in `flax.optim`'s time and have lost since.
+
+The inventory, `names.json`, is made from the releases by `nox -s gone_names`; what to do about a
+name is written by hand, in `remedies`. Importing this imports neither JAX nor NumPy.
+
+    >>> find("jax.api.jit").new
+    'jax.jit'
+    >>> find("jax.jit") is None
+    True
+    >>> find_keyword("jax.numpy.clip", "a_max").new
+    'max'
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from legacy_optim.gone import remedies
+
+
+class Gone(NamedTuple):
+    """A name that is gone.
+
+    Attributes:
+      name: as it was asked for; `jax.numpy.clip(a_max=)` for a keyword argument.
+      package: `jax`, whose releases the two following ones are.
+      last: the last release that was looked into and had it.
+      since: the first one after it that had not.
+      new: what stands for it today, dotted, a builtin's name or a keyword; None where no single
+        name does.
+      remedy: what to do, in a few words.
+    """
+
+    name: str
+    package: str
+    last: str
+    since: str
+    new: str | None
+    remedy: str
+
+    @property
+    def message(self) -> str:
+        """A sentence with all of it."""
+        return (
+            f"{self.name} is gone: {self.package} {self.last} had it, {self.since} has not. "
+            f"What to do: {self.remedy}"
+        )
+
+
+def find(dotted: str) -> Gone | None:
+    """The entry of a name, or of the module or class that went with it.
+
+    Args:
+      dotted: as imported, `jax.api.jit` for `from jax import api` and `api.jit`. What is
+        below a name that is gone is gone as well.
+
+    Returns:
+      None where it is still there, was never public, or belongs to `flax.optim`, for which
+      `legacy_optim` itself stands.
+    """
+    if dotted == "flax.optim" or dotted.startswith("flax.optim."):
+        return None
+    known = _positions()
+    name = dotted
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    if not name:
+        return None
+    package, at = known[name]
+    new = remedies.RENAMED.get(dotted) or _inventory()["moved"].get(dotted)
+    return _gone(dotted, package, at, new, f"use {new}" if new else remedies.text(dotted))
+
+
+def find_keyword(function: str, keyword: str) -> Gone | None:
+    """The entry of a keyword argument that a function, a method or a class no longer takes.
+
+    Args:
+      function: dotted, as for `find`.
+      keyword: its name.
+
+    Returns:
+      None where it takes it, never took it, or is gone itself.
+    """
+    at = _inventory()["keywords"].get(function, {}).get(keyword)
+    if at is None:
+        return None
+    new = remedies.KEYWORDS.get(function, {}).get(keyword)
+    is_name = new is not None and new.isidentifier()
+    remedy = f"it is {new}= now" if is_name else new
+    shown = f"{function}({keyword}=)"
+    return _gone(shown, remedies.package(function), at, new if is_name else None, remedy)
+
+
+def find_keyword_by_ending(function: str, keyword: str) -> list[Gone]:
+    """As `find_keyword`, for a function of which only the end of the name is known."""
+    found = []
+    for name, keywords in _inventory()["keywords"].items():
+        if keyword in keywords and f".{name}".endswith(f".{function}"):
+            entry = find_keyword(name, keyword)
+            assert entry is not None
+            found.append(entry)
+    return found
+
+
+def find_module(dotted: str) -> Gone | None:
+    """As `find`, for `import jax.config`: a name that is still there, but no module any more."""
+    at = _inventory()["objects"].get(dotted)
+    if at is None:
+        return find(dotted)
+    parent, _, name = dotted.rpartition(".")
+    return _gone(dotted, remedies.package(dotted), at, None, f"use {name} of {parent}")
+
+
+def find_attribute(cls: str, attribute: str) -> list[Gone]:
+    """As `find`, for an attribute of a class of which only the class's own name is known."""
+    owners = [o for o, a in _inventory()["attributes"].items() if attribute in a]
+    found = [find(f"{o}.{attribute}") for o in owners if o.rpartition(".")[2] == cls]
+    return [entry for entry in found if entry is not None]
+
+
+def owners() -> frozenset[str]:
+    """The modules that are there and lack something."""
+    modules = {*_inventory()["names"], *(f.rpartition(".")[0] for f in _inventory()["keywords"])}
+    return frozenset(modules - _inventory()["modules"].keys())
+
+
+def modules() -> list[str]:
+    """The modules that are gone, those within others after them."""
+    return sorted({*_inventory()["modules"], *_inventory()["objects"]})
+
+
+def names() -> list[str]:
+    """Every name that `find` knows by itself, sorted; not what is below one."""
+    return sorted(name for name in _positions() if find(name) is not None)
+
+
+def keywords() -> list[tuple[str, str]]:
+    """Every function and keyword that `find_keyword` knows, sorted."""
+    return sorted((f, k) for f, table in _inventory()["keywords"].items() for k in table)
+
+
+def _gone(name: str, package: str, at: int, new: str | None, remedy: str | None) -> Gone:
+    read = _inventory()["read"][package]
+    last = read[at][0]
+    since = read[at + 1][0] if at + 1 < len(read) else _inventory()["today"][package]
+    if remedy is None:
+        remedy = (
+            "give the argument by position, or leave it out"
+            if name.endswith("=)")
+            else f"no public name stands for it: do without, or run this with {package}=={last}"
+        )
+    return Gone(name, package, last, since, new, remedy)
+
+
+@functools.cache
+def _inventory() -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name("names.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _positions() -> dict[str, tuple[str, int]]:
+    """Name -> its package, and the position of the last release that had it."""
+    inventory = _inventory()
+    found = {name: (remedies.package(name), at) for name, at in inventory["modules"].items()}
+    for kind in ("names", "attributes"):
+        for owner, members in inventory[kind].items():
+            package = remedies.package(owner)
+            found.update({f"{owner}.{name}": (package, at) for name, at in members.items()})
+    return found

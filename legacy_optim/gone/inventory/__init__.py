@@ -1,0 +1,1 @@
+"""How `names.json` is made: reading old releases, and asking today's."""

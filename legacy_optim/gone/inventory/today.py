@@ -1,0 +1,73 @@
+"""Whether what a release had is there today, asked of what is installed."""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import warnings
+from typing import Any
+
+MISSING = object()
+UNKNOWN = object()  # there, but it cannot be imported here
+
+
+@functools.cache
+def module(name: str) -> Any:
+    """Today's module, MISSING or UNKNOWN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return UNKNOWN if _has_file(name) else MISSING
+
+
+def _has_file(name: str) -> bool:
+    """Whether there is such a module that lacks something else, TensorFlow for one."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def member(owner: Any, name: str) -> Any:
+    """An attribute of a module, a class or an instance, also if it warns; or MISSING."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return getattr(owner, name)
+        except AttributeError:
+            pass
+    fields = {**getattr(owner, "__dataclass_fields__", {}), **getattr(owner, "__annotations__", {})}
+    return fields.get(name, MISSING)
+
+
+def value(dotted: str) -> Any:
+    """What a dotted name is today, or MISSING; a name without dots is a builtin."""
+    parts = dotted.split(".")
+    if len(parts) == 1:
+        return member(importlib.import_module("builtins"), dotted)
+    for split in range(len(parts), 0, -1):
+        found = module(".".join(parts[:split]))
+        if found is not MISSING and found is not UNKNOWN:
+            for part in parts[split:]:
+                found = member(found, part)
+                if found is MISSING:
+                    break
+            if found is not MISSING:
+                return found
+    return MISSING
+
+
+def takes(function: Any, keyword: str) -> bool | None:
+    """Whether a function takes a keyword today; None where it does not say."""
+    if not callable(function):
+        return None
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return True
+    found = parameters.get(keyword)
+    return found is not None and found.kind is not found.POSITIONAL_ONLY

@@ -1,0 +1,102 @@
+"""What happens when a program imports a module: a function is called right after it.
+
+Standard library's modules are imported late here: what this file imports is in every program's
+process before its first line.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+class AfterImport:
+    """A finder for `sys.meta_path`: finds what the others find, and calls a function afterwards.
+
+    Args:
+      packages: the top-level packages that are meant, without their private modules.
+      after: called with each module of theirs when its own code has run.
+    """
+
+    def __init__(self, packages: "frozenset[str]", after: "Callable[[ModuleType], None]"):
+        self._packages = packages
+        self._after = after
+
+    def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname.partition(".")[0] not in self._packages or "._" in fullname:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    loader: Any = _Loader(spec.loader, self._after)
+                    spec.loader = loader
+                return spec
+        return None
+
+
+class _Loader:
+    """Loads as another loader, and leaves no trace of itself."""
+
+    def __init__(self, loader: "Any", after: "Callable[[ModuleType], None]"):
+        self._loader = loader
+        self._after = after
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
+        return self._loader.create_module(spec) if hasattr(self._loader, "create_module") else None
+
+    def exec_module(self, module: "ModuleType") -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._after(sys.modules.get(module.__name__, module))
+
+
+class SayingWhatIsGone:
+    """The last finder: fails to import some modules, and says why and what to do.
+
+    Args:
+      packages: the top-level packages that are meant.
+      gone: from a module's name to what to say, or None.
+    """
+
+    def __init__(self, packages: "frozenset[str]", gone: "Callable[[str], str | None]"):
+        self._packages = packages
+        self._gone = gone
+
+    def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> None:
+        """See `importlib.abc.MetaPathFinder`.
+
+        Raises:
+          ModuleNotFoundError: the name is one of those.
+        """
+        del path, target
+        top = fullname.partition(".")[0]
+        if top in self._packages and top != fullname and not is_being_imported(top):
+            said = self._gone(fullname)
+            if said is not None:
+                raise ModuleNotFoundError(said, name=fullname)
+
+
+def is_being_imported(name: str) -> bool:
+    """Whether a module's code has not run to its end yet."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def imports_a_name(frame: "Any") -> bool:
+    """Whether a frame is at `from module import name`, where an AttributeError loses its text."""
+    from opcode import opmap
+
+    code = frame.f_code.co_code
+    return frame.f_lasti >= 0 and code[frame.f_lasti] == opmap["IMPORT_FROM"]

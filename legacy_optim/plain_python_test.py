@@ -1,0 +1,178 @@
+"""What `python program.py` does, `run` does: the same programs both ways, as processes.
+
+None of them imports JAX, so each costs as little as Python's start.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ADDRESS = re.compile(r" at 0x\w+")
+ROOT = Path(__file__).resolve().parents[1]
+
+# Name -> (program, arguments after the interpreter's own, standard input).
+SCRIPTS = {
+    "names-of-the-main-module": "print({k: str(v) for k, v in sorted(vars().items())})",
+    "builtins-is-a-module": "import builtins; print(__builtins__ is builtins)",
+    "arguments": "import sys; print(sys.argv)",
+    "path": "import sys; print(sys.path)",
+    "main-is-in-modules": "import sys; print(vars(sys.modules['__main__']) is globals())",
+    "flags": "import sys; print(sys.flags, sys.warnoptions, sys._xoptions)",
+    "frames": "import inspect; print([f.function for f in inspect.stack()])",
+    "trace-functions": "import sys; print(sys.gettrace(), sys.excepthook is sys.__excepthook__)",
+    "source": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
+    "exit-with-text": "import sys; sys.exit('no more')",
+    "exit-from-atexit": "import atexit, os; atexit.register(os._exit, 5)",
+    "traceback": "def f():\n    return 1 / 0\n\nf()",
+    "chained": "try:\n    {}[1]\nexcept KeyError as e:\n    raise ValueError(2) from e",
+    "syntax-error": "def f(:",
+    "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()",
+    "terminated": "import os, signal; os.kill(os.getpid(), signal.SIGTERM); input()",
+    "aborted": "import os; os.abort()",
+    "own-excepthook": "import sys; sys.excepthook = lambda *e: print('mine', e[0])\n1 / 0",
+    "recursion": "import sys\ndef f(n):\n    try: return f(n + 1)\n"
+    "    except RecursionError: return n\nprint(f(0))",
+    "pickles": "import pickle\nclass A: pass\nprint(pickle.dumps(A()))\n"
+    "print(type(pickle.loads(pickle.dumps(A()))) is A)",
+    "warning": "import warnings; warnings.warn('old', DeprecationWarning)",
+    "standard-input": "import sys; print(sys.stdin.read())",
+    "own-modules-first": "import helper, rich; print(helper.__file__, rich.__file__)",
+    "module-that-is-not-there": "import nothing_like_it",
+    "thread-goes-on": "import threading, time\n"
+    "def late(): time.sleep(0.1); print('late', __name__)\nthreading.Thread(target=late).start()",
+    "atexit-reads-names": "import atexit\nx = 3\natexit.register(lambda: print('end', x))",
+    "leftovers": "import sys\nclass A:\n    def __del__(self): print('gone', __name__)\na = A()",
+    "forks": "import os\nif os.fork() == 0:\n    print('child', flush=True)\nelse:\n"
+    "    os.wait(); print('parent')",
+    "replaces-itself": "import os, sys\nprint(sys.argv[1:], flush=True)\nif len(sys.argv) < 9:\n"
+    "    os.execv(sys.executable, [sys.executable, __file__, *'12345678'])",
+    "subprocess": "import sys; sys.path.pop(0)\nimport subprocess\nprint(subprocess.run("
+    "[sys.executable, '-c', 'import sys; print(sys.argv, sys.path)'], capture_output=True))",
+}
+
+POOL = """\
+import sys
+{start}
+
+class Result:
+    def __init__(self, x):
+        self.x = x
+
+def work(x):
+    main = sys.modules["__main__"]
+    return Result(x), __name__, vars(main).get("work") is work, sorted(sys.modules)[:0]
+
+if __name__ == "__main__":
+    {run}
+    print([(type(r) is Result, r.x, *rest) for r, *rest in results])
+else:
+    print(__name__, __spec__, __file__, sys.argv, flush=True)
+"""
+_WITH = "with multiprocessing.get_context('{}').Pool(1) as pool:\n        results = {}"
+_FUTURES = (
+    "with futures.ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:\n"
+    "        results = list(pool.map(work, [1, 2]))"
+)
+POOLS = {
+    "spawn": ("import multiprocessing", _WITH.format("spawn", "pool.map(work, [1, 2])")),
+    "forkserver": ("import multiprocessing", _WITH.format("forkserver", "pool.map(work, [1])")),
+    "fork": ("import multiprocessing", _WITH.format("fork", "pool.map(work, [1])")),
+    "futures": ("import multiprocessing\nfrom concurrent import futures", _FUTURES),
+}
+SCRIPTS |= {
+    f"pool-{name}": POOL.format(start=start, run=run) for name, (start, run) in POOLS.items()
+}
+
+HELPERS = {
+    "helper.py": "nothing = None",
+    "rich.py": "",
+    "subprocess.py": "",  # a name of the standard library: the command needs its own
+    "package/__init__.py": "",
+    "package/__main__.py": "import sys; print(__name__, __spec__, __package__, sys.argv, sys.path)",
+    "package/part.py": "import sys; print(vars().keys(), __spec__, __package__, sys.argv)",
+    "package/spawns.py": POOL.format(start=POOLS["spawn"][0], run=POOLS["spawn"][1]),
+}
+COMMANDS = {
+    "package": ["-m", "package", "x", "--y", "-m", "z"],
+    "part-of-a-package": ["-m", "package.part", "--quiet"],
+    "pool-of-a-module": ["-m", "package.spawns"],
+    "folder": ["package", "x"],
+    "input-as-program": ["-", "x"],
+    "no-script": ["nothing.py"],
+    "no-module": ["-m", "nothing"],
+    "folder-without-program": ["."],
+}
+
+
+def _both(folder: Path, args: list[str]) -> tuple[tuple[int, str, str], ...]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    results = []
+    for start in ([], ["-m", "legacy_optim"]):
+        done = subprocess.run(
+            [sys.executable, *start, *args],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60,
+            input="import sys; print(__name__, sys.argv)",
+        )  # fmt: skip
+        results.append((done.returncode, *(ADDRESS.sub("", t) for t in (done.stdout, done.stderr))))
+    return tuple(results)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    for name, text in {**HELPERS, **{f"case-{k}.py": v + "\n" for k, v in SCRIPTS.items()}}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_does_the_same(folder: Path, name: str):
+    plain, ours = _both(folder, [f"case-{name}.py", "a", "-m", "--quiet"])
+    assert ours == plain
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_does_the_same(folder: Path, name: str):
+    plain, ours = _both(folder, COMMANDS[name])
+    assert ours == plain
+
+
+def test_options_of_the_interpreter_are_the_programs(folder: Path):
+    args = ["-W", "error", "-O", "-X", "utf8=0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    plain, ours = (
+        subprocess.run(
+            [sys.executable, *args, *start, "case-flags.py"],
+            cwd=folder, env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+        for start in ([], ["-m", "legacy_optim"])
+    )  # fmt: skip
+    assert ours == plain
+
+
+def test_another_sitecustomize_still_runs(folder: Path, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text("print('mine', __name__)", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "legacy_optim", "case-arguments.py"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines().count("mine sitecustomize") == 2  # the command's, the program's
+
+
+@pytest.mark.parametrize("option", ["-I", "-S"])
+def test_where_it_cannot_work_it_says_so(folder: Path, option: str):
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom legacy_optim.__main__ import main\n"
+    )
+    done = subprocess.run(
+        [sys.executable, option, "-c", f"{code}sys.exit(main(['case-arguments.py']))"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "start it without" in done.stderr

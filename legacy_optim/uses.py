@@ -1,0 +1,72 @@
+"""Which old names a program used, and where."""
+
+import collections
+import json
+import os
+import sys
+import types
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from legacy_optim import process
+
+# Files whose frames are never "where the program used a name".
+_OWN = ("legacy_optim", "importlib", "<frozen importlib")
+
+
+class Use(NamedTuple):
+    """Where a program used an old name.
+
+    Attributes:
+      name: dotted, e.g. `flax.optim.Adam`.
+      file: of the line that used it.
+      line: its number, from 1.
+    """
+
+    name: str
+    file: str
+    line: int
+
+
+_uses: collections.Counter[Use] = collections.Counter()
+
+
+def uses() -> list[tuple[Use, int]]:
+    """The old names that were used since `install`: where, and how many times, sorted."""
+    return sorted(_uses.items())
+
+
+def forget_uses() -> None:
+    """Starts the list of `uses` anew."""
+    _uses.clear()
+
+
+def note(name: str) -> None:
+    """Counts a use at the innermost frame that is not this package's or the import system's."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if not str(module).startswith(_OWN) and not file.startswith(_OWN):
+            _count(Use(name, file, frame.f_lineno))
+            return
+        frame = frame.f_back
+
+
+def _count(use: Use) -> None:
+    _uses[use] += 1
+    if _uses[use] > 1 or process.is_first():
+        return
+    # Another process than the program's own says it at once: it may be killed, or fork without end.
+    with open(os.environ[process.USES], "a", encoding="utf-8") as file:
+        file.write(json.dumps(use) + "\n")
+
+
+def of_other_processes() -> Iterable[Use]:
+    """The uses that the program's other processes have written down; removes their file."""
+    path = os.environ.get(process.USES, "")
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        found = [Use(*json.loads(line)) for line in file]
+    os.remove(path)
+    return found

@@ -1,0 +1,212 @@
+"""What only the running program can tell is bridged, and nothing is rewritten by half."""
+
+from pathlib import Path
+
+import pytest
+
+from migration_guide.codemod import driver
+from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod.rewrite import rewrite
+
+BRIDGED = {
+    "table": (
+        "d = {'adam': optim.Adam, 'sgd': optim.Momentum}[name](rate)",
+        "d = optax_bridge.from_legacy("
+        "{'adam': legacy_optim.Adam, 'sgd': legacy_optim.Momentum}[name](rate))",
+    ),
+    "table-of-the-module": (
+        "TABLE = {'adam': optim.Adam}\ndef f(name): return TABLE[name](rate)",
+        "TABLE = {'adam': legacy_optim.Adam}\n"
+        "def f(name): return optax_bridge.from_legacy(TABLE[name](rate))",
+    ),
+    "getattr": (
+        "d = getattr(optim, name)(**settings)",
+        "d = optax_bridge.from_legacy(getattr(legacy_optim, name)(**settings))",
+    ),
+    "getattr-first": (
+        "cls = getattr(optim, name)\nd = cls(rate)",
+        "cls = getattr(legacy_optim, name)\nd = optax_bridge.from_legacy(cls(rate))",
+    ),
+    "partial": (
+        "make = functools.partial(optim.Adam, beta1=0.5)\nd = make(0.1)",
+        "make = functools.partial(legacy_optim.Adam, beta1=0.5)\n"
+        "d = optax_bridge.from_legacy(make(0.1))",
+    ),
+    "conditional": (
+        "d = (optim.Adam if x else optim.Momentum)(0.1)",
+        "d = optax_bridge.from_legacy((legacy_optim.Adam if x else legacy_optim.Momentum)(0.1))",
+    ),
+    "spread": (
+        "d = optim.Adam(**settings)",
+        "d = optax_bridge.from_legacy(legacy_optim.Adam(**settings))",
+    ),
+    "unseen-module": (
+        "opt = clip.Optimizer(0.1).create(p)\nopt = opt.apply_gradient(g)",
+        "opt = optax_bridge.TrainState.create(apply_fn=None, params=p, "
+        "tx=optax_bridge.from_legacy(clip.Optimizer(0.1)))\nopt = opt.apply_gradients(grads=g)",
+    ),
+    "unseen-module-by-function": (
+        "def make(): return clip.Optimizer(0.1)\nd = make()\nopt = d.create(p)\n"
+        "opt = opt.apply_gradient(g)",
+        "def make(): return optax_bridge.from_legacy(clip.Optimizer(0.1))\nd = make()\n"
+        "opt = optax_bridge.TrainState.create(apply_fn=None, params=p, tx=d)\n"
+        "opt = opt.apply_gradients(grads=g)",
+    ),
+    "unseen-module-by-factory": (
+        "def make(): return clip.Optimizer(0.1).create(p)\nopt = make()\nopt.apply_gradient(g)",
+        "def make(): return optax_bridge.TrainState.create(apply_fn=None, params=p, "
+        "tx=optax_bridge.from_legacy(clip.Optimizer(0.1)))\nopt = make()\n"
+        "opt.apply_gradients(grads=g)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BRIDGED, ids=str)
+def test_chosen_at_run_time(case: str):
+    before, after = BRIDGED[case]
+    result = rewrite(f"import clip, functools\nfrom flax import optim\n{before}\n", Options())
+    assert [m for m in result.messages if m.by_hand] == []
+    lines = [x for x in result.code.splitlines() if not x.startswith(("import ", "# optax"))]
+    assert "\n".join(lines) == after
+    assert NOTE in result.code
+    assert rewrite(result.code, Options()).code == result.code
+
+
+def test_a_class_that_is_called_elsewhere_works_and_is_said():
+    result = rewrite("from flax import optim\nimport x\nx.train(optim.Adam)\n", Options())
+    assert "x.train(legacy_optim.Adam)" in result.code
+    assert "called where nobody sees it" in result.messages[0].text
+
+
+OWN = "class Own(optim.MultiOptimizer):\n    pass\n"
+CHILDREN = {
+    "inside": ("d = Own((t, optim.Adam(0.1)))", "Own((t, legacy_optim.Adam(0.1)))"),
+    "by-name": ("a = optim.Adam(lr)\nd = Own((t, a))", "a = legacy_optim.Adam(lr)"),
+    "by-list": ("a = [optim.Adam(lr)]\nd = Own((t, a[0]))", "a = [legacy_optim.Adam(lr)]"),
+    "nested": ("d = Own((t, Own((t, optim.Adam(1)))))", "Own((t, Own((t, legacy_optim.Adam(1)))))"),
+    "by-function": ("def f(): return optim.Adam(1)\nd = Own((t, f()))", "return legacy_optim.Adam"),
+}
+
+
+@pytest.mark.parametrize("case", CHILDREN, ids=str)
+def test_a_definition_of_ones_own_keeps_legacy_children(case: str):
+    before, expected = CHILDREN[case]
+    code = rewrite(f"from flax import optim\n{OWN}{before}\no = d.create(p)\n", Options()).code
+    assert expected in code
+    assert "d = optax_bridge.wrap_definition(Own((" in code
+    assert "tx=d)" in code
+    assert "optax.adam" not in code
+    assert code.count("wrap_definition") == 1
+
+
+def test_a_child_that_is_also_used_by_itself():
+    code = f"from flax import optim\n{OWN}a = optim.Adam(1)\nd = Own((t, a))\no = a.create(p)\n"
+    assert "tx=optax_bridge.from_legacy(a))" in rewrite(code, Options()).code
+
+
+TREES = {
+    "own-definition-by-attribute": (
+        {
+            "clip.py": "from flax import optim\nclass Optimizer(optim.OptimizerDef): pass\n",
+            "main.py": "import clip\no = clip.Optimizer(0.1).create(p)\no.apply_gradient(g)\n",
+        },
+        "tx=optax_bridge.wrap_definition(clip.Optimizer(0.1)))",
+    ),
+    "own-definition-of-an-own-one": (
+        {
+            "a.py": "from flax import optim\nclass A(optim.OptimizerDef): pass\n",
+            "b.py": "import a\nclass B(a.A):\n    def apply_gradient(self, h, p, s, g): pass\n",
+            "main.py": "import b\no = b.B(0.1).create(p)\no.apply_gradient(g)\n",
+        },
+        "tx=optax_bridge.wrap_definition(b.B(0.1)))",
+    ),
+    "factory-of-an-unseen-definition": (
+        {
+            "make.py": "import clip\ndef make(): return clip.Optimizer(0.1)\n",
+            "main.py": (
+                "from flax import optim\nimport make\no = make.make().create(p)\n"
+                "o = o.apply_gradient(g)\n"
+            ),
+        },
+        "apply_fn=None, params=p, tx=make.make())\no = o.apply_gradients(grads=g)",
+    ),
+    "imported-from-another-file": (
+        {
+            "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
+            "main.py": "from compat import Adam\no = Adam(0.1).create(p)\n",
+        },
+        "tx=optax.adam(learning_rate=0.1,",
+    ),
+    "module-imported-from-another-file": (
+        {
+            "compat.py": "from flax import optim\n",
+            "main.py": "import compat\nd = compat.optim.Adam(0.1)\n",
+        },
+        "d = optax.adam(learning_rate=0.1,",
+    ),
+    "star-of-another-file": (
+        {
+            "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
+            "main.py": "from compat import *\nd = Adam(0.1)\n",
+        },
+        "d = optax.adam(learning_rate=0.1,",
+    ),
+    "class-chosen-in-another-file": (
+        {
+            "table.py": "from flax import optim\ndef pick(name): return getattr(optim, name)\n",
+            "main.py": "import table\nd = table.pick(n)(0.1)\nd.create(p).apply_gradient(g)\n",
+        },
+        "d = optax_bridge.from_legacy(table.pick(n)(0.1))",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TREES, ids=str)
+def test_across_files(tmp_path: Path, case: str):
+    texts, expected = TREES[case]
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    report = driver.migrate([tmp_path], Options())
+    assert [m for r in report.results for m in r.messages if m.by_hand and "clip" in m.text] == []
+    (main,) = (result.new for result in report.changed if result.path.name == "main.py")
+    assert expected in main
+    driver.save(report.results)
+    assert driver.migrate([tmp_path], Options()).changed == []
+    for path in tmp_path.iterdir():
+        assert "flax.optim" not in path.read_text()
+        assert "import optim" not in path.read_text()
+
+
+def test_what_is_imported_for_others_stays_as_legacy():
+    text = "from flax.optim import Adam, Momentum as M\n__all__ = ['Adam', 'M']\n"
+    result = rewrite(text, Options())
+    assert (
+        "\nfrom legacy_optim import Adam\nfrom legacy_optim import Momentum as M\n" in result.code
+    )
+    assert result.code.startswith(f"{NOTE}imported for others")
+    package = rewrite("from flax import optim\n", Options(), path=Path("pkg/__init__.py"))
+    assert package.code.endswith("import legacy_optim as optim\n")
+
+
+def test_a_dangling_name_gets_a_comment_and_nothing_around_it_is_rewritten():
+    code = (
+        "import optax_bridge\nopt = optim.Adam(0.1).create(p)\nopt = opt.apply_gradient(g)\n"
+        "print(opt.target)\n"
+    )
+    result = rewrite(code, Options())
+    (message,) = result.messages
+    assert "nothing imports `optim`" in message.text
+    assert [x for x in result.code.splitlines() if x[0] != "#"] == code.splitlines()
+
+
+def test_ones_own_method_is_not_rewritten_in_a_second_run(tmp_path: Path):
+    texts = {
+        "agent.py": "class Agent:\n    def apply_gradient(self, g): return self\n",
+        "main.py": "def f(agent, g):\n    agent = agent.apply_gradient(g)\n    return agent\n",
+        "old.py": "from flax import optim\nf(optim)\no = optim.Adam(0.1).create(p)\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    for _ in range(2):
+        driver.save(driver.migrate([tmp_path], Options()).results)
+        assert (tmp_path / "main.py").read_text() == texts["main.py"]

@@ -1,0 +1,131 @@
+"""A definition that only the running program can tell is bridged by `optax_bridge.from_legacy`.
+
+Before:
+
+    definition = {"adam": optim.Adam, "momentum": optim.Momentum}[name](rate)
+    definition = getattr(optim, name)(**settings)
+    optimizer = clipping.Optimizer(0.1).create(params)  # of a module that this run does not see
+
+After:
+
+    # optax-bridge (note): chosen at run time ...
+    definition = optax_bridge.from_legacy(
+        {"adam": legacy_optim.Adam, "momentum": legacy_optim.Momentum}[name](rate)
+    )
+    # optax-bridge (note): chosen at run time ...
+    definition = optax_bridge.from_legacy(getattr(legacy_optim, name)(**settings))
+    # optax-bridge (note): ...
+    optimizer = optax_bridge.TrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.from_legacy(clipping.Optimizer(0.1))
+    )
+
+`legacy_optim` has the same classes; `from_legacy` makes of any of their definitions a
+transformation that computes what the definition does. So the program runs as it is, and what to
+write in place of the bridge is said above it.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.kinds import CLASS, LEGACY
+from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.tree import last_name
+
+BRIDGE = "optax_bridge.from_legacy"
+CHOSEN = (
+    "chosen at run time, so it stays a legacy definition, which from_legacy turns into its equal; "
+    "to do without, write an Optax optimizer for each choice (`optax-bridge recipe NAME`)"
+)
+_UNSEEN = (
+    "a definition of a module that was not migrated along: from_legacy turns it into its equal; "
+    "once that module returns an Optax transformation, drop from_legacy"
+)
+_ESCAPES = (
+    "this class is called where nobody sees it here: wrap what it makes, "
+    "optax_bridge.from_legacy(...), or hand on an Optax optimizer (`optax-bridge recipe`)"
+)
+_LOOKUPS = ("getattr", "hasattr", "vars", "dir")
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    if original in context.analysis.legacy or is_bridged(context, original):
+        return None
+    if original in context.analysis.external:
+        return bridged(context, original, updated, _UNSEEN)
+    names = context.analysis.names
+    chosen = CLASS in context.analysis.kind(original.func) and names.entry(original.func) is None
+    if not chosen or context.analysis.makes_own_definition(original):
+        return None
+    if last_name(original.func) == "partial":
+        return None
+    return bridged(context, original, updated, CHOSEN)
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """A class that is not called, or the module itself, as a value."""
+    del updated
+    above = context.parent(original)
+    if context.name(original) == OPTIM:
+        if not isinstance(above, cst.Arg):
+            return None
+        call = context.parent(above)
+        if isinstance(call, cst.Call) and last_name(call.func) in _LOOKUPS:
+            return context.dotted("legacy_optim")
+        context.by_hand(original, _ESCAPES)
+        return None
+    if context.analysis.names.entry(original) is None or context.in_annotation(original):
+        return None
+    called = isinstance(above, cst.Call) and above.func is original
+    is_base = isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef)
+    if called or is_base:
+        return None
+    if _is_compared(context, original):
+        context.by_hand(
+            original,
+            "which class a definition has cannot be asked of a transformation: keep the choice "
+            "that made it, and ask that",
+        )
+        return None
+    if not context.calls_classes:
+        context.remark(original, _ESCAPES)
+    return context.dotted(f"legacy_optim.{context.legacy(original)}")
+
+
+def bridged(
+    context: Context, original: cst.CSTNode, updated: cst.BaseExpression, why: str
+) -> cst.BaseExpression:
+    """An expression in `optax_bridge.from_legacy(...)`, with why above it."""
+    context.remark(original, why)
+    return cst.Call(context.dotted(BRIDGE), [cst.Arg(updated)])
+
+
+def is_bridged(context: Context, node: cst.CSTNode) -> bool:
+    """Whether an expression stands in a bridge already."""
+    above = context.parent(node)
+    call = context.parent(above) if isinstance(above, cst.Arg) else None
+    return isinstance(call, cst.Call) and context.name(call.func) in (
+        BRIDGE,
+        "optax_bridge.wrap_definition",
+    )
+
+
+def is_legacy(context: Context, node: cst.CSTNode) -> bool:
+    """Whether an expression may hold a definition that stays legacy."""
+    return LEGACY in context.analysis.kind(node)
+
+
+def _is_compared(context: Context, node: cst.CSTNode) -> bool:
+    """Whether a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Comparison | cst.MatchCase):
+            return True
+        if isinstance(above, cst.Call):
+            return last_name(above.func) in ("isinstance", "issubclass")
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return False

@@ -1,0 +1,74 @@
+"""What a module imports of flax.optim for others, it imports of `legacy_optim`.
+
+Before:
+
+    from flax.optim import Adam
+    __all__ = ["Adam"]
+
+After:
+
+    # optax-bridge (note): imported for others ...
+    from legacy_optim import Adam
+    __all__ = ["Adam"]
+
+Files of the program that use it from here are rewritten as if they imported it themselves; what
+nobody sees here keeps a class that works, of whose definitions `optax_bridge.from_legacy` makes
+transformations.
+"""
+
+from typing import Any
+
+import libcst as cst
+
+from migration_guide.codemod import imports
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.names import EXPORTS, OPTIM, canonical, is_legacy
+
+_SAID = (
+    "imported for others, who may still need the legacy class; it goes when nobody imports it from "
+    "here (its definitions become Optax with optax_bridge.from_legacy(...))"
+)
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+    """See the module."""
+    if len(original.body) != 1 or not isinstance(node := original.body[0], cst.ImportFrom):
+        return None
+    if isinstance(node.names, cst.ImportStar) or node.relative:
+        return None
+    kept, moved = [], []
+    for alias, (name, bound, _) in zip(node.names, imports.aliases(node), strict=True):
+        (moved if _is_for_others(context, canonical(name), bound) else kept).append((alias, name))
+    if not moved:
+        return None
+    context.remark(original, _SAID)
+    lines: list[Any] = []
+    if kept:
+        aliases = [alias for alias, _ in kept]
+        aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        lines.append(updated.with_changes(body=[node.with_changes(names=aliases)]))
+    for alias, name in moved:
+        bound = imports.bound(alias)
+        what = canonical(name).removeprefix(OPTIM).removeprefix(".")
+        if not what:
+            text = f"import legacy_optim as {bound}"
+        else:
+            text = f"from legacy_optim import {what}" + (f" as {bound}" if bound != what else "")
+        line = cst.parse_statement(text)
+        assert isinstance(line, cst.SimpleStatementLine)
+        lines.append(line.with_changes(leading_lines=() if lines else updated.leading_lines))
+    return cst.FlattenSentinel(lines) if len(lines) > 1 else lines[0]
+
+
+def _is_for_others(context: Context, name: str, bound: str) -> bool:
+    """Whether a name of flax.optim is imported here for other modules."""
+    if not is_legacy(name):
+        return False
+    what = name.removeprefix(OPTIM).removeprefix(".")
+    if what and what not in EXPORTS:
+        return False
+    return bound in context.analysis.facts.exported or (
+        context.analysis.stem == "__init__" and not context.analysis.is_used(bound)
+    )

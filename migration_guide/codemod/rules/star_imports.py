@@ -1,0 +1,43 @@
+"""`from flax.optim import *` beside another `import *` is left for a person, and all with it.
+
+Before:
+
+    from flax.optim import *
+    from helpers import *
+    optimizer = Adam(1e-3).create(params)
+
+After:
+
+    # optax-bridge: nobody can tell which names come from import * ...
+    from flax.optim import *
+    from helpers import *
+    optimizer = Adam(1e-3).create(params)
+
+Where flax.optim's is the only one that can have brought a name, the name is rewritten as if it were
+imported by itself. Otherwise nothing of the file is: half of it would be worse.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod import imports
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.names import is_legacy
+
+_SAID = (
+    "nobody can tell which names come from import *: import them by name, and run this again; "
+    "until then nothing in this file is rewritten"
+)
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> None:
+    """See the module."""
+    del updated
+    if not context.analysis.names.unclear_star:
+        return
+    for node in original.body:
+        if isinstance(node, cst.ImportFrom):
+            module = imports.star(node)
+            if module == "flax" or (module and is_legacy(module)):
+                context.by_hand(node, _SAID)
