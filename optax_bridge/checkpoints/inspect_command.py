@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
-from rich.tree import Tree
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.outline import AT_FIRST, print_outline
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import (
     Part,
@@ -26,12 +25,13 @@ from optax_bridge.checkpoints.recognise import (
 FOUND, FAILED = 0, 1
 
 
-def run(path: Path, json: bool = False) -> int:
+def run(path: Path, json: bool = False, everything: bool = False) -> int:
     """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes.
 
     Args:
       path: the checkpoint.
       json: print it as JSON.
+      everything: print every leaf, however many there are.
 
     Returns:
       0, or 1 if it cannot be read, or holds no optimizer's state where it seems to hold one.
@@ -46,11 +46,13 @@ def run(path: Path, json: bool = False) -> int:
     try:
         parts = find_parts(read.tree, read.path)
         lines = [described(part, read.path) for part in parts]
+        if is_train_state(read.tree):
+            lines.append(f"step {_step(read)}")
     except CheckpointError as error:  # no state of an optimizer known here; its leaves are listed
         problem = error
         errors.print(str(error), markup=False, highlight=False)
     if json:
-        print(dumps(_facts(read, parts if problem is None else [])))
+        print(dumps(_facts(read, parts) if problem is None else _facts(read, [], {})))
         return FOUND if problem is None else FAILED
     arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
@@ -60,22 +62,20 @@ def run(path: Path, json: bool = False) -> int:
     )  # fmt: skip
     for line in lines:
         console.print(line, markup=False, highlight=False)
-    if is_train_state(read.tree):
-        console.print(f"step {_step(read)}", markup=False, highlight=False)
-    elif not parts and problem is None:
+    if not lines and problem is None:
         console.print("no optimizer in it: parameters or other data only", highlight=False)
-    tree = Tree(escape(read.path.name))
-    _grow(tree, read.tree)
-    console.print(tree, highlight=False)
+    print_outline(console, read.path.name, read.tree, None if everything else AT_FIRST)
     return FOUND if problem is None else FAILED
 
 
 def _step(read: Read) -> Any:
     step = read.tree["step"]
+    if is_array(step) and step.size != 1:
+        return f"{step.dtype}{list(step.shape)}"
     return np.asarray(step).tolist() if is_array(step) else shown(step)
 
 
-def _facts(read: Read, parts: list[Part]) -> dict[str, Any]:
+def _facts(read: Read, parts: list[Part], step: dict[str, Any] | None = None) -> dict[str, Any]:
     optimizers = [
         {
             "part": part.name, "candidates": candidates(part, read.path), "step": part.step,
@@ -87,7 +87,8 @@ def _facts(read: Read, parts: list[Part]) -> dict[str, Any]:
         {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
         for path, leaf in leaves(read.tree)
     ]
-    step = {"step": _step(read)} if is_train_state(read.tree) else {}
+    if step is None:
+        step = {"step": _step(read)} if is_train_state(read.tree) else {}
     return {
         "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
         "leaves": found,
@@ -113,16 +114,3 @@ def described(part: Part, place: Path) -> str:
     if isinstance(part.target, Mapping) and set(part.target) == {"params"}:
         notes.append("target is {'params': ...}: a model from before Linen, or Linen variables")
     return ", ".join(notes)
-
-
-def _grow(tree: Tree, node: Any) -> None:
-    if isinstance(node, list | tuple):
-        node = {str(index): value for index, value in enumerate(node)}
-    for name, value in node.items() if isinstance(node, Mapping) else ():
-        label = escape(shown(str(name))[1:-1])
-        if isinstance(value, Mapping | list | tuple):
-            _grow(tree.add(label if value else f"{label} (empty)"), value)
-        elif is_array(value):
-            tree.add(escape(f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"))
-        else:
-            tree.add(f"{label} {escape(shown(value))}")

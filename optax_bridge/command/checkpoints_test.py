@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from typer.testing import CliRunner
@@ -313,6 +314,34 @@ def test_inspect_of_a_state_that_is_no_optimizers_lists_it_and_says_so(
         assert found["optimizers"] == [] and len(found["leaves"]) == 11
     else:
         assert "grad_ema float32[4, 3] 48 bytes" in done.stdout
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["text", "json"])
+def test_inspect_of_a_step_that_cannot_be_read_lists_the_rest(
+    json_too: list[str], tmp_path: Path
+) -> None:
+    tree = {"step": np.arange(3), "params": {"w": np.ones(3)}, "opt_state": {}}
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+        save: Any = ocp.args.PyTreeSave
+        checkpointer.save(tmp_path / "x", args=save(tree | {"step": np.int32(3)}))
+    (tmp_path / "x" / "step" / "0").unlink()
+    done = bridge("inspect", tmp_path / "x", *json_too)
+    assert done.exit_code == 1 and "['step']" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "float64" in done.stdout
+    (tmp_path / "y").write_bytes(serialization.msgpack_serialize(tree))
+    done = bridge("inspect", tmp_path / "y", *json_too)
+    assert done.exit_code == 0 and "int64[3]" in done.stdout
+
+
+def test_inspect_lists_a_thousand_lines_and_says_how_many_more(tmp_path: Path) -> None:
+    tree = {f"layer{i}": {"w": i} for i in range(700)}
+    (tmp_path / "x").write_bytes(serialization.msgpack_serialize(tree))
+    done = bridge("inspect", tmp_path / "x")
+    assert done.exit_code == 0
+    assert "layer499" in done.stdout and "layer500" not in done.stdout
+    assert "and 400 lines more: --all shows them" in done.stdout
+    every = bridge("inspect", tmp_path / "x", "--all").stdout
+    assert "layer699" in every and "more" not in every
 
 
 @pytest.mark.parametrize("command", ["inspect", "convert"])

@@ -9,6 +9,9 @@ import typer
 def inspect(
     file: Annotated[Path, typer.Argument(help="A checkpoint: a file, or a folder of them.")],
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every leaf, not the first thousand lines.")
+    ] = False,
 ) -> None:
     """Say what a checkpoint is and list what is in it.
 
@@ -21,4 +24,4 @@ def inspect(
     """
     from optax_bridge.checkpoints import inspect_command
 
-    raise typer.Exit(inspect_command.run(file, json))
+    raise typer.Exit(inspect_command.run(file, json, everything))

@@ -9,6 +9,8 @@ from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
+MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
+MAX_LENGTH = 10_000
 
 
 class ExpressionError(ValueError):
@@ -29,13 +31,40 @@ def parse(expression: str) -> Described:
       ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments that
         the constructor does not take.
     """
+    if len(expression) > MAX_LENGTH:
+        raise ExpressionError(
+            f"{_cut(expression)} has {len(expression)} characters; expected one constructor call "
+            f"of at most {MAX_LENGTH}"
+        )
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(
-            f"{expression!r} is not a Python expression: {error.msg} at column {error.offset}"
+            f"{_cut(expression)} is not a Python expression: {error.msg} at column {error.offset}"
         ) from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a null byte, or far too deep
+        raise ExpressionError(
+            f"{_cut(expression)} is not a Python expression that can be read: {error}"
+        ) from None
+    _check_depth(tree, expression)
     return _optimizer(tree, expression)
+
+
+def _check_depth(tree: ast.AST, text: str) -> None:
+    """Checks the depth without recursion, so that what follows may recurse."""
+    nodes = [(tree, 0)]
+    while nodes:
+        node, depth = nodes.pop()
+        if depth > MAX_DEPTH:
+            raise ExpressionError(
+                f"{_cut(text)} is nested too deep; expected at most {MAX_DEPTH} levels of calls, "
+                "signs and brackets"
+            )
+        nodes += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+
+
+def _cut(text: str) -> str:
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
 def _optimizer(node: ast.expr, text: str) -> Described:
@@ -71,14 +100,20 @@ def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
     missing = [name for name in required if name not in given]
     if missing:
         raise ExpressionError(f"{_text(node, text)!r}: {missing[0]} is missing")
+    if entry.parts is not None and not isinstance(given[required[0]], Described | Source):
+        raise ExpressionError(
+            f"{_text(node, text)!r}: {required[0]} is an optimizer, e.g. {entry.parts.example}"
+        )
     return given
 
 
 def _value(node: ast.expr, text: str) -> Any:
     try:
-        return ast.literal_eval(node)
-    except ValueError:
+        literal = ast.literal_eval(node)
+    except (ValueError, TypeError):
         pass
+    else:
+        return _setting(literal, node, text)
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, text) for item in node.elts)
     name = _class_name(node.func) if isinstance(node, ast.Call) else _class_name(node)
@@ -87,6 +122,17 @@ def _value(node: ast.expr, text: str) -> Any:
     if name in _DTYPES:
         return Name(f"jax.numpy.{name}")
     return Source(_text(node, text))
+
+
+def _setting(value: Any, node: ast.expr, text: str) -> Any:
+    for item in value if isinstance(value, tuple) else ():
+        _setting(item, node, text)
+    if isinstance(value, bool | int | float | str | tuple | None):
+        return value
+    raise ExpressionError(
+        f"{_text(node, text)!r} is no setting of an optimizer; expected a number, text, None, a "
+        "dtype such as jnp.bfloat16, or a tuple of them"
+    )
 
 
 def _class_name(node: ast.expr) -> str | None:

@@ -111,6 +111,15 @@ def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
         ("WeightNorm()", "wrapped_optimizer is missing"),
         ("(" * 300 + ")" * 300, "not a Python expression|expected one of"),
         ("Adam(\x00)", "not a Python expression"),
+        ("Adam(learning_rate=1j)", "'1j' is no setting"),
+        ("Adam(0.1, (1, (2, b'x')))", "is no setting"),
+        ("Adam([0.1])", r"'\[0.1\]' is no setting"),
+        ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
+        ("Adam(" + "-" * 80 + "1)", "nested too deep"),
+        ("WeightNorm(" * 60 + "Adam()" + ")" * 60, "nested too deep"),
+        ("Adam(" + "a." * 3000 + "b)", "not a Python expression|nested too deep"),
+        ("Adam('" + "x" * 20_000 + "')", "at most 10000"),
+        ("WeightNorm(1)", "wrapped_optimizer is an optimizer"),
     ],
 )
 def test_what_is_no_constructor_call_is_refused(text: str, message: str):
