@@ -323,7 +323,7 @@ def test_inspect_of_a_step_that_cannot_be_read_lists_the_rest(
     tree = {"step": np.arange(3), "params": {"w": np.ones(3)}, "opt_state": {}}
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
         save: Any = ocp.args.PyTreeSave
-        checkpointer.save(tmp_path / "x", args=save(tree | {"step": np.int32(3)}))
+        checkpointer.save(tmp_path / "x", args=save(tree | {"step": np.asarray(3)}))
     (tmp_path / "x" / "step" / "0").unlink()
     done = bridge("inspect", tmp_path / "x", *json_too)
     assert done.exit_code == 1 and "['step']" in done.stderr
