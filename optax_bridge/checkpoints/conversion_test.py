@@ -15,6 +15,7 @@ import legacy_optim
 from optax_bridge import FullTrainState, TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.transfer import compare, write
@@ -401,6 +402,20 @@ def test_verification_finds(change: str, msgpack: bool, tmp_path: Path) -> None:
         changed["c"] = np.int32(3)
     with pytest.raises(CheckpointError, match="what was written"):
         compare(tmp_path / "new" / "x", changed, tmp_path, file_format)
+
+
+@pytest.mark.parametrize("file_format", ["msgpack", "orbax"])
+@pytest.mark.parametrize("position", [0, BLOCK + 1, -1])
+def test_verification_finds_a_bit_in_any_block(
+    position: int, file_format: str, tmp_path: Path
+) -> None:
+    tree = {"w": np.zeros(2 * BLOCK + 3, np.uint8)}
+    (tmp_path / "new").mkdir()
+    write(tmp_path / "new" / "x", tree, file_format)
+    compare(tmp_path / "new" / "x", tree, tmp_path, file_format)
+    tree["w"][position] ^= 1
+    with pytest.raises(CheckpointError, match="what was written"):
+        compare(tmp_path / "new" / "x", tree, tmp_path, file_format)
 
 
 @pytest.mark.parametrize("max_chunk_size", [2**30, 7_000_000], ids=["whole", "chunked"])

@@ -22,6 +22,7 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.fuzz import formats, mutated, survives, survives_folder, write
+from optax_bridge.checkpoints.lazy import BLOCK
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = (FILES / "adam.msgpack").read_bytes()
@@ -184,6 +185,24 @@ def test_float8_parameters_are_refused() -> None:
 def test_state_of_another_optimizer_is_an_error(name: str) -> None:
     with pytest.raises(CheckpointError, match=name):
         convert_tree(serialization.msgpack_restore(ADAM), parse_definition(f"{name}()"))
+
+
+@pytest.mark.parametrize("position", ["first", "second_block", "last"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nan_is_found_wherever_it_stands(dtype: str, position: str) -> None:
+    """In an array of several blocks, each of which is looked at by itself."""
+    size = 2 * BLOCK // np.dtype(dtype).itemsize + 3
+    at = {"first": 0, "second_block": size // 2 + 1, "last": size - 1}[position]
+    moments = np.zeros(size, dtype)
+    tree = {
+        "target": {"w": np.zeros(size, dtype)},
+        "state": {"step": np.int32(1), "param_states": {"w": {"momentum": moments}}},
+    }
+    momentum = parse_definition("Momentum(0.1)")
+    convert_tree(tree, momentum)
+    moments[at] = np.nan
+    with pytest.raises(CheckpointError, match="NaN"):
+        convert_tree(tree, momentum)
 
 
 def test_nan_is_let_through_when_told_to() -> None:

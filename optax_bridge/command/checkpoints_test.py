@@ -334,7 +334,7 @@ def test_inspect_of_a_step_that_cannot_be_read_lists_the_rest(
 
 
 def test_inspect_lists_a_thousand_lines_and_says_how_many_more(tmp_path: Path) -> None:
-    tree = {f"layer{i}": {"w": i} for i in range(700)}
+    tree = {f"layer{i:03}": {"w": i} for i in range(700)}
     (tmp_path / "x").write_bytes(serialization.msgpack_serialize(tree))
     done = bridge("inspect", tmp_path / "x")
     assert done.exit_code == 0
