@@ -1,11 +1,14 @@
 """Throws damaged files at the readers: `python -m optax_bridge.checkpoints.fuzz --count 100000`.
 
 Every input has a number, and with the seed it says what the damage is: `--format t5x --seed 1
---start 4711 --count 1` repeats one.
+--start 4711 --count 1` repeats one. Where decisions come from bytes instead, `survives_bytes` is
+what a fuzzer calls: Hypothesis in the tests, and Atheris, which looks for new branches, in
+`fuzz_by_coverage.py`.
 """
 
 import argparse
 import contextlib
+import io
 import re
 import resource
 import shutil
@@ -24,6 +27,7 @@ import msgpack
 import numpy as np
 from flax import serialization
 
+from optax_bridge.checkpoints import inspect_command
 from optax_bridge.checkpoints.convert import convert_tree, loaded
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
@@ -55,6 +59,38 @@ _VALUES: list[Any] = [
 Files = dict[str, Any]  # bytes by relative path; a Path is a link to it, None an empty folder
 
 
+class Choices:
+    """What is called of NumPy's generator, decided by the bytes of a fuzzer, then by zeros."""
+
+    def __init__(self, data: bytes):
+        self.data, self.at = data, 0
+
+    def bytes(self, count: int) -> bytes:
+        """The next bytes."""
+        found = self.data[self.at : self.at + count].ljust(count, b"\0")
+        self.at += count
+        return found
+
+    def integers(self, low: int, high: int | None = None, size: int | None = None) -> Any:
+        """A number below `low`, or from `low` to below `high`; a list of `size` of them."""
+        if size is not None:
+            return [self.integers(low, high) for _ in range(size)]
+        start, stop = (0, low) if high is None else (low, high)
+        width = (max(stop - start - 1, 1).bit_length() + 7) // 8
+        return start + int.from_bytes(self.bytes(width)) % max(stop - start, 1)
+
+    def random(self) -> float:
+        """A number from 0 to below 1."""
+        return self.integers(256) / 256
+
+    def choice(self, items: Any) -> Any:
+        """One of them."""
+        return items[self.integers(len(items))]
+
+
+Source = np.random.Generator | Choices
+
+
 @dataclass(frozen=True)
 class Format:
     """A kind of checkpoint.
@@ -68,7 +104,7 @@ class Format:
     read: Callable[[Path], Any]
 
 
-def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+def mutated(data: bytes, rng: Source) -> bytes:
     """A file with one kind of damage: flipped bits, changed bytes, cut, doubled or moved pieces."""
     if not data:
         return rng.bytes(int(rng.integers(1, 100)))
@@ -94,7 +130,7 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def damaged(files: Files, rng: np.random.Generator) -> Files:
+def damaged(files: Files, rng: Source) -> Files:
     """A folder with one kind of damage to one of its files."""
     files = dict(files)
     names = sorted(files)
@@ -140,7 +176,7 @@ class _Opened(list[Any]):
         return msgpack.ExtType(self.code, msgpack.packb(list(self)) or b"")
 
 
-def reworded(data: Any, rng: np.random.Generator) -> Any:
+def reworded(data: Any, rng: Source) -> Any:
     """A file in which a number is another one, or a msgpack index with another value in it."""
     if not isinstance(data, bytes):
         return data
@@ -202,28 +238,42 @@ def survives(data: bytes) -> str:
 
 def survives_folder(kind: str, number: int, seed: int = 0) -> str:
     """The outcome of one input: the base, the damage and the place of it follow from the number."""
-    found = formats()[kind]
-    rng = np.random.default_rng([seed, number])
-    base = found.bases[number % len(found.bases)]
+    bases = formats()[kind].bases
+    return _survives(kind, bases[number % len(bases)], np.random.default_rng([seed, number]))
+
+
+def survives_bytes(kind: str, data: bytes) -> str:
+    """The outcome of one input, whose base and damage the bytes decide."""
+    rng = Choices(data)
+    return _survives(kind, rng.choice(formats()[kind].bases), rng)
+
+
+def _survives(kind: str, base: Files, rng: Source) -> str:
     name = next(iter(base))
+    is_file = kind in ("msgpack", "npz")
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     try:
-        if kind in ("msgpack", "npz"):
+        if is_file:
             data = mutated(base[name], rng) if rng.random() < 0.5 else _rezipped(base[name], rng)
             files: Files = {name: data}
         else:
             files = damaged(base, rng)
         write(folder / "checkpoint_1", files)
-        path = folder / "checkpoint_1" / (name if kind in ("msgpack", "npz") else "")
-        return outcome(lambda: found.read(path))
+        path = folder / "checkpoint_1" / (name if is_file else "")
+        shown = outcome(lambda: _inspected(path))
+        return shown if shown != "read" else outcome(lambda: formats()[kind].read(path))
     finally:
         shutil.rmtree(folder)
 
 
-def _rezipped(data: bytes, rng: np.random.Generator) -> bytes:
-    """An npz file, whole as a zip, whose members are damaged."""
-    import io
+def _inspected(path: Path) -> None:
+    """Shows a checkpoint, as `optax-bridge inspect` does, to nobody."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        inspect_command.run(path)
 
+
+def _rezipped(data: bytes, rng: Source) -> bytes:
+    """An npz file, whole as a zip, whose members are damaged."""
     if not data.startswith(b"PK"):
         return reworded(data, rng)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -1,0 +1,36 @@
+"""Lets Atheris look for inputs that reach new branches of the readers; it need not be installed.
+
+    python -m pip install atheris
+    python -m optax_bridge.checkpoints.fuzz_by_coverage npz -max_total_time=600 corpus/
+
+What follows the format is libFuzzer's; an input that ends in a traceback is left beside the corpus,
+and given in its place it is run once.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+atheris: Any = importlib.import_module("atheris")  # has no types
+
+with atheris.instrument_imports(include=["optax_bridge.checkpoints"]):
+    from optax_bridge.checkpoints import fuzz
+
+
+def main() -> None:
+    """Fuzzes the format that the first argument names, or all if there is none."""
+    known = list(fuzz.formats())
+    kinds = [sys.argv.pop(1)] if sys.argv[1:] and sys.argv[1] in known else known
+
+    def target(data: bytes) -> None:
+        for kind in kinds:
+            outcome = fuzz.survives_bytes(kind, data)
+            if outcome not in ("read", "refused"):
+                raise RuntimeError(f"{kind}: {outcome}")
+
+    atheris.Setup(sys.argv, target)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
