@@ -374,6 +374,35 @@ def test_an_own_definition_is_wrapped():
     assert "tx=optax_bridge.wrap_definition(Mine(0.1))" in result.code
 
 
+BLANK = {
+    "before": ("\n", "", "\n"),
+    "more-before": ("\n\n", "\n", "\n\n"),
+    "more-after": ("\n", "\n\n", "\n\n"),
+    "comments": ("\n# a\n", "\n# b\n", "\n# a\n\n# b\n"),
+}
+
+
+@pytest.mark.parametrize("case", BLANK, ids=str)
+def test_no_blank_line_is_eaten(case: str):
+    above, below, together = BLANK[case]
+    code = f"import os\n{above}from flax import optim\n{below}import foo\nos, foo\n"
+    expected = f"import os\n{together}import foo\nos, foo\n"
+    assert rewrite(code, Options()).code == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "def f():\n    return optax.adam(1)\nimport optax\n",
+        "try:\n    import optax\nfinally: pass\n",
+    ],
+    ids=["below-a-function", "tried"],
+)
+def test_nothing_is_imported_twice(head: str):
+    new = rewrite(f"from flax import optim\n{head}x = optim.Adam(0.1)\n", Options()).code
+    assert new.count("import optax\n") == 1
+
+
 def test_a_taken_name_is_refused_whole():
     code = f"{IMPORTS}optax = 1\nx = optim.Adam(1.0)\n"
     result = rewrite(code, Options())
