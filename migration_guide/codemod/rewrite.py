@@ -74,7 +74,7 @@ def rewrite(
         return Rewritten(code, refused=f"not Python that can be read: {said}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
-    messages, counts = set(context.messages), Counter(context.counts)
+    messages, counts = context.messages(), Counter(context.counts)
     taken = sorted(name for name in context.needed if _is_taken(context, name))
     refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
     for _ in range(_ROUNDS):
@@ -86,7 +86,7 @@ def rewrite(
         if again == new:
             break
         said = {message.text for message in messages}
-        messages |= {message for message in later.messages if message.text not in said}
+        messages |= later.messages(but=said)
         counts += later.counts
         new = again
     else:
