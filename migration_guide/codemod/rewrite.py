@@ -79,9 +79,8 @@ def rewrite(
     refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
     for _ in range(_ROUNDS):
         refused = refused or (_objection(code, new) if new != code else "")
-        if refused or new == code:
+        if refused or new == code or not _may_go_on(context):
             break
-        # What a first round imports may give meaning to a name that had none.
         again, later = _applied(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
@@ -124,6 +123,17 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
             context.counts[rule.name] += 1
             updated = new
     return updated.code, context
+
+
+def _may_go_on(context: Context) -> bool:
+    """Whether a second round may find something that the first did not.
+
+    What was left or bridged may be seen otherwise once the rest is rewritten, and what is imported
+    now may give meaning to a name that had none.
+    """
+    roots = {name.split(".")[0] for name in context.needed} - {"flax", "jax", "os"}
+    before = {name.split(".")[0] for name in imports.references(context.analysis.module)}
+    return bool(context.said) or bool(roots & before)
 
 
 def _old_import(context: Context) -> int | None:
