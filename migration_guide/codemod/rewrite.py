@@ -18,7 +18,7 @@ from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.source import parse, undefined
+from migration_guide.codemod.source import TooLargeError, parse, undefined
 from migration_guide.codemod.tree import transformed, walk
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
@@ -74,6 +74,8 @@ def rewrite(
         return Rewritten(code, refused=f"not Python that can be read: {said}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
+    except TooLargeError as error:
+        return Rewritten(code, refused=str(error))
     messages, counts = context.messages(), Counter(context.counts)
     taken = sorted(name for name in context.needed if _is_taken(context, name))
     refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""

@@ -348,6 +348,17 @@ def test_what_would_overflow_a_parser_is_refused():
     assert "too many nested" in rewrite(code, Options()).refused
 
 
+def test_a_long_line_is_no_matter_and_data_is_left_with_a_message():
+    numbers = ", ".join(["0.25"] * 2_000)
+    code = f"from flax import optim\nx = optim.Adam(0.1)\ny = [{numbers}]\n"
+    assert "optax.adam(" in rewrite(code, Options()).code
+    image = f"{code}z = '{'A' * 700_000}'\n"
+    assert "optax.adam(" in rewrite(image, Options()).code
+    data = code.replace(numbers, ", ".join([numbers] * 60))
+    result = rewrite(data, Options())
+    assert (result.code, "move data into a file" in result.refused) == (data, True)
+
+
 def test_what_a_first_run_left_is_listed_again_and_gets_no_second_comment():
     first = rewrite(f"{IMPORTS}f(optim)\n", Options())
     again = rewrite(first.code, Options())
