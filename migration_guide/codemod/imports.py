@@ -167,8 +167,8 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
     for statement in body:
         lines = [*getattr(statement, "leading_lines", ())]
         if pending:
-            blank = min(_blank(pending), _blank(lines))
-            lines = [*pending, *lines[blank:]] if _has_comment(pending) else _longer(pending, lines)
+            has_comment = any(line.comment is not None for line in pending)
+            lines = [*pending, *lines] if has_comment else _longer(pending, lines)
             pending = []
         if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
             pending = lines
@@ -182,10 +182,6 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
 def _blank(lines: Sequence[cst.EmptyLine]) -> int:
     """The number of blank lines at the beginning."""
     return next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
-
-
-def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
-    return any(line.comment is not None for line in lines)
 
 
 def _longer(first: list[cst.EmptyLine], second: list[cst.EmptyLine]) -> list[cst.EmptyLine]:

@@ -18,7 +18,7 @@ from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.source import parse, undefined
+from migration_guide.codemod.source import TooLargeError, parse, undefined
 from migration_guide.codemod.tree import transformed, walk
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
@@ -74,19 +74,20 @@ def rewrite(
         return Rewritten(code, refused=f"not Python that can be read: {said}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
-    messages, counts = set(context.messages), Counter(context.counts)
+    except TooLargeError as error:
+        return Rewritten(code, refused=str(error))
+    messages, counts = context.messages(), Counter(context.counts)
     taken = sorted(name for name in context.needed if _is_taken(context, name))
     refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
     for _ in range(_ROUNDS):
         refused = refused or (_objection(code, new) if new != code else "")
-        if refused or new == code:
+        if refused or new == code or not _may_go_on(context):
             break
-        # What a first round imports may give meaning to a name that had none.
         again, later = _applied(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}
-        messages |= {message for message in later.messages if message.text not in said}
+        messages |= later.messages(but=said)
         counts += later.counts
         new = again
     else:
@@ -124,6 +125,17 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
             context.counts[rule.name] += 1
             updated = new
     return updated.code, context
+
+
+def _may_go_on(context: Context) -> bool:
+    """Whether a second round may find something that the first did not.
+
+    What was left or bridged may be seen otherwise once the rest is rewritten, and what is imported
+    now may give meaning to a name that had none.
+    """
+    roots = {name.split(".")[0] for name in context.needed} - {"flax", "jax", "os"}
+    before = {name.split(".")[0] for name in imports.references(context.analysis.module)}
+    return bool(context.said) or bool(roots & before)
 
 
 def _old_import(context: Context) -> int | None:

@@ -20,8 +20,9 @@ import inspect
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, comments_in, keyword, separated, with_keyword
+from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
+from migration_guide.codemod.tree import comments
 from optax_bridge.correspondence import Call, Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Setting, Source, imports, render
 
@@ -146,7 +147,7 @@ def _in_place(
         # What follows the last argument, a line break before the bracket say, follows the last one
         # still.
         if added and args and isinstance(args[-1].comma, cst.Comma):
-            if comments_in(args[-1].comma):
+            if comments(args[-1].comma):
                 return None
             everything[len(args) - 1] = args[-1].with_changes(comma=_between(args))
         elif added and args:
@@ -162,6 +163,6 @@ def _in_place(
 def _between(args: list[cst.Arg]) -> cst.Comma:
     """The comma, with its line break, that this call has between its arguments."""
     for arg in args[:-1]:
-        if isinstance(arg.comma, cst.Comma) and not comments_in(arg.comma):
+        if isinstance(arg.comma, cst.Comma) and not comments(arg.comma):
             return arg.comma
     return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

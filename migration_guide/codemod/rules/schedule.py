@@ -40,7 +40,7 @@ def rewrite_call(
     )
     if not is_step and context.analysis.names.entry(original.func) is None:
         return None
-    found = _provable(context)
+    found = context.once(_provable)
     if found is None:
         return None
     definition, step, function = found
