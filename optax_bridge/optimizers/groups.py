@@ -111,8 +111,12 @@ class _Groups:
 
     def init(self, params: Params) -> MultiOptimizerState:
         leaves = jax.tree.leaves(params, is_leaf=is_box)
-        pairs = zip(self.inner, self.groups(params), strict=True)
-        states = tuple(boxes_handled(tx).init(group.tree(leaves)) for tx, group in pairs)
+        if leaves or isinstance(params, Mapping | list | tuple | None):
+            own = [group.tree(leaves) for group in self.groups(params)]
+        else:  # what stands for all parameters in optax.tree.map_params: for those of a group, too
+            own = [params] * len(self.inner)
+        pairs = zip(self.inner, own, strict=True)
+        states = tuple(boxes_handled(tx).init(group) for tx, group in pairs)
         return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
 
     def step(

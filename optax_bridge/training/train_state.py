@@ -364,6 +364,8 @@ def _copied_where_shared(opt_state: Any, params: Any) -> Any:
 
 def check_gradients(grads: Any, params: Any) -> None:
     """Raises ValueError, naming the leaf, where gradients are not those of the parameters."""
+    if isinstance(params, optax.LookaheadParams):
+        params = params.fast  # the slow ones have no gradients
     if jax.tree.structure(grads) != jax.tree.structure(params):
         # Either may have boxes that the other has not.
         grads, params = unboxed(grads), unboxed(params)
