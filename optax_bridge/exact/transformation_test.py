@@ -163,7 +163,7 @@ def test_a_function_without_a_step_is_refused_with_the_remedy():
         DECAYED._replace(update=lambda updates, state, params=None: (updates, state))
 
 
-PICKLED = {
+WHOLE = {
     **{name: make(0.1) for name, make in MAKERS.items()},
     "weight_norm": optax_bridge.weight_norm(optax_bridge.adam(0.1)),
     "multi_optimizer": optax_bridge.multi_optimizer((ALL, optax_bridge.adam(0.1))),
@@ -171,7 +171,17 @@ PICKLED = {
 }
 
 
-@pytest.mark.parametrize("tx", PICKLED.values(), ids=PICKLED)
+@pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
+def test_parameters_and_state_are_donated_in_a_bare_loop(tx: Any):
+    params = jax.tree.map(jnp.copy, PARAMS)
+    take = jax.jit(lambda state, params: step(tx, GRADS, state, params), donate_argnums=(0, 1))
+    state = tx.init(params)
+    for _ in range(2):
+        params, state = take(state, params)
+    assert jax.tree.all(jax.tree.map(lambda p: bool(jnp.isfinite(p).all()), params))
+
+
+@pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
 def test_every_optimizer_can_be_pickled(tx: Any):
     again = pickle.loads(pickle.dumps(tx))
     left, right = (step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))
