@@ -150,6 +150,14 @@ def test_whatever_takes_it_apart_keeps_the_exact_step(tx: Any):
         assert tx.hyper_params == DECAYED.hyper_params
 
 
+def test_in_a_chain_a_parameter_keeps_its_dtype():
+    rates = jnp.asarray([0.1, 0.2])  # float32, so that the legacy step is float32 as well
+    params = jax.tree.map(lambda param: param.astype(jnp.bfloat16), PARAMS)
+    tx = optax.chain(optax.clip(1.0), optax_bridge.sgd(lambda count: rates[count]))
+    new, _ = step(tx, params, tx.init(params), params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(new)} == {jnp.dtype(jnp.bfloat16)}
+
+
 def test_what_comes_after_it_has_the_last_word():
     tx = optax.chain(DECAYED, optax.scale(0.5))
     new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
