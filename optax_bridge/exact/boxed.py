@@ -83,7 +83,7 @@ class _WithoutBoxes:
         return self._run(tx.step, params, grads, state, params, extra)
 
     def _run(
-        self, take: Any, template: Any, grads: Any, state: Any, params: Any, extra: Any
+        self, take: Any, template: Any, grads: Updates, state: OptState, params: Params, extra: Any
     ) -> tuple[Any, OptState]:
         args = (unboxed(grads), unboxed(state), unboxed(params))
         with boxes_remembered(template), _masks_explained():
@@ -111,7 +111,7 @@ def _masks_explained() -> Iterator[None]:
         raise
 
 
-def _boxed_state(tx: optax.GradientTransformation, raw: Any, params: Any) -> Any:
+def _boxed_state(tx: optax.GradientTransformation, raw: Any, params: Params) -> Any:
     state = tx.init(raw)
     boxes = leaves_with_path(params)
     leaves, treedef = jax.tree.flatten(state, is_leaf=is_box)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax.core import meta
 
 from optax_bridge._internals import with_variable_metadata
+from optax_bridge.metadata.trees import Params
 
 # For each axis of an array, the axis of its parameter that it is, or None.
 Axes = tuple[int | None, ...]
@@ -78,7 +79,7 @@ def boxed_as(tree: Any, values: Any) -> Any:
 
 
 @contextlib.contextmanager
-def boxes_remembered(params: Any) -> Iterator[None]:
+def boxes_remembered(params: Params) -> Iterator[None]:
     """Within it, `box_of` knows the boxes that these parameters are in.
 
     A transformation of Optax sees parameters without boxes, and whatever it is made of as well. One
@@ -100,7 +101,7 @@ def box_of(path: Iterable[Any], leaf: Any) -> Any:
     return box if jnp.shape(value_of(box)) == jnp.shape(leaf) else leaf
 
 
-def in_remembered_boxes(params: Any) -> Any:
+def in_remembered_boxes(params: Params) -> Any:
     """Parameters in the boxes that they were in before `boxes_remembered`."""
 
     def boxed(path: Any, leaf: Any) -> Any:

@@ -15,11 +15,12 @@ from optax_bridge.metadata.axis_metadata import (
     nested_dict,
     unboxed,
 )
+from optax_bridge.metadata.trees import Params
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
 
 
-def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
+def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
     """Puts each parameter in a `nn.LogicallyPartitioned` with the names of its axes.
 
     Args:
@@ -40,10 +41,10 @@ def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
     names = _names_by_path(params_axes)
 
     def box(path: Any, leaf: Any) -> Any:
-        found = names.pop(key_names(path), None)
-        if found is None:
+        own = names.pop(key_names(path), None)
+        if own is None:
             return leaf
-        boxed = LogicallyPartitioned(leaf, found)
+        boxed = LogicallyPartitioned(leaf, own)
         names_of(boxed, "params" + keystr(path))
         return boxed
 
@@ -54,7 +55,7 @@ def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
     return boxed
 
 
-def param_axes_from_boxes(params: Any) -> tuple[Any, dict[str, Any]]:
+def param_axes_from_boxes(params: Params) -> tuple[Any, dict[str, Any]]:
     """The way back.
 
     Args:
@@ -76,7 +77,7 @@ def param_axes_from_boxes(params: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _names_by_path(params_axes: Any) -> dict[tuple[str, ...], tuple[Any, ...]]:
-    found: dict[tuple[str, ...], tuple[Any, ...]] = {}
+    by_path: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
     def walk(node: Any, path: tuple[str, ...]) -> None:
         names = getattr(node, "names", node)
@@ -85,7 +86,7 @@ def _names_by_path(params_axes: Any) -> dict[tuple[str, ...], tuple[Any, ...]]:
                 walk(value, (*path, str(key)))
         elif names is not None:
             *above, last = path
-            found[(*above, last.removesuffix(_SUFFIX))] = tuple(names)
+            by_path[(*above, last.removesuffix(_SUFFIX))] = tuple(names)
 
     walk(unfreeze(params_axes), ())
-    return found
+    return by_path

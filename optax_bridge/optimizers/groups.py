@@ -17,10 +17,11 @@ from optax_bridge.metadata.axis_metadata import (
     boxed_like,
     is_box,
     keystr,
+    nested_dict,
     value_of,
 )
-from optax_bridge.metadata.trees import Params, Updates
-from optax_bridge.optimizers.selectors import Places, Selector, nested_dict, selected
+from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.optimizers.selectors import ParamLeaves, Selector, selected
 
 
 class MultiOptimizerState(NamedTuple):
@@ -55,7 +56,7 @@ class GroupCount(NamedTuple):
     """How much a group holds.
 
     Attributes:
-      group: its place among the groups, None for what no group holds.
+      group: its index among the groups, None for what is in none.
       leaves: number of arrays.
       parameters: number of elements in them.
     """
@@ -111,8 +112,12 @@ class _Groups:
 
     def init(self, params: Params) -> MultiOptimizerState:
         leaves = jax.tree.leaves(params, is_leaf=is_box)
-        pairs = zip(self.inner, self.groups(params), strict=True)
-        states = tuple(boxes_handled(tx).init(group.tree(leaves)) for tx, group in pairs)
+        if leaves or isinstance(params, Mapping | list | tuple | None):
+            own = [group.tree(leaves) for group in self.groups(params)]
+        else:  # what stands for all parameters in optax.tree.map_params: for those of a group, too
+            own = [params] * len(self.inner)
+        pairs = zip(self.inner, own, strict=True)
+        states = tuple(boxes_handled(tx).init(group) for tx, group in pairs)
         return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
 
     def step(
@@ -134,7 +139,7 @@ class _Groups:
         return self._run(_update, jnp.zeros_like, grads, state, params, extra)
 
     def _run(
-        self, take: Any, untouched: Any, grads: Any, state: Any, params: Any, extra: Any
+        self, take: Any, untouched: Any, grads: Updates, state: OptState, params: Params, extra: Any
     ) -> tuple[Any, MultiOptimizerState]:
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         grad_leaves = treedef.flatten_up_to(grads)
@@ -176,15 +181,15 @@ def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransfo
       The transformation.
     """
 
-    def others(params: Any) -> Any:
-        places = Places(params)
-        return places.like([not chosen for chosen in selected(selector, places)])
+    def others(params: Params) -> Any:
+        leaves = ParamLeaves(params)
+        return leaves.like([not chosen for chosen in selected(selector, leaves)])
 
     return multi_optimizer((others, tx))
 
 
 def group_counts(
-    params: Any, *groups: tuple[Selector, optax.GradientTransformation] | Selector
+    params: Params, *groups: tuple[Selector, optax.GradientTransformation] | Selector
 ) -> list[GroupCount]:
     """How many arrays and elements each group holds, to print before a long run.
 
@@ -200,51 +205,47 @@ def group_counts(
     """
     selectors = [_selector(group) for group in groups]
     sizes = [int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(params)]
-    found = groups_of(selectors, params)
+    made = groups_of(selectors, params)
     counts = [
         GroupCount(index, len(group.indices), sum(sizes[i] for i in group.indices))
-        for index, group in enumerate(found)
+        for index, group in enumerate(made)
     ]
-    rest = set(range(len(sizes))).difference(*(group.indices for group in found))
+    rest = set(range(len(sizes))).difference(*(group.indices for group in made))
     return [*counts, GroupCount(None, len(rest), sum(sizes[i] for i in rest))]
 
 
-def groups_of(selectors: Sequence[Selector], params: Any) -> list[Group]:
+def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
     """The groups that selectors make of parameters.
 
     Raises:
       ValueError: two groups hold the same leaf; all such leaves and their groups are named.
     """
-    places = Places(params)
-    paths = places.paths
-    holders: list[list[int]] = [[] for _ in paths]
+    leaves = ParamLeaves(params)
+    members: list[list[int]] = []
+    groups_at: list[list[int]] = [[] for _ in leaves.paths]
     for group, selector in enumerate(selectors):
-        for index, chosen in enumerate(selected(selector, places)):
-            if chosen:
-                holders[index].append(group)
+        members.append([i for i, chosen in enumerate(selected(selector, leaves)) if chosen])
+        for index in members[-1]:
+            groups_at[index].append(group)
     clashes = [
-        f"params{keystr(path)} in groups {held}"
-        for path, held in zip(paths, holders, strict=True)
-        if len(held) > 1
+        f"params{keystr(path)} in groups {groups}"
+        for path, groups in zip(leaves.paths, groups_at, strict=True)
+        if len(groups) > 1
     ]
     if clashes:
         raise ValueError(
             f"multi_optimizer: groups overlap: {'; '.join(clashes)}. A leaf can be in one group at "
             "most: narrow one of the selectors."
         )
-    members: list[list[int]] = [[] for _ in selectors]
-    for index, held in enumerate(holders):
-        for group in held:
-            members[group].append(index)
-    found = []
-    for held in members:
-        indices, treedef = jax.tree.flatten(nested_dict([(paths[i], i) for i in held]))
-        found.append(Group(tuple(indices), treedef))
-    return found
+    made = []
+    for own in members:
+        indices, treedef = jax.tree.flatten(nested_dict([(leaves.paths[i], i) for i in own]))
+        made.append(Group(tuple(indices), treedef))
+    return made
 
 
 def _update(
-    tx: optax.GradientTransformation, grads: Any, state: Any, params: Any, **extra: Any
+    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
 ) -> tuple[Any, Any]:
     return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
 
