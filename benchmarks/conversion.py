@@ -20,7 +20,8 @@ from pathlib import Path
 from flax import serialization
 import legacy_optim
 import jax; jax.devices()
-from optax_bridge.checkpoints import convert_file, orbax_write
+from optax_bridge.checkpoints import convert_file
+from optax_bridge.checkpoints.formats.orbax import write as orbax_write
 source, destination = map(Path, sys.argv[1:])
 started = time.perf_counter()
 """
@@ -47,7 +48,7 @@ _PROGRAMS = {
 
 def write_source(path: Path, mib: int) -> None:
     """Writes an Adam checkpoint of that size: parameters and two moments, in layers of 32 MiB."""
-    from optax_bridge.checkpoints.msgpack_write import write_msgpack
+    from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 
     layers = max(1, mib // (3 * 32))
     kernel = np.random.default_rng(0).normal(size=(mib * 2**20 // (12 * layers * 1024), 1024))

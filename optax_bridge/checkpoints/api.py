@@ -58,8 +58,8 @@ def to_legacy_checkpoint(
     if part is not None:
         tree = placed_among(_others(state), tuple(part.strip("/").split("/")), tree, path)
     with written_whole(path, force=force) as file:
-        write(file, tree, msgpack=True)
-        compare(file, tree, path)
+        write(file, tree, "msgpack")
+        compare(file, tree, path, "msgpack")
 
 
 def _others(state: Any) -> dict[str, Any]:

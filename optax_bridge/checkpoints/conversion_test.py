@@ -391,15 +391,16 @@ def test_verification_finds(change: str, msgpack: bool, tmp_path: Path) -> None:
     if change == "sign_of_zero":
         tree["a"]["w"] = 0.0 * tree["a"]["w"]
     (tmp_path / "new").mkdir()
-    write(tmp_path / "new" / "x", tree, msgpack=msgpack)
-    compare(tmp_path / "new" / "x", tree, tmp_path)
+    file_format = "msgpack" if msgpack else "orbax"
+    write(tmp_path / "new" / "x", tree, file_format)
+    compare(tmp_path / "new" / "x", tree, tmp_path, file_format)
     changed = {"a": {"w": other.get(change, tree["a"]["w"])}, "b": tree["b"]}
     if change == "missing":
         del changed["b"]
     if change == "more":
         changed["c"] = np.int32(3)
     with pytest.raises(CheckpointError, match="what was written"):
-        compare(tmp_path / "new" / "x", changed, tmp_path)
+        compare(tmp_path / "new" / "x", changed, tmp_path, file_format)
 
 
 @pytest.mark.parametrize("max_chunk_size", [2**30, 7_000_000], ids=["whole", "chunked"])
@@ -408,7 +409,9 @@ def test_large_arrays_may_be_donated_and_come_back(
 ) -> None:
     """Large arrays are handled block by block, and JAX takes the memory as it is."""
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", max_chunk_size)
-    monkeypatch.setattr("optax_bridge.checkpoints.msgpack_write.MAX_CHUNK_SIZE", max_chunk_size)
+    monkeypatch.setattr(
+        "optax_bridge.checkpoints.formats.flax_msgpack.encode.MAX_CHUNK_SIZE", max_chunk_size
+    )
     kernel = np.random.default_rng(0).standard_normal((2100, 2048)).astype(np.float32)
     definition, source = legacy_optim.Momentum(0.1), tmp_path / "old"
     optimizer = definition.create({"w": kernel}).apply_gradient({"w": kernel})

@@ -16,8 +16,7 @@ import legacy_optim
 from optax_bridge.checkpoints.definitions import focused, infer_definitions, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import LAYOUT, Layout, layout_of, renamed
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of
-from optax_bridge.checkpoints.msgpack_format import release
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import Part, find_parts, is_array, is_train_state, leaves
 from optax_bridge.checkpoints.transformed import (
     filled,

@@ -85,7 +85,8 @@ _PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 import numpy, orbax.checkpoint, tensorstore
-from optax_bridge.checkpoints import convert_command, convert_file, orbax_write
+from optax_bridge.checkpoints import convert_command, convert_file
+from optax_bridge.checkpoints.formats.orbax import write as orbax_write
 from optax_bridge.checkpoints.definitions import parse_definition
 
 source, folder, kind, existing, how = sys.argv[1:]

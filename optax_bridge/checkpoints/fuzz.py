@@ -27,9 +27,9 @@ from flax import serialization
 from optax_bridge.checkpoints.convert import convert_tree, loaded
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
+from optax_bridge.checkpoints.formats.orbax.write import write_orbax
 from optax_bridge.checkpoints.inspect_command import described
-from optax_bridge.checkpoints.msgpack_format import decode
-from optax_bridge.checkpoints.orbax_write import write_orbax
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.recognise import find_parts, leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.convert import convert_tree
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
+from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.fuzz import formats, mutated, survives, survives_folder, write
-from optax_bridge.checkpoints.msgpack_format import decode
-from optax_bridge.checkpoints.msgpack_write import write_msgpack
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = (FILES / "adam.msgpack").read_bytes()

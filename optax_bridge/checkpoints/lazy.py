@@ -1,6 +1,7 @@
 """Arrays that are read when they are asked for: by tensorstore, or joined from pieces."""
 
 import math
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
 
+MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
 BLOCK = 2**24  # bytes that are handled at a time
 # What tensorstore raises for files that are damaged or promise too much.
 ERRORS = (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError)
@@ -45,7 +47,7 @@ class LazyArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Reads the array; may raise any of `ERRORS`."""
+        """Reads the array; may raise whatever a library does."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -57,10 +59,12 @@ class LazyArray:
         del copy
         try:
             array = self.read()
-        except ERRORS as error:
+        except CheckpointError:
+            raise
+        except Exception as error:  # of the library that reads it
             raise CheckpointError(
-                self.place, "an array in zarr format", shown(str(error), 200), DAMAGED
-            ) from None
+                self.place, "an array that can be read", shown(str(error), 200), DAMAGED
+            ) from error
         if array.shape != self.shape or array.dtype != self.dtype:
             raise CheckpointError(
                 self.place, f"{self.dtype}{list(self.shape)}", f"{array.dtype}{list(array.shape)}",
@@ -98,6 +102,30 @@ def bytes_of(leaf: Any) -> Callable[[int, int], np.ndarray]:
         return leaf.bytes_at
     flat = np.ascontiguousarray(np.asarray(leaf)).reshape(-1).view(np.uint8)
     return lambda start, stop: flat[start:stop]
+
+
+def release(leaf: Any) -> None:
+    """Gives the memory of a mapped file back to the system; what is read again is loaded again.
+
+    Args:
+      leaf: anything; only arrays that are views of a mapped file are affected, and that file.
+    """
+    if isinstance(leaf, ChunkedArray):
+        leaf = leaf.pieces[0]
+    while isinstance(leaf, np.ndarray):
+        leaf = leaf.base
+    mapped = leaf.obj if isinstance(leaf, memoryview) else None
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def is_shape(dims: Any) -> bool:
+    """Whether these are lengths of axes that NumPy takes, those of an empty array as well."""
+    if not isinstance(dims, list | tuple) or len(dims) > 32:
+        return False
+    if not all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims):
+        return False
+    return math.prod(dim or 1 for dim in dims) <= MAX_ELEMENTS
 
 
 def own_files(folder: Path) -> int:

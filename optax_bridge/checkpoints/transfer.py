@@ -1,6 +1,5 @@
 """From one checkpoint to another: reads, converts, writes, reads again and compares."""
 
-import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from optax_bridge.checkpoints.convert import (
     state_templates,
 )
 from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.devices import on_device as on_device
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.formats.registry import contents, written_as
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
     Layout,
@@ -29,13 +30,11 @@ from optax_bridge.checkpoints.layout import (
     read_layout,
     renamed_back,
 )
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of
-from optax_bridge.checkpoints.msgpack_format import read_msgpack, release
-from optax_bridge.checkpoints.msgpack_write import write_msgpack
-from optax_bridge.checkpoints.orbax_read import read_orbax
-from optax_bridge.checkpoints.read import T5X, Read, read_checkpoint
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import is_array, is_train_state, leaves
 
+_LEGACY = "msgpack"  # what programs of flax.optim read
 Told = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
 
 
@@ -62,6 +61,7 @@ def convert_file(
     optimizer_def: legacy_optim.OptimizerDef | None = None,
     *,
     to_legacy: bool = False,
+    file_format: str = "orbax",
     msgpack: bool = False,
     params_only: bool = False,
     exact: bool = True,
@@ -77,8 +77,9 @@ def convert_file(
       source: see `read_checkpoint`.
       destination: a file for msgpack, a folder for Orbax.
       optimizer_def: the legacy definition; read from the state's fields if None.
-      to_legacy: from a TrainState to an `Optimizer`, which is msgpack always.
-      msgpack: write Flax msgpack, not Orbax.
+      to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
+      file_format: what to write, one of `formats.registry.writable()`.
+      msgpack: the same as `file_format="msgpack"`.
       params_only: write the parameters alone.
       exact: see `optax_bridge.from_legacy`.
       part: which optimizer, where there are several; on the way back, where it is to stand.
@@ -92,7 +93,11 @@ def convert_file(
 
     Raises:
       CheckpointError: see the readers; nothing is left at the destination then.
+      ValueError: no such format is written.
     """
+    if msgpack or to_legacy:
+        file_format = _LEGACY
+    written_as(file_format)
     read = read_checkpoint(source)
     _check_apart(read.path, destination)
     definition, step = optimizer_def, None
@@ -106,12 +111,12 @@ def convert_file(
             read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
         )
         definition, tree, step = converted.definition, converted.tree(), int(converted.step)
-        if read.format == T5X and set(read.tree) == {"optimizer"}:
-            del tree[LAYOUT]  # every T5X checkpoint has that level; the way back is Flax's
+        if set(read.tree) == {read.level}:
+            del tree[LAYOUT]  # every checkpoint of T5X has that level; the way back is Flax's
     with written_whole(destination, force=force) as path:
-        write(path, tree, msgpack=msgpack or to_legacy, told=told, name=destination)
+        write(path, tree, file_format, told=told, name=destination)
         if verify:
-            compare(path, tree, destination, told)
+            compare(path, tree, destination, file_format, told)
     return Conversion(read, tree, definition, step)
 
 
@@ -137,69 +142,33 @@ def _parameters(read: Read, part: str | None) -> Any:
 
 
 def write(
-    path: Path, tree: Any, *, msgpack: bool, told: Told | None = None, name: Path | None = None
+    path: Path,
+    tree: Any,
+    file_format: str = "orbax",
+    *,
+    told: Told | None = None,
+    name: Path | None = None,
 ) -> None:
-    """Writes a tree as msgpack or as an Orbax checkpoint; errors call it by its name."""
+    """Writes a tree in a format of this option; errors call it by its name."""
+    writer = written_as(file_format).write
+    assert writer is not None
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf))
     tell = told or (lambda phase, done, total: None)
     tell("write", 0, total)
-    if not msgpack:
-        from optax_bridge.checkpoints.orbax_write import write_orbax  # slow to import
-
-        # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
-        placed = jax.tree.map(on_device, tree)
-        write_orbax(path, placed, lambda done: tell("write", min(done, total), total), name)
-        del placed
-        if total > BLOCK:
-            gc.collect()  # Orbax leaves the arrays in circles of references
-    else:
-        done = 0
-
-        def progress(count: int) -> None:
-            nonlocal done
-            done += count
-            tell("write", done, total)
-
-        with path.open("xb") as file:
-            write_msgpack(file, serialization.to_state_dict(tree), progress)
+    writer(path, tree, lambda done: tell("write", min(done, total), total), name or path)
     tell("write", total, total)
 
 
-def on_device(leaf: Any, sharding: Any = None) -> Any:
-    """A leaf as a JAX array, perhaps over a mesh; left alone if JAX would narrow it."""
-    if not is_array(leaf):
-        return leaf
-    if isinstance(leaf, jax.Array):  # of a tree in memory: it is there already
-        return leaf if sharding is None else jax.device_put(leaf, sharding)
-    if leaf.size == 0 or jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
-        return np.asarray(leaf)
-    if leaf.nbytes > BLOCK:
-        placed = jax.device_put(_own_copy(leaf), sharding, may_alias=True)
-        return jax.block_until_ready(placed)
-    # A copy, as a view of the mapped file must not be donated to a step.
-    return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
-
-
-def _own_copy(leaf: Any) -> np.ndarray:
-    """An array in memory of its own, where JAX takes it as it is; made block by block."""
-    alignment = 64
-    memory = np.empty(leaf.nbytes + alignment, np.uint8)
-    start = -memory.ctypes.data % alignment
-    own, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
-    for at in range(0, own.size, BLOCK):
-        own[at : at + BLOCK] = data(at, min(at + BLOCK, own.size))
-        release(leaf)
-    return own.view(leaf.dtype).reshape(leaf.shape)
-
-
-def compare(path: Path, tree: Any, name: Path, told: Told | None = None) -> None:
+def compare(
+    path: Path, tree: Any, name: Path, file_format: str = "orbax", told: Told | None = None
+) -> None:
     """Reads again what was written and compares every leaf, bit for bit.
 
     Raises:
       CheckpointError: something differs.
     """
     tell = told or (lambda phase, done, total: None)
-    found = read_msgpack(path) if path.is_file() else read_orbax(path)
+    found = contents(written_as(file_format), path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
     actual = {leaf_path: leaf for leaf_path, leaf in leaves(found)}
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))

@@ -14,11 +14,14 @@ class Target(enum.StrEnum):
     LEGACY = "legacy"
 
 
-class FileFormat(enum.StrEnum):
-    """What `convert` writes a TrainState as."""
+def _file_format(option: str) -> str:
+    """The option of a format that can be written; which those are, their folder says."""
+    from optax_bridge.checkpoints.formats import registry  # slow to import
 
-    ORBAX = "orbax"
-    MSGPACK = "msgpack"
+    if option not in registry.writable():
+        known = ", ".join(registry.writable())
+        raise typer.BadParameter(f"{option!r} is not one of {known}.")
+    return option
 
 
 def convert(
@@ -32,8 +35,14 @@ def convert(
         Target, typer.Option(help="`optax`: a TrainState; `legacy`: an Optimizer, the way back.")
     ] = Target.OPTAX,
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="What to write a TrainState as.")
-    ] = FileFormat.ORBAX,
+        str,
+        typer.Option(
+            "--format",
+            parser=_file_format,
+            metavar="NAME",
+            help="What to write a TrainState as: `orbax`, `msgpack`; a wrong name lists all.",
+        ),
+    ] = "orbax",
     params_only: Annotated[
         bool, typer.Option("--params-only", help="Write the parameters alone.")
     ] = False,
@@ -71,7 +80,7 @@ def convert(
         optimizer,
         json,
         to_legacy=to is Target.LEGACY,
-        msgpack=file_format is FileFormat.MSGPACK,
+        file_format=file_format,
         params_only=params_only,
         exact=not stock,
         part=part,

@@ -27,7 +27,7 @@ def check_what_flax_restored() -> None:
         return
     if not path or not Path(path).is_dir():  # in a bucket, which Orbax alone reads
         return
-    from optax_bridge.checkpoints.orbax_read import read_orbax
+    from optax_bridge.checkpoints.formats.orbax.read import read_orbax
 
     fit = Fit(path)
     fit.tree(outlined(target), plain(read_orbax(Path(path))), (), own=False)

@@ -5,6 +5,7 @@ written follows its layout: version 3, one folder of zarr for each large array, 
 dotted path, gzip, chunks that need not divide the shape, and tensorstore's own spec in the index.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,26 @@ def write_t5x(
     folder: Path,
     tree: Any,
     *,
-    version: int = 3,
+    version: int | None = 3,
     key: str = "optimizer",
     least_size: int = 8,
     largest_chunk: int = 3,
     with_metadata: bool = True,
     store: str = "file",
+    beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a tree.
 
     Args:
       folder: `checkpoint_N`; it is made.
       tree: the state dict of an optimizer, `{'target', 'state'}`.
-      version: T5X's; 2 has bfloat16 as uint16.
+      version: T5X's; 2 has bfloat16 as uint16; None for the Orbax form, which has none.
       key: `optimizer`, or `_optimizer` for the Orbax form, whose index has placeholders.
       least_size: arrays of so many elements lie beside the index, smaller ones in it.
       largest_chunk: elements of a chunk along each axis at most.
       with_metadata: leave `.zarray` in the folders; if not, the index alone has the metadata.
       store: what the specs in the index say of where the arrays are, one of `STORES`.
+      beside: what else the index has.
     """
     folder.mkdir(parents=True)
 
@@ -46,7 +49,7 @@ def write_t5x(
             return {name: moved(value, (*names, name)) for name, value in node.items()}
         if not isinstance(node, np.ndarray) or node.size < least_size:
             return node
-        if version < 3 and node.dtype == ml_dtypes.bfloat16:
+        if version in (1, 2) and node.dtype == ml_dtypes.bfloat16:
             node = node.view(np.uint16)
         name = ".".join(names)
         spec = _write_zarr(folder / name, node, largest_chunk)
@@ -56,7 +59,9 @@ def write_t5x(
             return f"PLACEHOLDER://{name}"
         return spec | {"kvstore": _kvstore(store, folder, name)}
 
-    index = {"version": version, key: moved(tree, ())}
+    index = {key: moved(tree, ()), **(beside or {})}
+    if version is not None:
+        index = {"version": version, **index}
     (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(index))
 
 

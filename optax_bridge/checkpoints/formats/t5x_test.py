@@ -1,5 +1,6 @@
 """T5X folders: arrays beside the index, both dtypes of version 2, and paths that lead outside."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 
-FILES = Path(__file__).parent / "testdata"
+FILES = Path(__file__).parents[1] / "testdata"
 ADAFACTOR = legacy_optim.Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=3)
 
 
@@ -41,12 +42,31 @@ def test_adafactor_comes_along(store: str, with_metadata: bool, tmp_path: Path) 
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_orbax_form_has_placeholders(tmp_path: Path) -> None:
-    write_t5x(tmp_path / "checkpoint_4", genuine("adafactor"), key="_optimizer")
-    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAFACTOR)
-    expected = convert_state(genuine("adafactor"), ADAFACTOR)
-    for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+def recorded(archive: str, name: str, folder: Path) -> Path:
+    """What the Orbax of that time wrote for T5X; see `testdata/record_t5x.py`."""
+    with zipfile.ZipFile(FILES / f"{archive}.zip") as file:
+        file.extractall(folder)
+    return folder / name
+
+
+@pytest.mark.parametrize("named", ["", "checkpoint_4", "checkpoint_4/state/checkpoint"])
+@pytest.mark.parametrize("archive", ["t5x_folders", "t5x_one_store"])
+@pytest.mark.parametrize("name", ["adafactor", "adam_bfloat16"])
+def test_later_form_that_orbax_wrote(name: str, archive: str, named: str, tmp_path: Path) -> None:
+    folder = recorded(archive, name, tmp_path)
+    read = read_checkpoint(folder / named)
+    assert read.path == folder / "checkpoint_4" / "state"
+    assert read.description == "T5X, with Orbax's index"
+    definition = parse_definition(OPTIMIZERS[name])
+    convert_file(folder / named, tmp_path / "new", definition, msgpack=True)
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    assert (tmp_path / "back").read_bytes() == (FILES / f"{name}.msgpack").read_bytes()
+
+
+def test_what_stood_beside_the_optimizer_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint_4"
+    write_t5x(folder, genuine("adafactor"), key="_optimizer", version=None, beside={"epoch": 3})
+    assert read_checkpoint(folder).tree["epoch"] == 3
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n not in ("multi_optimizer", "focus")])

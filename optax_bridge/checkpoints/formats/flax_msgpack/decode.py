@@ -5,22 +5,18 @@ so that nothing is ever allocated for a promise; arrays are views of the map. No
 constructed but dicts, lists, numbers, text and arrays.
 """
 
-import math
-import mmap
 import struct
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.lazy import ChunkedArray
+from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
 
 MAX_DEPTH = 100
 # Containers, numbers and text; a checkpoint of a large model has some ten thousand.
 MAX_NODES = 5_000_000
-MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
 CHUNKED = "__msgpack_chunked_array__"
 
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
@@ -50,46 +46,6 @@ def _dtypes() -> dict[str, np.dtype]:
 DTYPES = _dtypes()
 
 
-def read_msgpack(path: Path) -> Any:
-    """Reads a file that `flax.serialization.msgpack_serialize` wrote.
-
-    Args:
-      path: the file. It is mapped, and must not be changed while the result is in use.
-
-    Returns:
-      Nested dicts and lists; arrays are read-only views of the mapped file, chunked ones
-      `ChunkedArray`s.
-
-    Raises:
-      CheckpointError: it is no such file, or a damaged one.
-    """
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise CheckpointError(path, "a checkpoint", "an empty file", DAMAGED)
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise CheckpointError(
-            path, "a file that can be read", error.strerror or str(error), "Check the path."
-        ) from None
-    return decode(data, path)
-
-
-def release(leaf: Any) -> None:
-    """Gives the memory of a mapped file back to the system; what is read again is loaded again.
-
-    Args:
-      leaf: anything; only arrays that `read_msgpack` returned are affected, and their file.
-    """
-    if isinstance(leaf, ChunkedArray):
-        leaf = leaf.pieces[0]
-    while isinstance(leaf, np.ndarray):
-        leaf = leaf.base
-    mapped = leaf.obj if isinstance(leaf, memoryview) else None
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
-
-
 def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
     """Decodes the bytes of one msgpack document.
 
@@ -98,10 +54,11 @@ def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
       place: how errors call them, usually the file.
 
     Returns:
-      See `read_msgpack`.
+      Nested dicts and lists; arrays are read-only views of the bytes, chunked ones
+      `ChunkedArray`s.
 
     Raises:
-      CheckpointError: see `read_msgpack`.
+      CheckpointError: they are no such document, or a damaged one.
     """
     decoder = _Decoder(memoryview(data), place)
     tree = decoder.value((), 0)
@@ -115,8 +72,8 @@ def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
 class _Decoder:
     """A position in the bytes, and the tree built so far."""
 
-    def __init__(self, data: memoryview, place: Any, start: int = 0):
-        self.data, self.place, self.start = data, place, start
+    def __init__(self, data: memoryview, place: Any, start: int = 0, *, is_inner: bool = False):
+        self.data, self.place, self.start, self.is_inner = data, place, start, is_inner
         self.at, self.nodes = 0, 0
 
     def error(
@@ -204,9 +161,14 @@ class _Decoder:
     def extension(self, length: int, path: tuple[str, ...]) -> Any:
         code = self.number(">b", path)
         payload = self.take(length, path, "an array")
-        inner = _Decoder(payload, self.place, self.start + self.at - length)
+        if self.is_inner:  # as deep as the file is long, if it were followed
+            raise self.error(path, "shape, dtype and data of an array", "an array within an array")
+        start = self.start + self.at - length
+        inner = _Decoder(payload, self.place, start, is_inner=True)
+        inner.nodes = self.nodes
         if code in (_NDARRAY, _SCALAR):
             array = inner.array(path)
+            self.nodes = inner.nodes
             return array[()] if code == _SCALAR and array.ndim == 0 else array
         if code == _COMPLEX:
             parts = inner.value(path, MAX_DEPTH - 2)
@@ -260,15 +222,6 @@ class _Decoder:
             return chunks[0].reshape(shape)
         place = f"{self.place}, {leaf_name(path)}"
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
-
-
-def is_shape(dims: Any) -> bool:
-    """Whether these are lengths of axes that NumPy takes, those of an empty array as well."""
-    if not isinstance(dims, list | tuple) or len(dims) > 32:
-        return False
-    if not all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims):
-        return False
-    return math.prod(dim or 1 for dim in dims) <= MAX_ELEMENTS
 
 
 def _numbered(node: Any) -> list[Any] | None:

@@ -71,8 +71,7 @@ def read_orbax(folder: Path) -> Any:
             leaf = _json(folder / _STRINGS).get(".".join(names))
         elif kind == "scalar" or kind in _ARRAYS:
             leaf = _opened(folder, names, place, found, context)
-            if leaf.nbytes > _MAX_RATIO * size:
-                raise CheckpointError(place, f"at most {size} bytes", f"{leaf.nbytes}", DAMAGED)
+            _check_size(leaf, size)
             leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
         else:
             raise CheckpointError(
@@ -83,6 +82,26 @@ def read_orbax(folder: Path) -> Any:
     if isinstance(remembered, Mapping) and LAYOUT in remembered:
         tree[LAYOUT] = read_layout(remembered[LAYOUT], folder).tree()
     return tree
+
+
+def stored_array(folder: Path, names: tuple[str, ...], place: str) -> OrbaxArray:
+    """An array of a checkpoint that has no metadata of Orbax.
+
+    Raises:
+      CheckpointError: see `read_orbax`.
+    """
+    import tensorstore as ts
+
+    leaf = _opened(folder, names, place, {}, ts.Context())
+    _check_size(leaf, own_files(folder))
+    return leaf
+
+
+def _check_size(leaf: OrbaxArray, size: int) -> None:
+    if leaf.nbytes > _MAX_RATIO * size:
+        raise CheckpointError(
+            leaf.place, f"an array that {size} bytes may hold", f"{leaf.nbytes} bytes", DAMAGED
+        )
 
 
 def _opened(

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 import msgpack
 import numpy as np
 
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of
-from optax_bridge.checkpoints.msgpack_format import CHUNKED, release
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 
 MAX_CHUNK_SIZE = 2**30  # as in Flax: msgpack's own limit is four times that
 _pack: Any = msgpack.packb

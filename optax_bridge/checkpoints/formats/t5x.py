@@ -1,4 +1,9 @@
-"""T5X checkpoints: a msgpack index, and large arrays beside it as zarr."""
+"""T5X checkpoints: a msgpack index, and large arrays beside it as zarr.
+
+T5X had two writers. Its own put specs of tensorstore into the index, and a version beside the
+optimizer; later it was Orbax's, until Orbax gave up that index: no version, `_optimizer`, as the
+field of T5X's state was called, and `PLACEHOLDER://name` for each array. Either is read.
+"""
 
 import math
 import os
@@ -11,12 +16,17 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.lazy import LazyArray
-from optax_bridge.checkpoints.msgpack_format import is_shape, read_msgpack
+from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
+from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats.orbax.read import stored_array
+from optax_bridge.checkpoints.lazy import LazyArray, is_shape
 
 INDEX = "checkpoint"
-_COMPRESSORS = ("gzip", "zlib", None)
-_MAX_RATIO = 1032  # of DEFLATE
+# How many times larger a chunk may be than its file: none packs tighter than this.
+_RATIOS = {None: 1, "gzip": 1032, "zlib": 1032, "zstd": 2**15}
+_TENSORFLOW = b"model_checkpoint_path"  # how its file `checkpoint` starts, which clu leaves
+_LATEST = 3  # version of the layout
+_ONE_STORE = "manifest.ocdbt"  # Orbax's, where arrays are no folders of their own
 _PLACEHOLDER = "PLACEHOLDER://"
 
 
@@ -54,6 +64,8 @@ class ZarrArray(LazyArray):
         separator = self.metadata.get("dimension_separator", ".")
         counts = [-(-dim // chunk) for dim, chunk in zip(self.shape, chunks, strict=True)]
         size = math.prod(chunks) * self.stored.itemsize
+        compressor = self.metadata["compressor"]
+        ratio = _RATIOS[compressor["id"] if compressor else None]
         expected = math.prod(counts)
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         if expected > len(files):
@@ -64,7 +76,7 @@ class ZarrArray(LazyArray):
             path = self.folder / (separator.join(map(str, index)) or "0")
             if not path.is_file() or path.is_symlink():
                 raise CheckpointError(self.place, f"a chunk {path}", "no such file", DAMAGED)
-            if size > 64 + _MAX_RATIO * path.stat().st_size:
+            if size > 64 + ratio * path.stat().st_size:
                 raise CheckpointError(
                     self.place,
                     f"a chunk of {size} bytes",
@@ -73,40 +85,69 @@ class ZarrArray(LazyArray):
                 )
 
 
-def is_t5x(tree: Any) -> bool:
+def is_index(tree: Any) -> bool:
     """Whether a msgpack file is the index of a T5X checkpoint."""
-    has_optimizer = isinstance(tree, Mapping) and ("optimizer" in tree or "_optimizer" in tree)
-    return has_optimizer and type(tree.get("version")) is int
+    if not isinstance(tree, Mapping):
+        return False
+    return _has_version(tree) or "_optimizer" in tree or _has_placeholder(tree)
 
 
-def read_t5x(folder: Path) -> tuple[Any, int]:
-    """Reads a T5X checkpoint.
+def _has_version(tree: Mapping[str, Any]) -> bool:
+    return type(tree.get("version")) is int and ("optimizer" in tree or "_optimizer" in tree)
 
-    Args:
-      folder: `checkpoint_N`, with the index `checkpoint` in it.
+
+def _has_placeholder(node: Any) -> bool:
+    if isinstance(node, Mapping):
+        return any(map(_has_placeholder, node.values()))
+    return isinstance(node, str) and node.startswith(_PLACEHOLDER)
+
+
+def _find(path: Path) -> Path | None:
+    """The folder; named by itself or by the index in it."""
+    index = path / INDEX if path.is_dir() else path
+    if index.name != INDEX or not index.is_file():
+        return None
+    if not has_outline(index) and (index is path or _is_of_tensorflow(index)):
+        return None
+    return index.parent if is_index(read_msgpack(index)) else None
+
+
+def _is_of_tensorflow(index: Path) -> bool:
+    with index.open("rb") as file:
+        return file.read(len(_TENSORFLOW)) == _TENSORFLOW
+
+
+def _read(folder: Path) -> Contents:
+    """Reads a checkpoint, `checkpoint_N`, with the index `checkpoint` in it.
 
     Returns:
       The tree `{'optimizer': {'target', 'state'}, ...}`, in which arrays beside the index are
-      `ZarrArray`s, and the version of the layout.
+      read when asked for, and the version of the layout, None for Orbax's.
 
     Raises:
       CheckpointError: it is damaged, of an unknown version, or points outside the folder.
     """
     tree = read_msgpack(folder / INDEX)
-    if not is_t5x(tree):
+    if not is_index(tree):
         raise CheckpointError(
             folder / INDEX, "the index of a T5X checkpoint", shown(sorted(tree)), DAMAGED
         )
-    if not 1 <= tree["version"] <= 3:
+    if not _has_version(tree):
+        whole = _renamed(_resolved(tree, (), folder, _LATEST))
+        # What T5X had no use for, in the model at hand, is there without anything in it.
+        used = {name: value for name, value in whole.items() if value not in (None, {})}
+        return Contents(used, variant="with Orbax's index")
+    version = tree.pop("version")
+    if not 1 <= version <= _LATEST:
         raise CheckpointError(
-            folder / INDEX, "T5X's version 1, 2 or 3", f"{tree['version']}",
+            folder / INDEX, f"T5X's version 1 to {_LATEST}", f"{version}",
             "This layout is not known here.",
         )  # fmt: skip
-    version = tree.pop("version")
-    tree = _resolved(tree, (), folder, version)
-    if "_optimizer" in tree:
-        tree["optimizer"] = tree.pop("_optimizer")
-    return tree, version
+    return Contents(_renamed(_resolved(tree, (), folder, version)), version)
+
+
+def _renamed(tree: dict[str, Any]) -> dict[str, Any]:
+    return {"optimizer" if name == "_optimizer" else name: v for name, v in tree.items()}
 
 
 def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> Any:
@@ -116,6 +157,8 @@ def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> A
         return {k: _resolved(v, (*path, k), folder, version) for k, v in node.items()}
     if isinstance(node, str) and node.startswith(_PLACEHOLDER):
         name = node.removeprefix(_PLACEHOLDER)
+        if (folder / _ONE_STORE).is_file():
+            return stored_array(folder, (name,), f"{folder / INDEX}, {leaf_name(path)}")
         spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": name}}
         return _leaf(spec, path, folder, version)
     if isinstance(node, np.ndarray) and path[-1:] == ("step",) and node.size == 1:
@@ -156,10 +199,10 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrA
     }  # fmt: skip
     compressor = clean["compressor"]
     kind = compressor.get("id") if isinstance(compressor, Mapping) else compressor
-    if kind not in _COMPRESSORS:
+    if not isinstance(kind, str | None) or kind not in _RATIOS:
         raise CheckpointError(
-            place, f"compression by one of {shown(_COMPRESSORS)}", shown(compressor),
-            "T5X wrote gzip; others may promise any number of bytes.",
+            place, f"compression by one of {shown(tuple(_RATIOS))}", shown(compressor),
+            "T5X wrote gzip and zstd; others may promise any number of bytes.",
         )  # fmt: skip
     if clean["order"] not in ("C", "F") or clean["dimension_separator"] not in (".", "/"):
         raise CheckpointError(place, "zarr metadata", shown(metadata), DAMAGED)
@@ -217,3 +260,6 @@ def _dtype(name: Any, place: str) -> np.dtype:
     if dtype is None or dtype.kind not in "biufc":
         raise CheckpointError(place, "a numeric dtype", shown(name), DAMAGED)
     return dtype
+
+
+FORMAT = Format("T5X", "t5x", find=_find, read=_read, level="optimizer")

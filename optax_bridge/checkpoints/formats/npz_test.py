@@ -13,7 +13,7 @@ from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.recognise import leaves
 
-FILES = Path(__file__).parent / "testdata"
+FILES = Path(__file__).parents[1] / "testdata"
 
 
 @pytest.mark.parametrize("name", ["adam", "gradient_descent"])

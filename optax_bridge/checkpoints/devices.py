@@ -1,0 +1,36 @@
+"""Puts the arrays of a checkpoint on devices."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.recognise import is_array
+
+
+def on_device(leaf: Any, sharding: Any = None) -> Any:
+    """A leaf as a JAX array, perhaps over a mesh; left alone if JAX would narrow it."""
+    if not is_array(leaf):
+        return leaf
+    if isinstance(leaf, jax.Array):  # of a tree in memory: it is there already
+        return leaf if sharding is None else jax.device_put(leaf, sharding)
+    if leaf.size == 0 or jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
+        return np.asarray(leaf)
+    if leaf.nbytes > BLOCK:
+        placed = jax.device_put(_own_copy(leaf), sharding, may_alias=True)
+        return jax.block_until_ready(placed)
+    # A copy, as a view of the mapped file must not be donated to a step.
+    return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
+
+
+def _own_copy(leaf: Any) -> np.ndarray:
+    """An array in memory of its own, where JAX takes it as it is; made block by block."""
+    alignment = 64
+    memory = np.empty(leaf.nbytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    own, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
+    for at in range(0, own.size, BLOCK):
+        own[at : at + BLOCK] = data(at, min(at + BLOCK, own.size))
+        release(leaf)
+    return own.view(leaf.dtype).reshape(leaf.shape)

@@ -1,0 +1,73 @@
+"""Flax's msgpack files: `flax.serialization.to_bytes`, `flax.training.checkpoints` before Orbax."""
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+from flax import serialization
+
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
+from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
+from optax_bridge.checkpoints.formats.format import Contents, Format, Written
+
+
+def read_msgpack(path: Path) -> Any:
+    """Reads a file that `flax.serialization.msgpack_serialize` wrote.
+
+    Args:
+      path: the file. It is mapped, and must not be changed while the result is in use.
+
+    Returns:
+      Nested dicts and lists; arrays are read-only views of the mapped file, chunked ones
+      `ChunkedArray`s.
+
+    Raises:
+      CheckpointError: it is no such file, or a damaged one.
+    """
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise CheckpointError(path, "a checkpoint", "an empty file", DAMAGED)
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise CheckpointError(
+            path, "a file that can be read", error.strerror or str(error), "Check the path."
+        ) from None
+    return decode(data, path)
+
+
+def has_outline(path: Path) -> bool:
+    """Whether a file starts as a map or a list of msgpack does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(2)
+    # A pickle of protocol 2 or later starts with an empty map and then more.
+    if not head or (head.startswith(b"\x80") and len(head) > 1):
+        return False
+    return 0x80 <= head[0] <= 0x9F or 0xDC <= head[0] <= 0xDF
+
+
+def _find(path: Path) -> Path | None:
+    return path if has_outline(path) else None
+
+
+def _read(path: Path) -> Contents:
+    return Contents(read_msgpack(path))
+
+
+def _write(path: Path, tree: Any, written: Written, name: Path) -> None:
+    del name
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        written(done)
+
+    with path.open("xb") as file:
+        write_msgpack(file, serialization.to_state_dict(tree), add)
+
+
+FORMAT = Format("Flax msgpack", "msgpack", find=_find, read=_read, write=_write, is_general=True)

@@ -1,0 +1,59 @@
+"""What a format says of itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Written = Callable[[int], None]  # told of the bytes written so far
+
+
+def _nothing(path: Path) -> Sequence[Path]:
+    del path
+    return ()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in a checkpoint.
+
+    Attributes:
+      tree: nested dicts and lists; arrays, or objects with `shape`, `dtype` and `__array__` that
+        are read when asked for, numbers and text at the leaves.
+      version: of the format's layout, where it has one.
+      variant: in words, where a format has several without a version.
+    """
+
+    tree: Any
+    version: int | None = None
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of checkpoint.
+
+    Attributes:
+      name: in words, as `inspect` says it.
+      option: its name on the command line and in Python.
+      find: takes a path that exists and returns the checkpoint that it names, by the content:
+        usually the path itself, None if it is no checkpoint of this format. Damage is no reason for
+        None where the outline can be told: `read` says what is wrong.
+      read: reads what `find` returned. Raises `CheckpointError` for what is damaged; anything else
+        that a library raises becomes one, with the file's name.
+      write: takes the path to make, a tree, a function to be told of the bytes written, and how
+        errors call the path; None where the format is only read.
+      foreign: of what `find` returned, the files that are no part of it, which nobody but their
+        owner may remove.
+      level: the name under which every checkpoint of this format has its optimizer, if any.
+      is_general: asked last, since checkpoints of other formats have its outline as well.
+    """
+
+    name: str
+    option: str
+    find: Callable[[Path], Path | None]
+    read: Callable[[Path], Contents]
+    write: Callable[[Path, Any, Written, Path], None] | None = None
+    foreign: Callable[[Path], Sequence[Path]] = _nothing
+    level: str | None = None
+    is_general: bool = False

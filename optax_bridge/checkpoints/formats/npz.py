@@ -1,0 +1,183 @@
+"""`.npz` files with '/'-joined names: parameters, or an optimizer under `opt/`."""
+
+import lzma
+import math
+import tokenize
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.lazy import LazyArray, is_shape
+
+_MAX_MEMBERS = 1_000_000
+# DEFLATE cannot pack tighter than this, so a larger promise is a lie.
+_MAX_RATIO = 1032
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes
+# What NumPy's parser raises; the last two for a header of brackets only.
+_BAD_HEADER = (
+    *(ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError),
+    *(RecursionError, MemoryError),
+)
+_BAD_ZIP = (
+    *(OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError),
+    *(NotImplementedError, UnicodeDecodeError, OverflowError),
+)
+
+
+@dataclass(frozen=True)
+class NpzArray(LazyArray):
+    """An array of an npz file.
+
+    Attributes:
+      archive: the file.
+      member: the array's entry in it.
+      start: of the data, after NumPy's header.
+      stored: dtype in the file, which may have another byte order.
+      fortran: whether the first axis is the one that runs fastest.
+    """
+
+    archive: zipfile.ZipFile
+    member: zipfile.ZipInfo
+    start: int
+    stored: np.dtype
+    fortran: bool
+
+    def read(self) -> np.ndarray:
+        """Reads the array."""
+        with self.archive.open(self.member) as file:
+            data = file.read()[self.start :]
+        if len(data) != self.nbytes:
+            raise CheckpointError(self.place, f"{self.nbytes} bytes", f"{len(data)}", DAMAGED)
+        array = np.frombuffer(data, self.stored)
+        array = array.reshape(self.shape, order="F" if self.fortran else "C")
+        if self.stored.kind == "V":
+            array = array.view(self.dtype)
+        return np.array(array.astype(self.dtype, copy=False), order="C")
+
+
+def read_npz(path: Path) -> Any:
+    """Reads the names of an npz file into nested dicts.
+
+    Args:
+      path: the file. Names are cut at '/'. An array of 2-byte void is bfloat16, which NumPy's
+        format has no name for. It must not be changed while the result is in use.
+
+    Returns:
+      Nested dicts with `NpzArray`s.
+
+    Raises:
+      CheckpointError: it is damaged, promises more than it holds, or has objects in it.
+    """
+    tree: dict[str, Any] = {}
+    try:
+        archive = zipfile.ZipFile(path)  # open as long as its arrays are in use
+        infos = archive.infolist()
+        if not 0 < len(infos) <= _MAX_MEMBERS:
+            raise CheckpointError(path, "arrays by name", f"{len(infos)} of them", DAMAGED)
+        if sum(info.compress_size for info in infos) > path.stat().st_size:
+            raise CheckpointError(
+                path, "members side by side", "more of them than the file has bytes", DAMAGED
+            )
+        for info in infos:
+            names = tuple(info.filename.removesuffix(".npy").split("/"))
+            _put(tree, names, _array(archive, info, path, names), path)
+    except _BAD_ZIP as error:
+        raise CheckpointError(path, "an npz file", shown(str(error)), DAMAGED) from None
+    return _optimizer_under_opt(tree)
+
+
+def _array(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, names: tuple[str, ...]
+) -> NpzArray:
+    where = f"{path}, {leaf_name(names)}"
+    if info.compress_type not in _PACKED:
+        raise CheckpointError(
+            where, "an array stored or deflated, as NumPy writes it",
+            f"compression of type {info.compress_type}", "Save it by numpy.savez.",
+        )  # fmt: skip
+    if info.file_size > 64 + _MAX_RATIO * max(info.compress_size, 1):
+        raise CheckpointError(
+            where, f"at most {_MAX_RATIO} times {info.compress_size} bytes", f"{info.file_size}",
+            DAMAGED,
+        )  # fmt: skip
+    with archive.open(info) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, fortran, dtype = read(file)
+        except _BAD_HEADER as error:
+            raise CheckpointError(
+                where, "an array of NumPy's format", shown(str(error)), DAMAGED
+            ) from None
+        start = file.tell()
+    if dtype.hasobject or dtype.names is not None or dtype.kind not in "biufcV":
+        raise CheckpointError(
+            where, "an array of numbers", str(dtype),
+            "Pickled objects are never loaded; save the numbers alone.",
+        )  # fmt: skip
+    count = math.prod(shape) if is_shape(shape) else -1
+    if count < 0 or count * dtype.itemsize != info.file_size - start:
+        raise CheckpointError(
+            where, f"{info.file_size - start} bytes of data", f"{dtype}{list(shape)}", DAMAGED
+        )
+    if dtype.kind == "V" and dtype.itemsize != 2:
+        raise CheckpointError(where, "an array of numbers", str(dtype), "Save it as numbers.")
+    own = np.dtype(ml_dtypes.bfloat16) if dtype.kind == "V" else dtype.newbyteorder("=")
+    return NpzArray(where, tuple(shape), own, archive, info, start, dtype, fortran)
+
+
+def _put(tree: dict[str, Any], names: tuple[str, ...], array: Any, path: Path) -> None:
+    if len(names) > 100:
+        raise CheckpointError(path, "names of at most 100 parts", shown("/".join(names)), DAMAGED)
+    node = tree
+    for name in names[:-1]:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            break
+    if not isinstance(node, dict) or names[-1] in node:
+        raise CheckpointError(
+            f"{path}, {leaf_name(names)}", "each name once", "an array and a folder of that name",
+            DAMAGED,
+        )  # fmt: skip
+    node[names[-1]] = array
+
+
+def _optimizer_under_opt(tree: dict[str, Any]) -> dict[str, Any]:
+    """Puts back the empty dicts of states without arrays, for which npz has no name."""
+    for holder in (tree, tree.get("opt"), tree.get("optimizer")):
+        if not isinstance(holder, dict) or "target" not in holder:
+            continue
+        state = holder.get("state")
+        if isinstance(state, dict) and "step" in state:
+            state["param_states"] = _completed(holder["target"], state.get("param_states", {}))
+    return tree
+
+
+def _completed(target: Any, state: Any) -> Any:
+    if not isinstance(target, dict) or not isinstance(state, dict):
+        return state
+    return state | {name: _completed(value, state.get(name, {})) for name, value in target.items()}
+
+
+def _find(path: Path) -> Path | None:
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return path if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06") else None
+
+
+def _read(path: Path) -> Contents:
+    return Contents(read_npz(path))
+
+
+FORMAT = Format("npz", "npz", find=_find, read=_read)

@@ -1,0 +1,36 @@
+"""Orbax checkpoints, as `optax-bridge convert` writes a `TrainState` unless told otherwise."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from optax_bridge.checkpoints.devices import on_device
+from optax_bridge.checkpoints.formats.format import Contents, Format, Written
+from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
+from optax_bridge.checkpoints.lazy import BLOCK
+from optax_bridge.checkpoints.recognise import is_array
+
+
+def _find(path: Path) -> Path | None:
+    names = (METADATA, "_CHECKPOINT_METADATA")
+    return path if any((path / name).is_file() for name in names) else None
+
+
+def _read(path: Path) -> Contents:
+    return Contents(read_orbax(path))
+
+
+def _write(path: Path, tree: Any, written: Written, name: Path) -> None:
+    from optax_bridge.checkpoints.formats.orbax.write import write_orbax  # slow to import
+
+    # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
+    placed = jax.tree.map(on_device, tree)
+    write_orbax(path, placed, written, name)
+    del placed
+    if sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf)) > BLOCK:
+        gc.collect()  # Orbax leaves the arrays in circles of references
+
+
+FORMAT = Format("Orbax", "orbax", find=_find, read=_read, write=_write)
