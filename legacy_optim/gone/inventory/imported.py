@@ -13,7 +13,7 @@ import sys
 import types
 import warnings
 
-NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "setup", "distutils")
+NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "setup", "distutils", "doc")
 
 
 def snapshot(package):
@@ -23,7 +23,7 @@ def snapshot(package):
         try:
             module = importlib.import_module(name)
         except BaseException as error:
-            print("%s: %r" % (name, error), file=sys.stderr)
+            print(name, repr(error), file=sys.stderr)
             continue
         found[name] = {
             key: _entry(value) if _is_own(module, value) else {}
@@ -90,7 +90,7 @@ def _entry(value):
 def _keywords(value, method=False):
     first = 1 if method and not isinstance(value, staticmethod) else 0
     value = getattr(value, "__func__", value)
-    if not callable(value) or isinstance(value, type) and method:
+    if not callable(value) or (isinstance(value, type) and method):
         return []
     try:
         parameters = list(inspect.signature(value).parameters.values())
