@@ -20,8 +20,6 @@ Which names those are, and what stands for them, is the inventory of `legacy_opt
 the releases. Names with a rule of their own are left to it.
 """
 
-import builtins
-
 import libcst as cst
 
 from legacy_optim import gone
@@ -40,6 +38,12 @@ _ELSEWHERE = {
     *jax_ops._METHODS,
     *jax_tree._EQUAL,
 }
+# Modules whose names have new ones, each for itself.
+_TAKEN_APART = frozenset(
+    module
+    for package in ("flax", "jax", "numpy", "optax", "orbax")
+    for module in gone.answered_modules(package)
+)
 # What `import jax` alone does not import.
 _NOT_IMPORTED = (
     "flax.training",
@@ -76,9 +80,14 @@ def rewrite_reference(
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """A keyword argument that is gone."""
+    """A keyword argument that is gone, or the call of a class that is abstract now."""
     name = context.name(original.func)
     if not name:
+        return None
+    if jax_names._EQUAL.get(name) == "jax.Array":
+        context.by_hand(
+            original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
+        )
         return None
     args = list(updated.args)
     for index, arg in enumerate(original.args):
@@ -106,31 +115,10 @@ def rewrite_statement(
                 _say(context, original, entry)
         elif isinstance(node, cst.Import | cst.ImportFrom):
             for name, _, _ in imports.aliases(node):
+                # With a new name, or names below it that have some, it goes when its uses went.
                 entry = _entry(name)
-                if entry is not None and (entry.new is None or entry.new not in dir(builtins)):
-                    _say_if_it_stays(context, original, entry)
-
-
-def _say_if_it_stays(context: Context, node: cst.CSTNode, entry: gone.Gone) -> None:
-    """Where no use of it is rewritten; with a new name, what is unused goes and the rest moves."""
-    if entry.new is None and not _has_answers_below(entry.name):
-        _say(context, node, entry)
-
-
-def _has_answers_below(module: str) -> bool:
-    """Whether names of a module that is gone are rewritten one by one."""
-    return f"{module}." in _with_new_names()
-
-
-def _with_new_names() -> frozenset[str]:
-    return _WITH_NEW_NAMES
-
-
-_WITH_NEW_NAMES = frozenset(
-    f"{module}."
-    for package in ("flax", "jax", "numpy", "optax", "orbax")
-    for module in gone.answered_modules(package)
-)
+                if entry is not None and entry.new is None and name not in _TAKEN_APART:
+                    _say(context, original, entry)
 
 
 def _entry(name: str) -> gone.Gone | None:
