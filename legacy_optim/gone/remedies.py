@@ -204,6 +204,7 @@ TEXTS: dict[str, str] = {
     "jax.config.disable_omnistaging": _OMNISTAGING,
     "jax.config.enable_omnistaging": _OMNISTAGING,
     "jax.config.flags": "read jax.config.jax_enable_x64 and the like",
+    "jax.config.omnistaging_enabled": "take it for True: " + _OMNISTAGING,
     "jax.core": _INTERNAL,
     "jax.curry": "use functools.partial",
     "jax.custom_ivjp": "use jax.custom_vjp",

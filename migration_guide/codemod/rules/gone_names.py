@@ -30,8 +30,6 @@ from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree, pre_line
 
 RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
 IN_DEFINITIONS = True
-REMOVES = gone.names()
-
 _ELSEWHERE = {
     *jax_names._EQUAL,
     *jax_names._BY_HAND,
@@ -44,6 +42,8 @@ _TAKEN_APART = frozenset(
     for package in ("flax", "jax", "numpy", "optax", "orbax")
     for module in gone.answered_modules(package)
 )
+# What is left to a person is imported on, under its comment.
+REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
 # What `import jax` alone does not import.
 _NOT_IMPORTED = (
     "flax.training",
