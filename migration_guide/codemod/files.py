@@ -1,6 +1,7 @@
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import contextlib
+import functools
 import os
 import re
 import tempfile
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+from legacy_optim.gone.usage import uses_gone_names
 from migration_guide.codemod.pins import is_project_file
 
 # What `migrate` itself leaves in a file where a person has to decide.
@@ -94,7 +96,14 @@ def uses_optim(data: bytes) -> bool:
 
 def has_old_names(data: bytes) -> bool:
     """Whether a file has names that are rewritten in any file of a program that uses flax.optim."""
-    return _WEAK.search(data) is not None
+    return _WEAK.search(data) is not None or _uses_gone_names(data)
+
+
+@functools.lru_cache(maxsize=1024)
+def _uses_gone_names(data: bytes) -> bool:
+    if data.lstrip()[:1] == b"{":  # a notebook: its cells may have magics, so it is looked into
+        return re.search(rb"\b(?:import|from)\s+(?:jax|flax|numpy|optax|chex)\b", data) is not None
+    return bool(uses_gone_names(data.decode("utf-8", "replace")))
 
 
 def reads_optimizers(data: bytes, names: Collection[str]) -> bool:

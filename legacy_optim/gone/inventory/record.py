@@ -41,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             inventory = _inventory(Path(folder))
     TARGET.write_text(_text(inventory), encoding="utf-8")
-    kinds = ("modules", "names", "attributes", "keywords")
-    counts = {kind: _count(inventory[kind]) for kind in kinds}
+    counts = {
+        kind: _count(inventory[kind]) for kind in ("modules", "names", "attributes", "keywords")
+    }
     print(f"{TARGET}: {counts}", file=sys.stderr)
     return 0
 
