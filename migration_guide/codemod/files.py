@@ -1,13 +1,13 @@
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import contextlib
-import functools
 import os
 import re
 import tempfile
 import tokenize
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def has_old_names(data: bytes) -> bool:
     return _WEAK.search(data) is not None or _uses_gone_names(data)
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _uses_gone_names(data: bytes) -> bool:
     if data.lstrip()[:1] == b"{":  # a notebook: its cells may have magics, so it is looked into
         return re.search(rb"\b(?:import|from)\s+(?:jax|flax|numpy|optax|chex)\b", data) is not None
