@@ -103,6 +103,13 @@ def reference(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def gone_names(session: nox.Session) -> None:
+    """Reads old releases of JAX, Flax, Optax, NumPy and writes which of their names are gone."""
+    session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".", "chex")
+    session.run("python", "-m", "legacy_optim.gone.inventory.record", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
 def guide(session: nox.Session) -> None:
     """Builds the migration guide and runs its snippets."""
     session.install("-e", ".[guide]")

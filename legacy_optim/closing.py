@@ -1,15 +1,22 @@
 """What `run` says at a program's end: the old names that it used, and that time's defaults."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from legacy_optim import process, shim
+from legacy_optim import gone, process, shim
 from legacy_optim import uses as uses_module
 from legacy_optim.uses import Use
+
+# What Python says of a keyword argument that a function does not take (any more).
+_KEYWORD = re.compile(
+    r"([\w.]+)\(\) got (?:an unexpected keyword argument"
+    r"|some positional-only arguments passed as keyword arguments:) '([\w, ]+)'"
+)
 
 
 def close(folder: str) -> None:
@@ -38,8 +45,24 @@ def summary(uses: Iterable[Use], folder: str) -> list[str]:
         more = " ..." if len(files) > 4 else ""
         lines.append(f"To rewrite them for Optax: optax-bridge migrate {' '.join(shown[:4])}{more}")
         lines += _advice(files, folder)
-    lines += _defaults()
-    return lines
+    return [*_explained(), *lines, *_defaults()]
+
+
+def _explained() -> list[str]:
+    """What to do about the name for which the program ended, where its error could not say it."""
+    error = getattr(sys, "last_value", None)
+    entries = []
+    if isinstance(error, AttributeError) and error.name:
+        cls = error.obj if isinstance(error.obj, type) else type(error.obj)
+        for base in cls.__mro__:
+            entries += gone.find_attribute(base.__name__, error.name)
+    elif isinstance(error, TypeError) and (match := _KEYWORD.search(str(error))) is not None:
+        function = match[1].removesuffix(".__init__").removesuffix(".__new__").lstrip("_")
+        for keyword in match[2].split(", "):
+            entries += gone.find_keyword_by_ending(function, keyword)
+    entries.sort(key=lambda entry: (len(entry.name), entry.name))
+    said = {entry.remedy: entry.message for entry in reversed(entries)}  # the shortest name
+    return [f"optax-bridge: {message}" for message in [*said.values()][::-1][:3]]
 
 
 def _names(found: list[Use], elsewhere: int, folder: str) -> list[str]:
