@@ -137,11 +137,14 @@ def check_resume(
     reports, taken = {}, {}
     for path, optimizer in _paired(legacy, states, old or "the old side"):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
-        sides = [_with_rate(side, learning_rate) for side in (optimizer, states[path])]
         reports[path] = check_equivalence(
-            *sides, on_host(optimizer.target), gradients=gradients, steps=steps,
+            _with_rate(optimizer, learning_rate),
+            _with_rate(states[path], learning_rate),
+            on_host(optimizer.target),
+            gradients=gradients,
+            steps=steps,
             names=("old", "migrated"),
-        )  # fmt: skip
+        )
     others, unequal = _beside(before, new)
     for path, optimizer in _paired(legacy, states, old or "the old side"):
         if not _equal(optimizer.target, states[path].params):
