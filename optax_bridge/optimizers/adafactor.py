@@ -98,7 +98,8 @@ def adafactor(
         parameter, its shape and its axes, for a rule that fits no axis, rules that collide, and a
         row without a column.
     """
-    dtype = jax.dtypes.canonicalize_dtype(dtype_momentum)
+    # Of an array as well: optax.inject_hyperparams calls a dtype like a schedule.
+    dtype = jnp.result_type(dtype_momentum)
     arithmetic = _Arithmetic(multiply_by_parameter_scale, momentum is not None, dtype)
     return LeafRule(
         AdafactorState,
