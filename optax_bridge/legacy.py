@@ -23,6 +23,14 @@ def from_legacy(
 ) -> optax.GradientTransformationExtraArgs:
     """The Optax equal of a legacy optimizer definition.
 
+        >>> tx = from_legacy(legacy_optim.Adam(1e-3, weight_decay=0.1))
+        >>> tx.hyper_params["weight_decay"]
+        0.1
+        >>> from_legacy(legacy_optim.Adagrad(0.1), exact=False)
+        Traceback (most recent call last):
+        ...
+        optax_bridge.correspondence.entry.UnsupportedSetting: Adagrad: the nearest recipe of ...
+
     Args:
       definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of one's own included.
       exact: this project's transformation in legacy arithmetic. Driven by
@@ -51,6 +59,14 @@ def from_legacy(
 
 def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:
     """A transformation around a definition whose class has no entry: one of the user's own.
+
+        >>> class Halving(legacy_optim.GradientDescent):
+        ...     def apply_param_gradient(self, step, hyper_params, param, state, grad):
+        ...         return param / 2, state
+        >>> tx = wrap_definition(Halving(0.1))
+        >>> state = optax_bridge.TrainState.create(apply_fn=None, params=jnp.ones(()), tx=tx)
+        >>> state.apply_gradients(grads=jnp.ones(())).params.item()
+        0.5
 
     Args:
       definition: an instance of a subclass of `OptimizerDef`.

@@ -35,6 +35,10 @@ def with_axis_metadata(
 def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Lets a transformation work on boxed parameters, `optax.adafactor` or `optax.sm3`, say.
 
+        >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
+        >>> with_axis_metadata(optax.adafactor(0.1)).init(params)[0].v_row["w"].names
+        ('embed',)
+
     The transformation itself sees arrays in the containers of the parameters, so paths are the same
     with boxes and without. Its state comes in boxes that have the names of the axes that are kept.
     `TrainState` and `multi_optimizer` do this by themselves; the optimizers of `optax_bridge` need
@@ -46,6 +50,9 @@ def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransf
     Returns:
       The transformation, whose `init` takes parameters with or without boxes, and whose `update`
       takes gradients with or without boxes, whatever the parameters have.
+
+    Raises:
+      TypeError: `tx` is no transformation.
     """
     check_transformation(tx)
     own = _WithoutBoxes(tx)

@@ -166,6 +166,21 @@ def test_what_comes_after_it_has_the_last_word():
     jax.tree.map(np.testing.assert_array_equal, new, halves)
 
 
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.chain(DECAYED, optax.transforms.freeze({"kernel": False, "bias": True})),
+        optax.selective_transform(DECAYED, freeze_mask={"kernel": False, "bias": True}),
+    ],
+    ids=["freeze", "selective_transform"],
+)
+def test_what_optax_freezes_stands_and_the_rest_takes_the_exact_step(tx: Any):
+    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    expected, _ = DECAYED.step(GRADS, DECAYED.init(PARAMS), PARAMS)
+    np.testing.assert_array_equal(new["kernel"], expected["kernel"])
+    np.testing.assert_array_equal(new["bias"], PARAMS["bias"])
+
+
 def test_a_function_without_a_step_is_refused_with_the_remedy():
     with pytest.raises(TypeError, match=r"no exact step. Give step="):
         DECAYED._replace(update=lambda updates, state, params=None: (updates, state))

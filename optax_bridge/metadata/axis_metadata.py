@@ -67,7 +67,11 @@ def boxed_like(box: Any, value: Any) -> Any:
 
 
 def unboxed(tree: Any) -> Any:
-    """The tree with every box replaced by the array in it, and nothing else changed."""
+    """The tree with every box replaced by the array in it, and nothing else changed.
+
+    >>> unboxed({"w": nn.Partitioned(1.0, ("embed",))})
+    {'w': 1.0}
+    """
     return jax.tree.map(value_of, tree, is_leaf=is_box)
 
 
@@ -200,6 +204,12 @@ def check_names(tree: Any, root: str = "params") -> None:
 
 def add_axis(tree: Any, index: int, name: Any) -> Any:
     """Gives every box of a tree one more axis, as `nn.scan` and `nn.vmap` do.
+
+        >>> box = add_axis(nn.Partitioned(jnp.ones((3, 2)), ("embed",)), 0, "layers")
+        >>> box.names
+        ('layers', 'embed')
+        >>> remove_axis(box, 0, "layers").names
+        ('embed',)
 
     Args:
       tree: parameters or an optimizer's state, with boxes.

@@ -23,6 +23,15 @@ _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "ker
 def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
     """Puts each parameter in a `nn.LogicallyPartitioned` with the names of its axes.
 
+        >>> from flax.linen.partitioning import AxisMetadata
+        >>> params = {"kernel": jnp.ones((4, 6))}
+        >>> axes = {"kernel_axes": AxisMetadata(("embed", "mlp"))}
+        >>> boxed = boxes_from_param_axes(params, axes)
+        >>> boxed["kernel"].names
+        ('embed', 'mlp')
+        >>> param_axes_from_boxes(boxed)[1]
+        {'kernel_axes': AxisMetadata(names=('embed', 'mlp'))}
+
     Args:
       params: parameters as `param_with_axes` makes them, without boxes; any containers.
       params_axes: the collection of that name, or what `get_axis_names` makes of it; dicts or

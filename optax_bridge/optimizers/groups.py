@@ -71,6 +71,16 @@ def multi_optimizer(
 ) -> ExactTransformation:
     """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
 
+        >>> kernels = optax_bridge.path_mask(lambda path, _: path.endswith("/kernel"))
+        >>> tx = multi_optimizer((kernels, optax_bridge.adam(1e-3)))
+        >>> params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+        >>> tx.init(params).inner[0].mu
+        {'kernel': Array([[0., 0.],
+               [0., 0.]], dtype=float32)}
+
+    `optax.tree.map_params` maps its state; a further tree like the parameters it cannot take along,
+    as each group has its own leaves only: `opt_state_shardings` derives shardings.
+
     Args:
       *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a
         function from parameters to such a tree) and a transformation.
@@ -78,8 +88,13 @@ def multi_optimizer(
     Returns:
       The transformation. Unmatched leaves keep their value and have no state. Per call, every
       argument goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group
-      its own. `init` raises ValueError where two groups hold the same leaf. Each transformation
-      sees its group's leaves only, as a nested dict, so the cost grows with the leaves.
+      its own. Each transformation sees its group's leaves only, as a nested dict, so the cost grows
+      with the leaves.
+
+    Raises:
+      TypeError: one of them is no transformation. `init` raises ValueError where two groups hold
+        the same leaf, a step TypeError for an argument in `hyper_params` that its group has no use
+        for.
     """
     for index, (_, tx) in enumerate(groups):
         check_transformation(tx, f"groups[{index}][1]")
@@ -170,6 +185,12 @@ class _Groups:
 def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransformation:
     """Freezes leaves: they never move, have no state, and are left out of every norm in `tx`.
 
+        >>> tx = frozen({"a": True, "b": False}, optax_bridge.sgd(0.5))
+        >>> params = {"a": 1.0, "b": 1.0}
+        >>> new, _ = tx.step(params, tx.init(params), params)
+        >>> new
+        {'a': 1.0, 'b': 0.5}
+
     `optax.masked(tx, mask)` would clip by a global norm within `tx` as well, but hands raw
     gradients through where the mask is False; clipping outside of it counts frozen leaves.
 
@@ -192,6 +213,12 @@ def group_counts(
     params: Params, *groups: tuple[Selector, optax.GradientTransformation] | Selector
 ) -> list[GroupCount]:
     """How many arrays and elements each group holds, to print before a long run.
+
+        >>> params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
+        >>> for count in group_counts(params, {"kernel": True, "bias": False}):
+        ...     print(count)
+        GroupCount(group=0, leaves=1, parameters=6)
+        GroupCount(group=None, leaves=1, parameters=3)
 
     Args:
       params: the parameters, or their shapes.

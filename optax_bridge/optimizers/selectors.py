@@ -55,6 +55,10 @@ class ParamLeaves:
 def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a traversal.
 
+        >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/kernel"))
+        >>> traversal_mask(kernels)({"kernel": jnp.ones(2), "bias": jnp.ones(2)})
+        {'bias': False, 'kernel': True}
+
     Args:
       traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of
         Flax's.
@@ -68,6 +72,9 @@ def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
 
 def path_mask(predicate: Callable[[str, Any], bool]) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a function on paths.
+
+        >>> path_mask(lambda path, leaf: leaf.ndim > 1)({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
+        {'b': False, 'w': True}
 
     Args:
       predicate: gets the leaf's '/'-joined path, `'/encoder/kernel'`, and the leaf; of a box the

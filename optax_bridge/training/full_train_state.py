@@ -17,10 +17,16 @@ class FullTrainState(TrainState, kw_only=True):
 
     What is not asked for stays None and costs nothing.
 
-        state = FullTrainState.create(
-            apply_fn=model.apply, params=params, tx=tx, batch_stats=batch_stats,
-            rngs={"dropout": key}, ema_decay=0.999, accumulate_every=4,
-        )
+        >>> state = FullTrainState.create(
+        ...     apply_fn=None, params=jnp.ones(2), tx=optax_bridge.sgd(0.5), ema_decay=0.75,
+        ...     accumulate_every=2, rngs={"dropout": jax.random.key(0)},
+        ... )
+        >>> for _ in range(4):
+        ...     state = state.apply_gradients(grads=jnp.ones(2))
+        >>> int(state.step), state.params.tolist(), state.ema_params.tolist()
+        (2, [0.0, 0.0], [0.65625, 0.65625])
+        >>> list(state.step_rngs())
+        ['dropout']
 
     Attributes:
       batch_stats: a mutable collection, replaced by `apply_gradients(batch_stats=...)`.

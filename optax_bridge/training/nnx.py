@@ -22,6 +22,13 @@ class Optimizer(nnx.Optimizer[M]):
 
     `nnx.Optimizer` itself runs every transformation of `optax_bridge` as well; where a legacy
     optimizer touches a parameter twice (decoupled weight decay), it rounds once more per step.
+
+        >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> optimizer = Optimizer(model, optax_bridge.adam(1e-3, weight_decay=0.1), wrt=nnx.Param)
+        >>> grads = nnx.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
+        >>> updates = optimizer.update(model, grads)
+        >>> int(optimizer.step[...])
+        1
     """
 
     def update(self, model: M, grads: Any, /, **kwargs: Any) -> Updates:  # type: ignore[override]

@@ -62,6 +62,13 @@ def opt_state_shardings(
 ) -> Any:
     """Where the state of a transformation lies, any transformation's.
 
+        >>> mesh = jax.make_mesh((1,), ("model",))
+        >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
+        >>> rules = [("embed", None), ("mlp", "model")]
+        >>> shardings = opt_state_shardings(optax.adafactor(0.1), params, mesh, rules)
+        >>> tuple(shardings[0].v_col["w"].value.spec)
+        ('model',)
+
     Args:
       tx: the transformation.
       params: as of `param_shardings`.

@@ -30,8 +30,14 @@ class TrainState(train_state.TrainState):
 
     Subclass it for further fields, as Flax's:
 
-        class BatchNormState(optax_bridge.TrainState):
-            batch_stats: Any
+        >>> class BatchNormState(optax_bridge.TrainState):
+        ...     batch_stats: Any
+        >>> params = {"w": jnp.ones(2)}
+        >>> tx = optax_bridge.adam(weight_decay=0.1)
+        >>> state = BatchNormState.create(apply_fn=None, params=params, tx=tx, batch_stats=0)
+        >>> state = state.apply_gradients(grads=params, learning_rate=1e-3, batch_stats=1)
+        >>> int(state.step), state.batch_stats
+        (1, 1)
 
     Attributes:
       step: steps taken, int32 scalar.
