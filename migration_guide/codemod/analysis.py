@@ -121,6 +121,8 @@ class Analysis:
             self._expected,
             self._aliases(),
             self.calls_classes,
+            self.overridden,
+            any(self.holds(a, HYPER_PARAMS) for a in self.facts.attributes),
         )
 
     @functools.cached_property
@@ -152,6 +154,21 @@ class Analysis:
         return any(len(call.args) > 1 for call in steps) or any(
             self.holds(a, HYPER_PARAMS) for a in self.facts.attributes
         )
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """The hyper-parameters that some step gives; `**` where it cannot be told which."""
+        found = set()
+        for call in self.facts.calls:
+            if not isinstance(call.func, cst.Attribute) or not self.holds(
+                call.func.value, OPTIMIZER
+            ):
+                continue
+            if call.func.attr.value in ("apply_gradient", "optimize"):
+                rest = call.args[1:] if call.args and not call.args[0].keyword else call.args
+                names = [a.keyword.value if a.keyword is not None else "**" for a in rest]
+                found |= set(names) - {"grads", "loss_fn"}
+        return frozenset(found)
 
     def _aliases(self) -> dict[str, str]:
         """What of flax.optim other files can import from this one."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migration_guide.codemod import files, notebook, pins
+from migration_guide.codemod import files, notebook, pins, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Message, Options, Restored
 from migration_guide.codemod.project import Project, merged
@@ -138,7 +138,7 @@ def _migrated(
     for group in groups.values():
         explicit = any(c.found.explicit for c in group)
         if explicit or any(c.uses_optim for c in group):
-            chosen += _chosen(group, results, progress)
+            chosen += _chosen(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
         progress("rewriting", index, len(chosen))
         results += _result(candidate, options, project)
@@ -175,6 +175,7 @@ def save(results: Iterable[FileResult], written: list[Path] | None = None) -> li
 
 def _chosen(
     group: Sequence[_Candidate],
+    options: Options,
     results: list[FileResult],
     progress: Callable[[str, int, int], None],
 ) -> list[tuple[_Candidate, Project]]:
@@ -208,6 +209,9 @@ def _chosen(
     )
     if second:
         project = _project([*first, *second], modules, progress)
+    if options.standalone:
+        analyses = [c.analysis for c in (*first, *second) if c.analysis is not None]
+        project.leaves_some = any(map(standalone.leaves_some, analyses))
     return [(candidate, project) for candidate in [*first, *second]]
 
 

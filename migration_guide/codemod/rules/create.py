@@ -23,6 +23,7 @@ they are.
 
 import libcst as cst
 
+from migration_guide.codemod import constants, standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules.bridge import is_legacy
 
@@ -65,7 +66,7 @@ def rewrite_call(
     if not isinstance(last.comma, cst.Comma):
         args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
         args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
-    made = context.dotted("optax_bridge.TrainState.create")
+    made = train_state(context, original, params.value)
     new = updated.with_changes(func=made, args=separated(args))
     context.keep_comments(original, new)
     return new
@@ -89,8 +90,32 @@ def rewrite_attribute(
         )
         return None
     definition = context.analysis.module.code_for_node(updated.value)
-    context.needed.add("optax_bridge")
-    return context.source(
-        "lambda params: optax_bridge.TrainState.create("
-        f"apply_fn=None, params=params, tx={definition})"
+    made = context.code(train_state(context, original, None))
+    return context.source(f"lambda params: {made}(apply_fn=None, params=params, tx={definition})")
+
+
+def train_state(
+    context: Context, original: cst.CSTNode, params: cst.BaseExpression | None
+) -> cst.BaseExpression:
+    """The `create` of the class that takes the optimizer's place."""
+    if context.once(standalone.is_active):
+        if params is None or not is_array(context, params):
+            context.needed.add("flax.training.train_state")
+            return cst.parse_expression(f"{standalone.TRAIN_STATE}.create")
+        context.remark(
+            original,
+            "stays on optax_bridge: Flax's own TrainState steps over dicts of parameters alone",
+        )
+    return context.dotted("optax_bridge.TrainState.create")
+
+
+def is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
+    """Whether parameters are seen to be an array, a list or a tuple by themselves."""
+    if isinstance(node, cst.Name) and deep < 4:
+        origin = constants.assigned(context, node)
+        return origin is not None and is_array(context, origin, deep + 1)
+    if isinstance(node, cst.Call):
+        return context.name(node.func).startswith(("jax.numpy.", "jax.random.", "numpy."))
+    return isinstance(
+        node, cst.List | cst.Tuple | cst.ListComp | cst.Integer | cst.Float | cst.BinaryOperation
     )
