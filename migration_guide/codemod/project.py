@@ -27,6 +27,7 @@ class Project:
       overridden: hyper-parameters that some step gives.
       reads_hyper_params: some file reads what a definition was made with.
       leaves_some: with `--standalone`, some definition stays on this package.
+      follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
     """
 
     fields: dict[str, Kind] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class Project:
     overridden: frozenset[str] = frozenset()
     reads_hyper_params: bool = False
     leaves_some: bool = False
+    follows_arrays: bool = False
 
 
 def merged(parts: Iterable[Project]) -> Project:

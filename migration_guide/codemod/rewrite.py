@@ -65,7 +65,7 @@ def rewrite(
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
       Where that cannot be had, the source as it was, and why.
     """
-    project = project or Project()
+    project = project or Project(follows_arrays=options.standalone)
     try:
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)

@@ -23,8 +23,9 @@ they are.
 
 import libcst as cst
 
-from migration_guide.codemod import constants, standalone
+from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.kinds import ARRAY
 from migration_guide.codemod.rules.bridge import is_legacy
 
 
@@ -55,6 +56,8 @@ def rewrite_call(
     if focus is not None and not (
         isinstance(focus.value, cst.Name) and focus.value.value == "None"
     ):
+        if context.options.standalone:
+            context.remark(original, "stays on optax_bridge: public Optax has no equal of a focus")
         group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
         tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])
     args = [
@@ -66,7 +69,8 @@ def rewrite_call(
     if not isinstance(last.comma, cst.Comma):
         args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
         args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
-    made = train_state(context, original, params.value)
+    old = original.args[updated.args.index(params)].value
+    made = train_state(context, original, old)
     new = updated.with_changes(func=made, args=separated(args))
     context.keep_comments(original, new)
     return new
@@ -99,23 +103,12 @@ def train_state(
 ) -> cst.BaseExpression:
     """The `create` of the class that takes the optimizer's place."""
     if context.once(standalone.is_active):
-        if params is None or not is_array(context, params):
+        if params is None or ARRAY not in context.analysis.kind(params):
             context.needed.add("flax.training.train_state")
             return cst.parse_expression(f"{standalone.TRAIN_STATE}.create")
         context.remark(
             original,
-            "stays on optax_bridge: Flax's own TrainState steps over dicts of parameters alone",
+            "stays on optax_bridge: these parameters are an array, and Flax's own TrainState steps "
+            "over dicts alone",
         )
     return context.dotted("optax_bridge.TrainState.create")
-
-
-def is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether parameters are seen to be an array, a list or a tuple by themselves."""
-    if isinstance(node, cst.Name) and deep < 4:
-        origin = constants.assigned(context, node)
-        return origin is not None and is_array(context, origin, deep + 1)
-    if isinstance(node, cst.Call):
-        return context.name(node.func).startswith(("jax.numpy.", "jax.random.", "numpy."))
-    return isinstance(
-        node, cst.List | cst.Tuple | cst.ListComp | cst.Integer | cst.Float | cst.BinaryOperation
-    )
