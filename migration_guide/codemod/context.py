@@ -1,9 +1,11 @@
 """What a rule gets: the analysis of the file, the options, and where to leave messages."""
 
 import functools
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import libcst as cst
@@ -25,11 +27,13 @@ class Options:
       exact: this project's transformations also where public Optax agrees up to rounding.
       rules: names of the rules to apply; all if None.
       rename: call variables named `optimizer` `state`, where that is safe.
+      standalone: public Optax and Flax alone, where that is the same up to rounding.
     """
 
     exact: bool = False
     rules: frozenset[str] | None = None
     rename: bool = False
+    standalone: bool = False
 
 
 @dataclass(frozen=True, order=True)
@@ -70,6 +74,19 @@ class Restored:
     definition: str = ""
     stock: bool = False
 
+    def command(self, module: str) -> str:
+        """The command that converts it; `module` is where the template's function stands."""
+        file = Path(self.path)
+        parts = ["optax-bridge", "convert", self.path, str(file.with_name(f"{file.stem}_new"))]
+        if self.path == "OLD":
+            parts[-1] = "NEW"
+        if self.template:
+            parts += ["--like", f"{module}:{self.template}"]
+        else:
+            parts += ["--optimizer", self.definition] if self.definition else []
+            parts += ["--stock"] if self.stock else []
+        return shlex.join(parts)
+
 
 T = TypeVar("T")
 
@@ -89,6 +106,7 @@ class Context:
       checkpoints: path of a file that is restored -> how it can be converted.
       definitions: the constructor calls of flax.optim in this file, with settings that are known.
       stock: whether public Optax was written for one of them.
+      helper: name of the function that steps with hyper-parameters of their own call, or "".
     """
 
     analysis: Analysis
@@ -101,6 +119,7 @@ class Context:
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
     stock: bool = False
+    helper: str = ""
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def name(self, node: cst.CSTNode) -> str:

@@ -223,6 +223,29 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
     return module.with_changes(body=[*body[:place], *lines, *body[place:]])
 
 
+def below_imports(
+    module: cst.Module, statements: Sequence[cst.BaseStatement], name: str
+) -> cst.Module:
+    """The module with statements that define a name, below its imports and above its first use."""
+    body = list(module.body)
+    first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
+    place = 0
+    for index, line in enumerate(body[:first]):
+        if not isinstance(line, cst.SimpleStatementLine):
+            break
+        if isinstance(line.body[0], cst.Import | cst.ImportFrom):
+            place = index + 1
+    body[place:place] = statements
+    if place + len(statements) < len(body):
+        after = body[place + len(statements)]
+        blank = [*getattr(after, "leading_lines", ())]
+        missing = 2 - _blank(blank)
+        if missing > 0 and hasattr(after, "leading_lines"):
+            lines = [*[cst.EmptyLine(indent=False)] * missing, *blank]
+            body[place + len(statements)] = after.with_changes(leading_lines=lines)
+    return module.with_changes(body=body)
+
+
 def _imports_of(line: cst.CSTNode) -> Iterator[ImportNode]:
     """The imports that a statement of the module makes, also those that it tries to make."""
     if isinstance(line, cst.Try):

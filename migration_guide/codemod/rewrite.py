@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import Assignment, ImportAssignment
 
-from migration_guide.codemod import imports
+from migration_guide.codemod import imports, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.names import OPTIM, dotted
@@ -65,7 +65,7 @@ def rewrite(
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
       Where that cannot be had, the source as it was, and why.
     """
-    project = project or Project()
+    project = project or Project(follows_arrays=options.standalone)
     try:
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)
@@ -116,6 +116,8 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed, _old_import(context))
+    if context.helper:
+        updated = imports.below_imports(updated, standalone.helper(context.helper), context.helper)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
