@@ -2,8 +2,10 @@
 
 import contextlib
 import logging
+import os
 import signal
 import sys
+import threading
 import warnings
 from json import dumps
 from pathlib import Path
@@ -97,8 +99,13 @@ def run(
 
 
 def _without_closed_loops(unraisable: Any) -> None:
-    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
-    if str(unraisable.exc_value) != "Event loop is closed":
+    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed.
+
+    An interrupt that came while a library called back, where it is lost, is repeated.
+    """
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    elif str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.replaceable import check_replaceable
 
 fcntl: Any = None
 with contextlib.suppress(ImportError):  # not on Windows, where nothing is cleaned up then
@@ -21,6 +23,9 @@ with contextlib.suppress(ImportError):  # not on Windows, where nothing is clean
 # How long threads may go on after a failure, and how often in a row the folder must be gone.
 _SECONDS_TO_FINISH, _SECONDS_BETWEEN_LOOKS, _LOOKS = 10, 0.05, 5
 _SECONDS_TO_START = 60
+_PART = re.compile(r"\.optax-bridge-[0-9a-f]{8}\.part")
+_OLD = ".replaced"  # where a system that cannot swap two paths has the old one for a moment
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -29,25 +34,29 @@ def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
 
     Args:
       destination: a file or folder that is to appear.
-      force: replace what is there; it stays until the moment the new one takes its place.
+      force: replace the checkpoint that is there, see `check_replaceable`; it stays until the
+        moment the new one takes its place.
 
     Yields:
       The path to write a file or a folder to. After an error it is removed; after a kill it stays
-      behind as `.NAME.XXXXXXXX.part` until the next call for the same destination.
+      behind, beside the destination, until the next call for any destination in that folder, which
+      logs that it has removed it.
 
     Raises:
-      CheckpointError: the destination exists, and `force` is not set, or its folder does not exist.
+      CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or its
+        folder does not exist.
     """
     _check(destination, force)
     # A folder of its own: Orbax has temporary folders beside what it writes.
-    _remove_abandoned(destination)
-    folder = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}.part")
+    _remove_abandoned(destination.parent)
+    folder = destination.with_name(f".optax-bridge-{uuid.uuid4().hex[:8]}.part")
     part = folder / destination.name
     try:  # around the first and the last step as well: a signal may come at any of them
         folder.mkdir()
         with _claimed(folder):
             yield part
             _synced(part)
+            _check(destination, force)  # something else may be there by now
             if not force or not os.path.lexists(destination):
                 _move_to_free(part, destination)
             elif part.is_file() and not destination.is_dir():
@@ -88,17 +97,20 @@ def _claimed(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _remove_abandoned(destination: Path) -> None:
-    """Removes what runs for the same destination left behind when they were killed."""
-    pattern = re.compile(rf"\.{re.escape(destination.name)}\.[0-9a-f]{{8}}\.part")
-    for path in destination.parent.iterdir():
-        if not pattern.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+def _remove_abandoned(parent: Path) -> None:
+    """Removes what earlier runs left behind when they were killed, and says so."""
+    for path in parent.iterdir():
+        if not _PART.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
         # Somebody who is just starting has a folder that is empty and not locked yet.
         with contextlib.suppress(OSError), _claimed(path) as is_ours:
             is_old = time.time() - path.stat().st_mtime > _SECONDS_TO_START
-            if is_ours and (is_old or any(path.iterdir())):
+            names = sorted(entry.name for entry in path.iterdir())
+            if _OLD in names and not any(os.path.lexists(parent / name) for name in names):
+                _log.warning("%s: a killed run left what it was to replace here", path / _OLD)
+            elif is_ours and (is_old or names):
                 shutil.rmtree(path, ignore_errors=True)
+                _log.warning("removed %s, the rest of a killed run: %s", path, ", ".join(names))
 
 
 def _check(destination: Path, force: bool) -> None:
@@ -107,15 +119,20 @@ def _check(destination: Path, force: bool) -> None:
             destination, "a folder to write into", f"no folder {destination.parent}",
             "Create it first.",
         )  # fmt: skip
-    if os.path.lexists(destination) and not force:
+    if not os.path.lexists(destination):
+        return
+    if not force:
         raise _exists(destination)
+    check_replaceable(destination)
 
 
 def _exists(destination: Path) -> CheckpointError:
     kind = "a folder" if destination.is_dir() else "a file"
+    kind = "a link" if destination.is_symlink() else kind
     return CheckpointError(
-        destination, "nothing at the destination", kind, "Name another one, or pass --force."
-    )
+        destination, "nothing at the destination", kind,
+        "Name another one, or pass --force, which replaces a checkpoint.",
+    )  # fmt: skip
 
 
 def _move_to_free(part: Path, destination: Path) -> None:
@@ -142,7 +159,7 @@ def _exchange(part: Path, destination: Path) -> None:
             here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
             if libc.renameat2(here, os.fsencode(part), here, os.fsencode(destination), swap) == 0:
                 return
-    os.rename(destination, part.with_name("old"))
+    os.rename(destination, part.with_name(_OLD))
     os.rename(part, destination)
 
 

@@ -3,10 +3,15 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -15,7 +20,8 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.recognise import leaves
 
-ADAM_FILE = Path(__file__).parent / "testdata" / "adam.msgpack"
+TESTDATA = Path(__file__).parent / "testdata"
+ADAM_FILE = TESTDATA / "adam.msgpack"
 
 
 def adam():
@@ -30,25 +36,117 @@ def test_existing_destination_stays(kind: str, tmp_path: Path) -> None:
     else:
         destination.mkdir()
         (destination / "mine").write_text("mine")
-    for msgpack in (True, False):
+    for to_msgpack in (True, False):
         with pytest.raises(CheckpointError, match="--force"):
-            convert_file(ADAM_FILE, destination, adam(), msgpack=msgpack)
+            convert_file(ADAM_FILE, destination, adam(), msgpack=to_msgpack)
     kept = destination if kind == "file" else destination / "mine"
     assert kept.read_text() == "mine"
     assert os.listdir(tmp_path) == ["new"]
 
 
 @pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_force_replaces(kind: str, msgpack: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "folder", "empty_folder"])
+def test_force_replaces_a_checkpoint(kind: str, msgpack: bool, tmp_path: Path) -> None:
     destination = tmp_path / "new"
-    if kind == "file":
-        destination.write_text("mine")
-    else:
+    if kind == "empty_folder":
         destination.mkdir()
-        (destination / "mine").write_text("mine")
+    else:
+        convert_file(
+            destination=destination, source=TESTDATA / "adagrad.msgpack", msgpack=kind == "file"
+        )
     convert_file(ADAM_FILE, destination, adam(), msgpack=msgpack, force=True)
-    assert "opt_state" in read_checkpoint(destination).tree
+    assert "mu" in read_checkpoint(destination).tree["opt_state"]
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def _text(path: Path) -> None:
+    path.write_text("mine")
+
+
+def _own_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "notes").write_text("mine")
+
+
+def _file_in_a_checkpoint(path: Path) -> None:
+    convert_file(ADAM_FILE, path, adam())
+    (path / "notes").write_text("mine")
+
+
+def _file_in_a_folder_of_a_checkpoint(path: Path) -> None:
+    convert_file(ADAM_FILE, path, adam())
+    (path / "d" / "notes").write_text("mine")
+
+
+def _several(path: Path) -> None:
+    path.mkdir()
+    (path / "checkpoint_1").write_bytes(ADAM_FILE.read_bytes())
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(ADAM_FILE.read_bytes()[:-9])
+
+
+def _settings(path: Path) -> None:
+    path.write_bytes(msgpack.packb({"learning_rate": 0.1}) or b"")
+
+
+def _link(path: Path) -> None:
+    path.with_name("linked").write_bytes(ADAM_FILE.read_bytes())
+    path.symlink_to("linked")
+
+
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "text": _text,
+    "empty_file": Path.touch,
+    "picture": lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 100),
+    "archive": lambda path: zipfile.ZipFile(path, "w").writestr("notes.txt", "mine"),
+    "settings": _settings,
+    "damaged": _damaged,
+    "own_folder": _own_folder,
+    "file_in_a_checkpoint": _file_in_a_checkpoint,
+    "file_in_a_folder_of_a_checkpoint": _file_in_a_folder_of_a_checkpoint,
+    "folder_of_checkpoints": _several,
+    "link": _link,
+    "dangling_link": lambda path: path.symlink_to("nowhere"),
+    "link_in_a_circle": lambda path: path.symlink_to("new"),
+    "pipe": os.mkfifo,
+    "device": lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_force_leaves_alone_what_is_no_checkpoint(kind: str, tmp_path: Path) -> None:
+    try:
+        OTHERS[kind](tmp_path / "new")
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    before = _listing(tmp_path)
+    for force in (True, False):
+        with pytest.raises(CheckpointError, match=r"a checkpoint to replace|--force"):
+            convert_file(ADAM_FILE, tmp_path / "new", adam(), msgpack=True, force=force)
+    assert _listing(tmp_path) == before
+
+
+def _listing(folder: Path) -> dict[str, Any]:
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = os.lstat(path).st_mode
+        content = path.read_bytes() if stat.S_ISREG(mode) else b""
+        found[str(path)] = (mode, os.readlink(path) if path.is_symlink() else content)
+    return found
+
+
+def test_own_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
+    destination = tmp_path / "new"
+    destination.write_bytes(ADAM_FILE.read_bytes())
+    with (
+        pytest.raises(CheckpointError, match="a checkpoint to replace"),
+        written_whole(destination, force=True) as part,
+    ):
+        part.write_text("ours")
+        destination.write_text("theirs")
+    assert destination.read_text() == "theirs"
     assert os.listdir(tmp_path) == ["new"]
 
 
@@ -115,9 +213,10 @@ def end(point, seconds):
         threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
 
 def run(name, point, seconds):
-    destination = Path(folder, name)
+    destination = Path(folder, name, "new")  # each beside its own rest
+    destination.parent.mkdir()
     if existing:
-        destination.write_bytes(b"before")
+        destination.write_bytes(Path(source).read_bytes())
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -163,11 +262,12 @@ def ended(folder: Path, kind: str, existing: str, how: str) -> tuple[list[str], 
     )  # fmt: skip
     codes = json.loads(done.stdout.splitlines()[-1])
     assert codes[0] == 0
-    whole = dict(leaves(read_checkpoint(folder / "all").tree))
+    whole = dict(leaves(read_checkpoint(folder / "all" / "new").tree))
+    before = ADAM_FILE.read_bytes()
     found = []
     for number in range(len(codes) - 1):
-        destination = folder / f"new{number}"
-        if destination.is_file() and destination.read_bytes() == b"before":
+        destination = folder / f"new{number}" / "new"
+        if destination.is_file() and destination.read_bytes() == before:
             found.append("before")
         elif not destination.exists():
             found.append("nothing")
@@ -196,12 +296,43 @@ def test_kill_at_any_point_leaves_all_or_nothing(
     assert set(found) == possible if how == "calls" else set(found) <= possible
     assert len(found) >= 12
     assert set(codes) <= {-signal.SIGKILL if how == "calls" else -signal.SIGALRM, 0}
-    # The next run for the same destination removes what a killed one has left.
-    assert list(tmp_path.glob(".*.part")) or how == "time"
+    # The next run that writes into the same folder removes what a killed one has left.
+    assert list(tmp_path.glob("*/.*.part")) or how == "time"
     for number in range(len(found)):
-        with written_whole(tmp_path / f"new{number}", force=True) as part:
+        with written_whole(tmp_path / f"new{number}" / "another") as part:
             part.write_text("whole")
-    assert not any(any(path.iterdir()) for path in tmp_path.glob(".*.part"))
+    # What was killed before it had a name of its own, some may start with just now.
+    assert not any(any(path.iterdir()) for path in tmp_path.glob("*/.*.part"))
+
+
+def test_rest_of_a_killed_run_is_removed_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = tmp_path / ".optax-bridge-0123abcd.part"
+    rest.mkdir()
+    (rest / "new").write_text("half")
+    (tmp_path / ".optax-bridge-notes.part").mkdir()
+    with written_whole(tmp_path / "other") as part:
+        part.write_text("whole")
+    assert sorted(os.listdir(tmp_path)) == [".optax-bridge-notes.part", "other"]
+    assert str(rest) in caplog.text
+
+
+def test_what_a_killed_run_was_to_replace_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a system cannot swap two paths, the only old one may stand among the rests."""
+    rest = tmp_path / ".optax-bridge-0123abcd.part"
+    rest.mkdir()
+    for name in ("new", ".replaced"):
+        (rest / name).write_text(name)
+    with written_whole(tmp_path / "other") as part:
+        part.write_text("whole")
+    assert (rest / ".replaced").exists() and str(rest) in caplog.text
+    (tmp_path / "new").write_text("there again")
+    with written_whole(tmp_path / "third") as part:
+        part.write_text("whole")
+    assert not rest.exists()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +342,7 @@ def test_signal_leaves_all_or_nothing_and_no_rest(kind: str, how: str, tmp_path:
     found, codes = ended(tmp_path, kind, "", how)
     assert set(found) <= {"nothing", "whole"} and "nothing" in found
     assert set(codes) <= {0, 1, -getattr(signal, how)}, codes
-    assert not list(tmp_path.glob(".*.part"))
+    assert not list(tmp_path.glob("*/.*.part"))
 
 
 def test_part_of_a_living_run_stays(tmp_path: Path) -> None:

@@ -6,22 +6,14 @@ from typing import Annotated
 
 import typer
 
+from optax_bridge.command.interrupts import Interrupts
+
 
 class Target(enum.StrEnum):
     """What `convert` makes."""
 
     OPTAX = "optax"
     LEGACY = "legacy"
-
-
-def _file_format(option: str) -> str:
-    """The option of a format that can be written; which those are, their folder says."""
-    from optax_bridge.checkpoints.formats import registry  # slow to import
-
-    if option not in registry.writable():
-        known = ", ".join(registry.writable())
-        raise typer.BadParameter(f"{option!r} is not one of {known}.")
-    return option
 
 
 def convert(
@@ -38,7 +30,6 @@ def convert(
         str,
         typer.Option(
             "--format",
-            parser=_file_format,
             metavar="NAME",
             help="What to write a TrainState as: `orbax`, `msgpack`; a wrong name lists all.",
         ),
@@ -72,20 +63,26 @@ def convert(
 
     - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
     """
-    from optax_bridge.checkpoints import convert_command
+    with Interrupts(destination) as interrupts:
+        from optax_bridge.checkpoints import convert_command  # slow to import
+        from optax_bridge.checkpoints.formats.registry import writable
 
-    code = convert_command.run(
-        source,
-        destination,
-        optimizer,
-        json,
-        to_legacy=to is Target.LEGACY,
-        file_format=file_format,
-        params_only=params_only,
-        exact=not stock,
-        part=part,
-        allow_nan=allow_nan,
-        verify=verify,
-        force=force,
-    )
+        interrupts.is_starting = False
+        if file_format not in writable():
+            known = ", ".join(writable())
+            raise typer.BadParameter(f"{file_format!r} is not one of {known}.")
+        code = convert_command.run(
+            source,
+            destination,
+            optimizer,
+            json,
+            to_legacy=to is Target.LEGACY,
+            file_format=file_format,
+            params_only=params_only,
+            exact=not stock,
+            part=part,
+            allow_nan=allow_nan,
+            verify=verify,
+            force=force,
+        )
     raise typer.Exit(code)

@@ -1,16 +1,11 @@
 """What a format says of itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Written = Callable[[int], None]  # told of the bytes written so far
-
-
-def _nothing(path: Path) -> Sequence[Path]:
-    del path
-    return ()
 
 
 @dataclass(frozen=True)
@@ -43,8 +38,9 @@ class Format:
         that a library raises becomes one, with the file's name.
       write: takes the path to make, a tree, a function to be told of the bytes written, and how
         errors call the path; None where the format is only read.
-      foreign: of what `find` returned, the files that are no part of it, which nobody but their
-        owner may remove.
+      own: of a folder, a pattern of the '/'-joined paths of the files that belong to the
+        checkpoint; `--force` leaves a folder alone in which there are others, and every folder of
+        a format without a pattern.
       level: the name under which every checkpoint of this format has its optimizer, if any.
       is_general: asked last, since checkpoints of other formats have its outline as well.
     """
@@ -54,6 +50,6 @@ class Format:
     find: Callable[[Path], Path | None]
     read: Callable[[Path], Contents]
     write: Callable[[Path, Any, Written, Path], None] | None = None
-    foreign: Callable[[Path], Sequence[Path]] = _nothing
+    own: str | None = None
     level: str | None = None
     is_general: bool = False

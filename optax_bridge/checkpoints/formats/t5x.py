@@ -262,4 +262,6 @@ def _dtype(name: Any, place: str) -> np.dtype:
     return dtype
 
 
-FORMAT = Format("T5X", "t5x", find=_find, read=_read, level="optimizer")
+_OWN = r"checkpoint|manifest\.ocdbt|d/[0-9a-f]{32}|[^/]+/(\.zarray|\d+([./]\d+)*)"
+
+FORMAT = Format("T5X", "t5x", find=_find, read=_read, own=_OWN, level="optimizer")

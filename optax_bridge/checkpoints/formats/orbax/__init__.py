@@ -33,4 +33,12 @@ def _write(path: Path, tree: Any, written: Written, name: Path) -> None:
         gc.collect()  # Orbax leaves the arrays in circles of references
 
 
-FORMAT = Format("Orbax", "orbax", find=_find, read=_read, write=_write)
+# Metadata; one store for all arrays, or a folder of zarr 2 or 3 for each.
+OWN = (
+    r"_METADATA|_CHECKPOINT_METADATA|_sharding|_strings\.json|commit_success\.txt|checkpoint"
+    r"|array_metadatas/process_\d+"
+    r"|(ocdbt\.process_\d+/)?(manifest\.ocdbt|d/[0-9a-f]{32})"
+    r"|[^/]+/(\.zarray|zarr\.json|c|(c/)?\d+([./]\d+)*)"
+)
+
+FORMAT = Format("Orbax", "orbax", find=_find, read=_read, write=_write, own=OWN)

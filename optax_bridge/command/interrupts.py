@@ -1,0 +1,70 @@
+"""Ctrl-C while a file or folder is being made: one line that says how things stand."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import typer
+
+INTERRUPTED = 130  # the exit code of shells for it
+
+
+class Interrupts:
+    """While it is open, an interrupt ends the command with one line and exit code 130.
+
+    Python's own way is a `KeyboardInterrupt` out of wherever the program is: libraries turn it into
+    another error while they are being imported.
+
+    Attributes:
+      destination: what the command makes, whole or not at all.
+      is_starting: whether nothing has been begun, so that there is nothing to clean up.
+    """
+
+    def __init__(self, destination: Path):
+        self.destination, self.is_starting, self._seen = destination, True, False
+        self._at_first = _identity(destination)
+        self._handler: Any = None
+
+    def __enter__(self) -> Self:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        if kind is KeyboardInterrupt or (self._seen and error is not None):
+            self._say()
+            raise typer.Exit(INTERRUPTED) from None
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        self._seen = True
+        if self.is_starting:
+            self._say()
+            os._exit(INTERRUPTED)
+        raise KeyboardInterrupt
+
+    def _say(self) -> None:
+        if _identity(self.destination) == self._at_first:
+            said = f"interrupted: {self.destination} is as it was before; run it again to make it"
+        else:
+            said = f"interrupted when {self.destination} was whole already: it can be used"
+        typer.echo(said, err=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file or folder it is; None if there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
