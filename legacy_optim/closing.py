@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from legacy_optim import gone, process, shim
+from legacy_optim import gone, settings, shim
 from legacy_optim import uses as uses_module
 from legacy_optim.uses import Use
 
@@ -26,7 +26,7 @@ def close(folder: str) -> None:
       folder: the working folder that the program started in, to which paths are relative.
     """
     found = {use for use, _ in uses_module.uses()} | set(uses_module.of_other_processes())
-    if os.environ.get(process.QUIET):
+    if os.environ.get(settings.QUIET):
         return
     lines = summary(found, folder)
     stream = sys.__stderr__
@@ -91,10 +91,10 @@ def _names(found: list[Use], elsewhere: int, folder: str) -> list[str]:
 
 
 def _defaults() -> list[str]:
-    settings = shim.old_defaults_in_force()
-    if not settings:
+    defaults = shim.old_defaults_in_force()
+    if not defaults:
         return []
-    shown = ", ".join(f"{name}={value}" for name, value in settings.items())
+    shown = ", ".join(f"{name}={value}" for name, value in defaults.items())
     return textwrap.wrap(
         f"optax-bridge: defaults of that time were in force: {shown} (--todays-defaults: as today)",
         width=100,
@@ -109,14 +109,14 @@ def _advice(files: list[str], folder: str) -> list[str]:
 
     In a process of its own, because the program may have changed anything in this one.
     """
-    module, _, function = os.environ.get(process.ADVICE, "").partition(":")
+    module, _, function = os.environ.get(settings.ADVICE, "").partition(":")
     if not function:
         return []
     code = (
         f"import sys\nfrom {module} import {function} as advice\n"
         "print(advice(sys.argv[1:]), end='')\n"
     )
-    environment = {**process.without_settings(os.environ), "JAX_PLATFORMS": "cpu"}
+    environment = {**settings.without_settings(os.environ), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-W", "ignore", "-c", code, *files]
     done = subprocess.run(
         command,
