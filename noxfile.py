@@ -5,6 +5,7 @@ dependencies, tests with the lowest ones, and lint.
 """
 
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ nox.options.sessions = ["tests", "tests_lowest", "lint"]
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 REFERENCE = Path("equivalence_tests", "reference")
+CONSTRAINTS = Path(".ci", "constraints.txt")
 
 
 def lowest_dependencies() -> list[str]:
@@ -68,6 +70,36 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def audit(session: nox.Session) -> None:
+    """Looks the locked dependencies up among known vulnerabilities; skipped without a network."""
+    session.install("pip-audit")
+    command = ["pip-audit", "--disable-pip", "--no-deps", "-r", str(CONSTRAINTS)]
+    done = subprocess.run(
+        [Path(session.bin, "pip-audit"), *command[1:]], capture_output=True, text=True, check=False
+    )
+    session.log(done.stdout + done.stderr)
+    if "ConnectionError" in done.stderr or "Max retries exceeded" in done.stderr:
+        session.skip("the database of vulnerabilities cannot be reached from here")
+    if done.returncode:
+        session.error("known vulnerabilities, listed above")
+
+
+@nox.session(python=PYTHONS[0])
+def lock(session: nox.Session) -> None:
+    """Writes the versions that CI installs, the newest that work together on this Python."""
+    session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".[test]")
+    frozen = session.run("python", "-m", "pip", "freeze", "--exclude-editable", silent=True)
+    CONSTRAINTS.write_text(f"# Written by `nox -s lock`.\n{frozen}", encoding="utf-8")
+
+
+@nox.session(python=PYTHONS[0])
+def soak(session: nox.Session) -> None:
+    """Takes 100,000 steps with every optimizer, exact beside legacy; arguments name optimizers."""
+    session.install("-e", ".")
+    session.run("python", "-m", "equivalence_tests.soak", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
 def check(session: nox.Session) -> None:
     """Installs as a user does and runs the suite; arguments go to optax-bridge check."""
     session.install(".")
@@ -100,6 +132,13 @@ def reference(session: nox.Session) -> None:
     session.run("python", str(REFERENCE / "record.py"), *session.posargs)
     session.run("python", "optax_bridge/checkpoints/testdata/record.py")
     session.run("python", "migration_guide/corpus/record.py")
+
+
+@nox.session(python=PYTHONS[0])
+def gone_names(session: nox.Session) -> None:
+    """Reads old releases of JAX, Flax, Optax, NumPy and writes which of their names are gone."""
+    session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".", "chex")
+    session.run("python", "-m", "legacy_optim.gone.inventory.record", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])

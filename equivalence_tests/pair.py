@@ -1,22 +1,21 @@
 """`optax-bridge check --pair module:left module:right`: a pair of the user's own."""
 
-import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.files import checked, write_text
+from equivalence_tests.loading import loaded, side
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides import problems
-from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
+from equivalence_tests.sides.adapt import EquivalenceError
 from optax_bridge.correspondence import Verdict
 
 
@@ -51,9 +50,11 @@ def check_pair(
     try:
         check_platform(platform)
         checked({"--json": json_file, "--junit": junit_file}, report_folder)
-        sides = [_side(name) for name in (left, right)]
-        chosen = problems.odd_tree(dtypes=("float32",)) if params is None else _made(params)
-        stream = _loaded(gradients) if ":" in gradients else gradients
+        sides = [side(name) for name in (left, right)]
+        chosen = (
+            problems.odd_tree(dtypes=("float32",)) if params is None else loaded(params, make=True)
+        )
+        stream = loaded(gradients) if ":" in gradients else gradients
         try:
             device = jax.devices(platform)[0]
         except RuntimeError:
@@ -75,37 +76,55 @@ def check_pair(
     else:
         print(found)
         code = 1 if found.verdict is Verdict.DIFFERENT else 0
+    failed = isinstance(found, str)
+    content = json.dumps({"verdict": "error", "error": found}) if failed else found.to_json()
+    return written("pair", {name: found}, content, json_file, junit_file, report_folder, code)
+
+
+def written(
+    group: str,
+    reports: Mapping[str, Report | str],
+    content: str,
+    json_file: Path | None,
+    junit_file: Path | None,
+    report_folder: Path | None,
+    code: int,
+) -> int:
+    """Writes reports, or the messages that say why there is none, wherever it is asked for.
+
+    Args:
+      group: what the cases belong to in JUnit's XML.
+      reports: name -> report, or message.
+      content: what the JSON file gets.
+      json_file: see `check_pair`.
+      junit_file: see `check_pair`.
+      report_folder: see `check_pair`.
+      code: the exit code so far.
+
+    Returns:
+      The exit code, 2 if something could not be written.
+    """
     try:
-        _write(name, found, json_file, junit_file, report_folder)
+        if json_file is not None:
+            write_text(json_file, content + "\n")
+        if junit_file is not None:
+            junit.write(junit_file, [_junit_case(group, *item) for item in reports.items()])
+        if report_folder is not None:
+            write_reports(report_folder, reports)
     except OSError as error:  # the disk is full, the folder gone since
         print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
         return 2
     return code
 
 
-def _write(
-    name: str,
-    found: Report | str,
-    json_file: Path | None,
-    junit_file: Path | None,
-    report_folder: Path | None,
-) -> None:
-    """Writes a report, or the message that says why there is none, wherever it is asked for."""
-    failed = isinstance(found, str)
-    if json_file is not None:
-        content = json.dumps({"verdict": "error", "error": found}) if failed else found.to_json()
-        write_text(json_file, content + "\n")
-    if junit_file is not None:
-        different = not failed and found.verdict is Verdict.DIFFERENT
-        case = junit.Case(
-            "pair", name, failure=str(found) if different else "", error=found if failed else ""
-        )
-        junit.write(junit_file, [case])
-    if report_folder is not None:
-        write_reports(report_folder, {name: found})
+def _junit_case(group: str, name: str, report: Report | str) -> junit.Case:
+    if isinstance(report, str):
+        return junit.Case(group, name, error=report)
+    different = report.verdict is Verdict.DIFFERENT
+    return junit.Case(group, name, failure=str(report) if different else "")
 
 
-def write_reports(folder: Path, reports: dict[str, Report | str]) -> Path:
+def write_reports(folder: Path, reports: Mapping[str, Report | str]) -> Path:
     """Writes the reports of pairs as one page and returns its path."""
     items = [item(name, report) for name, report in reports.items()]
     return html_report.write(folder, "Equivalence", items, environment(jax.devices()[0]))
@@ -133,44 +152,3 @@ def item(name: str, report: Report | str) -> html_report.Item:
 
 def _distinct(names: Sequence[str]) -> list[str]:
     return [f"{side}: {name}" for side, name in zip(("left", "right"), names, strict=True)]
-
-
-def _loaded(name: str) -> Any:
-    """The object that `module:name` stands for; modules of the current folder are found."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise EquivalenceError(f"{name}: expected module:name, e.g. mypackage.optimizers:adam")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise EquivalenceError(f"{name}: {error}") from None
-    except Exception as error:  # whatever the user's module raises when it is imported
-        raise EquivalenceError(
-            f"{name}: importing {module} raised {type(error).__name__}: {error}"
-        ) from error
-
-
-def _made(name: str) -> Any:
-    value = _loaded(name)
-    if not callable(value):
-        return value
-    try:
-        return value()
-    except Exception as error:
-        raise EquivalenceError(f"{name}(): raised {type(error).__name__}: {error}") from error
-
-
-def _side(name: str) -> Any:
-    value = _loaded(name)
-    try:
-        adapted(value)
-        return value
-    except EquivalenceError:
-        if not callable(value):
-            raise EquivalenceError(
-                f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
-            ) from None
-    return _made(name)

@@ -1,89 +1,86 @@
 """Modules that answer for old names: under an old name of their own, or for what another lost."""
 
+import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from legacy_optim import hooks
 from legacy_optim.uses import note
 
 Undo = Callable[[], object]
+# From an owner's name and a name in it to what answers; raises KeyError where nothing does.
+Answer = Callable[[str, str], Any]
+# From a dotted name to what to say instead of "no such attribute", or None.
+Said = Callable[[str], str | None]
 
 
 class Answering(types.ModuleType):
-    """A module under an old name whose attributes are those of another one.
+    """A module under a name that is gone.
 
     Args:
       name: the old name.
-      source: the other module's name, or a table of names.
-      parts: names of submodules.
+      answer: for its attributes.
+      said: for those that nothing answers for.
     """
 
-    def __init__(self, name: str, source: str | Mapping[str, Any], parts: Sequence[str] = ()):
+    def __init__(self, name: str, answer: Answer, said: Said):
         super().__init__(name)
-        self.__dict__["_answering_source"] = source
-        self.__dict__["_answering_parts"] = tuple(parts)
+        self.__dict__["_answering"] = answer
+        self.__dict__["_said"] = said
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in self._answering_parts:
-            return sys.modules[f"{self.__name__}.{name}"]
-        source = _source(self._answering_source)
-        value = source.get(name, _MISSING) if isinstance(source, Mapping) else _of(source, name)
-        if value is _MISSING:
-            said = f"module {self.__name__!r} never had {name!r}, or it has no equal today"
-            raise _error(said, sys._getframe(1), self.__name__)
-        note(f"{self.__name__}.{name}")
+        full = f"{self.__name__}.{name}"
+        try:
+            value = self._answering(self.__name__, name)
+        except KeyError:
+            said = self._said(full) or (
+                f"module {self.__name__!r} never had {name!r}, or it has no equal today"
+            )
+            raise _error(said, sys._getframe(1), self.__name__) from None
+        if not isinstance(value, Answering):
+            note(full)
         return value
 
-    def __dir__(self) -> list[str]:
-        source = _source(self._answering_source)
-        names = source if isinstance(source, Mapping) else dir(source)
-        return sorted({*self._answering_parts, *names})
+
+def member(module: str, path: str) -> Any:
+    """`path`, a name or dotted names, in a module; raises KeyError where it is not there."""
+    value = importlib.import_module(module)
+    for name in path.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            raise KeyError(f"{module}.{path}") from None
+    return value
 
 
-_MISSING = object()
+def value(dotted: str) -> Any:
+    """What a dotted name is, or a builtin's name; raises KeyError where it is not there."""
+    module, _, path = dotted.rpartition(".")
+    while module:
+        try:
+            return member(module, path)
+        except ModuleNotFoundError:
+            module, _, name = module.rpartition(".")
+            path = f"{name}.{path}"
+    return member("builtins", path)
 
 
-def _source(source: str | Mapping[str, Any]) -> Any:
-    return importlib.import_module(source) if isinstance(source, str) else source
-
-
-def _of(source: types.ModuleType, name: str) -> Any:
-    return getattr(source, name, _MISSING)
-
-
-def answer_missing(
-    module: types.ModuleType,
-    answer: Callable[[str, str], Any],
-    said: Callable[[str], str | None],
-) -> Undo:
+def answer_missing(module: types.ModuleType, answer: Answer, said: Said) -> Undo:
     """Makes names answer where the module itself raises AttributeError; nothing else changes.
-
-    Args:
-      module: which.
-      answer: from its name and the missing one to what answers; raises KeyError where nothing does.
-      said: from the dotted name to what to say instead of "no such attribute", or None.
 
     Returns:
       What undoes it.
     """
 
     def read(self: types.ModuleType, name: str) -> Any:
-        full = f"{self.__name__}.{name}"
-        if not name.startswith("__"):
-            try:
-                value = answer(self.__name__, name)
-            except KeyError:
-                text = said(full)
-                if text is not None:
-                    raise _error(text, sys._getframe(1), self.__name__) from None
-            else:
-                note(full)
-                return value
+        value = _read(self.__name__, name, answer, said, sys._getframe(1))
+        if value is not _MISSING:
+            return value
         own = vars(self).get("__getattr__")
         if own is not None:
             return own(name)  # raises again, with a text of the module's own
@@ -92,6 +89,50 @@ def answer_missing(
         )
 
     return _set_class(module, {"__getattr__": read})
+
+
+def answer_missing_of(owner: Any, dotted: str, answer: Answer, said: Said) -> Undo:
+    """As `answer_missing`, for an object that is the only one of its class."""
+    cls = type(owner)
+
+    def read(self: Any, name: str) -> Any:
+        value = _read(dotted, name, answer, said, sys._getframe(1))
+        if value is not _MISSING:
+            return value
+        raise AttributeError(
+            f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=self
+        )
+
+    if hasattr(cls, "__getattr__"):
+        return lambda: None
+    cls.__getattr__ = read
+    return lambda: delattr(cls, "__getattr__")
+
+
+def accept_keywords(module: types.ModuleType, name: str, renamed: Mapping[str, str]) -> Undo:
+    """Makes a function take keywords under their old names, too, and notes them.
+
+    Args:
+      module: which.
+      name: of the function.
+      renamed: old name -> new name.
+
+    Returns:
+      What undoes it.
+    """
+    function = vars(module)[name]
+    full = f"{module.__name__}.{name}"
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for old, new in renamed.items():
+            if old in kwargs and new not in kwargs:
+                note(f"{full}({old}=)")
+                kwargs[new] = kwargs.pop(old)
+        return function(*args, **kwargs)
+
+    vars(module)[name] = call
+    return lambda: vars(module).__setitem__(name, function)
 
 
 def override(module: types.ModuleType, table: Mapping[str, str]) -> Undo:
@@ -114,6 +155,29 @@ def override(module: types.ModuleType, table: Mapping[str, str]) -> Undo:
     undo = _set_class(module, {"__getattribute__": read})
     kind = type(module)
     return undo
+
+
+_MISSING = object()
+
+
+def _read(owner: str, name: str, answer: Answer, said: Said, frame: types.FrameType) -> Any:
+    """What answers, noted; _MISSING where the name is none that is gone.
+
+    Raises:
+      AttributeError: it is gone, and nothing answers; says what to do.
+    """
+    if name.startswith("__"):
+        return _MISSING
+    full = f"{owner}.{name}"
+    try:
+        value = answer(owner, name)
+    except KeyError:
+        text = said(full)
+        if text is not None:
+            raise _error(text, frame, owner) from None
+        return _MISSING
+    note(full)
+    return value
 
 
 def _set_class(module: types.ModuleType, members: dict[str, Any]) -> Undo:

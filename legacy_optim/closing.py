@@ -1,15 +1,22 @@
 """What `run` says at a program's end: the old names that it used, and that time's defaults."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from legacy_optim import process, shim
+from legacy_optim import gone, settings, shim
 from legacy_optim import uses as uses_module
 from legacy_optim.uses import Use
+
+# What Python says of a keyword argument that a function does not take (any more).
+_KEYWORD = re.compile(
+    r"([\w.]+)\(\) got (?:an unexpected keyword argument"
+    r"|some positional-only arguments passed as keyword arguments:) '([\w, ]+)'"
+)
 
 
 def close(folder: str) -> None:
@@ -19,7 +26,7 @@ def close(folder: str) -> None:
       folder: the working folder that the program started in, to which paths are relative.
     """
     found = {use for use, _ in uses_module.uses()} | set(uses_module.of_other_processes())
-    if os.environ.get(process.QUIET):
+    if os.environ.get(settings.QUIET):
         return
     lines = summary(found, folder)
     stream = sys.__stderr__
@@ -38,8 +45,24 @@ def summary(uses: Iterable[Use], folder: str) -> list[str]:
         more = " ..." if len(files) > 4 else ""
         lines.append(f"To rewrite them for Optax: optax-bridge migrate {' '.join(shown[:4])}{more}")
         lines += _advice(files, folder)
-    lines += _defaults()
-    return lines
+    return [*_explained(), *lines, *_defaults()]
+
+
+def _explained() -> list[str]:
+    """What to do about the name for which the program ended, where its error could not say it."""
+    error = getattr(sys, "last_value", None)
+    entries = []
+    if isinstance(error, AttributeError) and error.name:
+        cls = error.obj if isinstance(error.obj, type) else type(error.obj)
+        for base in cls.__mro__:
+            entries += gone.find_attribute(base.__name__, error.name)
+    elif isinstance(error, TypeError) and (match := _KEYWORD.search(str(error))) is not None:
+        function = match[1].removesuffix(".__init__").removesuffix(".__new__").lstrip("_")
+        for keyword in match[2].split(", "):
+            entries += gone.find_keyword_by_ending(function, keyword)
+    entries.sort(key=lambda entry: (len(entry.name), entry.name))
+    said = {entry.remedy: entry.message for entry in reversed(entries)}  # the shortest name
+    return [f"optax-bridge: {message}" for message in [*said.values()][::-1][:3]]
 
 
 def _names(found: list[Use], elsewhere: int, folder: str) -> list[str]:
@@ -68,10 +91,10 @@ def _names(found: list[Use], elsewhere: int, folder: str) -> list[str]:
 
 
 def _defaults() -> list[str]:
-    settings = shim.old_defaults_in_force()
-    if not settings:
+    defaults = shim.old_defaults_in_force()
+    if not defaults:
         return []
-    shown = ", ".join(f"{name}={value}" for name, value in settings.items())
+    shown = ", ".join(f"{name}={value}" for name, value in defaults.items())
     return textwrap.wrap(
         f"optax-bridge: defaults of that time were in force: {shown} (--todays-defaults: as today)",
         width=100,
@@ -86,14 +109,14 @@ def _advice(files: list[str], folder: str) -> list[str]:
 
     In a process of its own, because the program may have changed anything in this one.
     """
-    module, _, function = os.environ.get(process.ADVICE, "").partition(":")
+    module, _, function = os.environ.get(settings.ADVICE, "").partition(":")
     if not function:
         return []
     code = (
         f"import sys\nfrom {module} import {function} as advice\n"
         "print(advice(sys.argv[1:]), end='')\n"
     )
-    environment = {**process.without_settings(os.environ), "JAX_PLATFORMS": "cpu"}
+    environment = {**settings.without_settings(os.environ), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-W", "ignore", "-c", code, *files]
     done = subprocess.run(
         command,

@@ -4,6 +4,7 @@ A table for `legacy_optim.shim`, which imports it after JAX: nothing here change
 """
 
 import functools
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -59,25 +60,109 @@ def _tree_multimap(function: Callable[..., Any], tree: Any, *rest: Any, **kwargs
     return jax.tree.map(function, tree, *rest, **kwargs)
 
 
-_TREE = {
-    "tree_flatten": jax.tree_util.tree_flatten,
-    "tree_leaves": jax.tree_util.tree_leaves,
-    "tree_map": jax.tree_util.tree_map,
-    "tree_multimap": _tree_multimap,
-    "tree_reduce": jax.tree_util.tree_reduce,
-    "tree_structure": jax.tree_util.tree_structure,
-    "tree_transpose": jax.tree_util.tree_transpose,
-    "tree_unflatten": jax.tree_util.tree_unflatten,
-    "treedef_is_leaf": jax.tree_util.treedef_is_leaf,
-}
+def _xla_computation(function: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
+    """`jax.xla_computation(f)(x)`: what XLA is given to compile."""
+    options = {key: value for key, value in kwargs.items() if key == "static_argnums"}
+    unknown = sorted(kwargs.keys() - options.keys())
+    if unknown:
+        raise TypeError(
+            f"jax.xla_computation({', '.join(unknown)}=...): jax.xla_computation is gone, and what "
+            "answers for it takes static_argnums alone. Use jax.jit(f).lower(*args) instead"
+        )
 
-_XLA = types.SimpleNamespace(DeviceArray=jax.Array, _DeviceArray=jax.Array)
+    @functools.wraps(function)
+    def computation(*args: Any, **more: Any) -> Any:
+        return jax.jit(function, **options).lower(*args, **more).compiler_ir("hlo")
+
+    return computation
+
+
+class _DeviceArrayMeta(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, jax.Array)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, jax.Array)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            "jax.interpreters.xla._DeviceArray(...) is gone: jax.Array is abstract, so nothing "
+            "makes one from a buffer. Use jax.numpy.asarray, or jax.device_put"
+        )
+
+
+class _DeviceArray(metaclass=_DeviceArrayMeta):
+    """The class of arrays, to ask of; what called it gets an error that says what to call."""
+
+
+def _safe_zip(*lists: Any) -> list[Any]:
+    return list(zip(*map(list, lists), strict=True))
+
+
+def _safe_map(function: Callable[..., Any], *lists: Any) -> list[Any]:
+    return [function(*args) for args in _safe_zip(*lists)]
+
+
+def _unzip2(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    found = list(pairs)
+    return tuple(a for a, _ in found), tuple(b for _, b in found)
+
+
+def _unzip3(triples: Any) -> tuple[tuple[Any, ...], ...]:
+    found = list(triples)
+    return tuple(tuple(triple[i] for triple in found) for i in range(3))
+
+
+def _id_tap(
+    tap_func: Callable[..., Any],
+    arg: Any,
+    *,
+    result: Any = None,
+    tap_with_device: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Calls `tap_func(arg, transforms)` on the host while the program runs."""
+    if tap_with_device:
+        raise TypeError(
+            "host_callback.id_tap(tap_with_device=True): host_callback is gone, and what answers "
+            "for it knows no devices. Use jax.debug.callback instead"
+        )
+    jax.debug.callback(lambda value: tap_func(value, (), **kwargs), arg)
+    return arg if result is None else result
+
+
+def _id_print(arg: Any, *, result: Any = None, what: str = "", **kwargs: Any) -> Any:
+    """Prints a value while the program runs; options of its layout are left out."""
+    del kwargs
+    jax.debug.callback(lambda value: print(f"{what} {value}".strip()), arg)
+    return arg if result is None else result
+
+
+def _call(
+    callback_func: Callable[..., Any], arg: Any, *, result_shape: Any = None, **kwargs: Any
+) -> Any:
+    """Calls a function on the host, and takes what it returns."""
+    del kwargs  # call_with_device, device_index, identity: hints
+    from jax.experimental import io_callback
+
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), result_shape)
+    return io_callback(callback_func, shapes, arg, ordered=False)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    del args, kwargs
+
+
+_XLA = types.SimpleNamespace(DeviceArray=jax.Array, _DeviceArray=_DeviceArray)
 _PXLA = types.SimpleNamespace(ShardedDeviceArray=jax.Array)
 
-# Module -> name -> what answers where the module itself no longer does.
+# Module -> name -> what answers where the module itself no longer does, and where no public name
+# of today is known to `legacy_optim.gone`.
 NAMES: dict[str, dict[str, Any]] = {
     "jax": {
-        **_TREE,
+        "tree_multimap": _tree_multimap,
+        "tree_reduce": jax.tree_util.tree_reduce,
+        "tree_all": jax.tree_util.tree_all,
         "xla": _XLA,
         "pxla": _PXLA,
         "host_id": jax.process_index,
@@ -85,10 +170,31 @@ NAMES: dict[str, dict[str, Any]] = {
         "host_ids": lambda: list(range(jax.process_count())),
         "device_put_replicated": _device_put_replicated,
         "device_put_sharded": _device_put_sharded,
-        "ShapedArray": jax.core.ShapedArray,
         "curry": _curry,
+        "xla_computation": _xla_computation,
+    },
+    "jax.api": {
+        "tree_multimap": _tree_multimap,
+        "xla_computation": _xla_computation,
+        "device_put_replicated": _device_put_replicated,
+        "device_put_sharded": _device_put_sharded,
+    },
+    # Omnistaging cannot be off any more.
+    "jax.config": {
+        "config": jax.config,
+        "enable_omnistaging": _nothing,
+        "omnistaging_enabled": True,
+        "FLAGS": jax.config,
+        "flags": types.SimpleNamespace(FLAGS=jax.config),
     },
     "jax.tree_util": {"tree_multimap": _tree_multimap},
+    "jax.util": {
+        "safe_map": _safe_map,
+        "safe_zip": _safe_zip,
+        "unzip2": _unzip2,
+        "unzip3": _unzip3,
+        "prod": math.prod,
+    },
     "jax.ops": {
         "index": _Index(),
         "index_update": _updater("set"),
@@ -98,51 +204,21 @@ NAMES: dict[str, dict[str, Any]] = {
         "index_max": _updater("max"),
     },
     "jax.numpy": {
-        "DeviceArray": jax.Array,
         "NINF": -jnp.inf,
         "PZERO": 0.0,
         "NZERO": -0.0,
-        "alltrue": jnp.all,
-        "sometrue": jnp.any,
-        "product": jnp.prod,
-        "cumproduct": jnp.cumprod,
-        "round_": jnp.round,
-        "row_stack": jnp.vstack,
+        "fix": jnp.trunc,
         "in1d": _in1d,
-        "trapz": getattr(jnp, "trapezoid", None),
+        "issubsctype": jnp.issubdtype,
+        "msort": functools.partial(jnp.sort, axis=0),
     },
-    "jax.random": {
-        "KeyArray": jax.Array,
-        "PRNGKeyArray": jax.Array,
-        "shuffle": jax.random.permutation,
-    },
-    "jax.lax": {"tie_in": _tie_in},
-    "jax.nn": {"normalize": jax.nn.standardize},
-    "jax.interpreters.xla": {"DeviceArray": jax.Array, "_DeviceArray": jax.Array},
-    "jax.interpreters.pxla": {"ShardedDeviceArray": jax.Array},
-    "jax.experimental": {"PartitionSpec": jax.sharding.PartitionSpec},
-}
-
-# Modules that are gone: name -> module whose attributes answer, or a table of names.
-MODULES: dict[str, str | dict[str, Any]] = {
-    "jax.config": {"config": jax.config},
-    "jax.abstract_arrays": {"ShapedArray": jax.core.ShapedArray},
-    "jax.experimental.optimizers": "jax.example_libraries.optimizers",
-    "jax.experimental.stax": "jax.example_libraries.stax",
-    "jax.experimental.maps": {"Mesh": jax.sharding.Mesh},
-    "jax.lib.xla_bridge": {
-        "device_count": jax.device_count,
-        "local_device_count": jax.local_device_count,
-        "process_index": jax.process_index,
-        "get_backend": lambda platform=None: jax.devices(platform)[0].client,
+    "jax.lax": {"tie_in": _tie_in, "zeros_like_array": jnp.zeros_like},
+    "jax.interpreters.xla": {"_DeviceArray": _DeviceArray},
+    "jax.lib.xla_bridge": {"get_backend": lambda platform=None: jax.devices(platform)[0].client},
+    "jax.experimental.host_callback": {
+        "id_tap": _id_tap,
+        "id_print": _id_print,
+        "call": _call,
+        "barrier_wait": lambda *unused: jax.effects_barrier(),
     },
 }
-
-_PRE_LINEN = (
-    "flax.nn, the modules before Linen, was removed in flax 0.4.0, and "
-    "nothing here stands in for it: port the modules to flax.linen, or run the program with "
-    "flax==0.3.6, the last release that has them. Its optimizers can move on their own"
-)
-
-# What nothing answers for: name -> what to say instead of "no such name".
-GONE: dict[str, str] = {"flax.nn": _PRE_LINEN, "flax.deprecated": _PRE_LINEN}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from legacy_optim import process
+from legacy_optim import settings
 
 MISUSE = 2
 
@@ -49,8 +49,8 @@ def run(
         return MISUSE
     becomes = os.name == "posix"
     name = f"legacy_optim-{os.getpid()}-{os.urandom(4).hex()}.uses"
-    environment = process.environment(
-        str(os.getpid()) if becomes else process.NEXT,
+    environment = settings.environment(
+        str(os.getpid()) if becomes else settings.NEXT,
         os.path.join(tempfile.gettempdir(), name),
         quiet=quiet,
         todays_defaults=todays_defaults,

@@ -39,11 +39,15 @@ SUBMODULES = (
     "weight_norm",
 )
 
-# Top-level package -> the module with the tables of its names that are gone.
-TABLES = {
+# Top-level package -> the module with what answers for its names that are gone, beyond what
+# `legacy_optim.gone` knows a new name for.
+_ANSWERS = {
+    "chex": None,
     "flax": "legacy_optim.removed_names",
     "jax": "legacy_optim.removed_names",
     "numpy": "legacy_optim.removed_numpy_names",
+    "optax": None,
+    "orbax": None,
 }
 
 # Names that flax still has, but that warn of their end whenever they are used.
@@ -94,7 +98,7 @@ def install(*, old_defaults: bool = False) -> None:
     def after(module: "ModuleType") -> None:
         _after_import(module, old_defaults)
 
-    packages = frozenset(TABLES)
+    packages = frozenset(_ANSWERS)
     first = hooks.AfterImport(packages, after)
     last = hooks.SayingWhatIsGone(packages, _said)
     sys.meta_path.insert(0, first)  # pyright: ignore[reportArgumentType]
@@ -136,23 +140,31 @@ def old_defaults_in_force() -> "dict[str, Any]":
 
 def _after_import(module: "ModuleType", old_defaults: bool) -> None:
     """What changes a module that has just been imported."""
-    from legacy_optim import answering
+    from legacy_optim import answering, gone
 
     name = module.__name__
-    _undo.append(answering.answer_missing(module, _answer, _said))
+    if name in gone.owners():
+        _undo.append(answering.answer_missing(module, _answer, _said))
+        for function, keywords in gone.renamed_keywords(name).items():
+            if function in vars(module):
+                _undo.append(answering.accept_keywords(module, function, keywords))
     if name == "jax":
         if old_defaults:
             _defaults.update(_put_back(module, _JAX_SETTINGS))
-        _add_modules("jax")
-    elif name == "numpy":
-        _add_modules("numpy")
+        _undo.append(answering.answer_missing_of(module.config, "jax.config", _answer, _said))
     elif name == "flax":
+        _undo.append(answering.answer_missing_of(module.config, "flax.config", _answer, _said))
         _put_back(module, _FLAX_SETTINGS)
-        _add_flax_optim(module)
-        _add_modules("flax")
+        if "optim" not in vars(module):
+            for part in ("", *SUBMODULES):
+                _add_module(f"flax.optim.{part}".rstrip("."))
     elif name == "flax.traverse_util":
         ours = "legacy_optim.traverse_util"
         _undo.append(answering.override(module, {name: ours for name in _TRAVERSALS}))
+    if name in _ANSWERS:
+        for old in gone.answered_modules(name):
+            if not _is_there(old):
+                _add_module(old)
 
 
 def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str, Any]":
@@ -173,54 +185,50 @@ def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str,
     return done
 
 
-def _add_flax_optim(flax: "ModuleType") -> None:
+def _add_module(name: str) -> None:
     from legacy_optim import answering
 
-    if "optim" in vars(flax):
-        return
-    parts = {name: f"legacy_optim.{name}" for name in SUBMODULES}
-    for name, source in {"": "legacy_optim", **parts}.items():
-        full = f"flax.optim.{name}".rstrip(".")
-        module = answering.Answering(full, source, parts=() if name else SUBMODULES)
-        if not name:
-            module.__path__ = []  # what makes it a package
-        _set_module(full, module)
+    sys.modules[name] = module = answering.Answering(name, _answer, _said)
+    module.__path__ = []  # a package: the finders are asked for what is below it
+    _undo.append(lambda: sys.modules.pop(name, None))
 
 
-def _add_modules(package: str) -> None:
-    """The package's modules that are gone, where something answers for them."""
-    from legacy_optim import answering
+def _answer(owner: str, name: str) -> "Any":
+    """What answers for a name of a module or an object; raises KeyError where nothing does."""
+    from legacy_optim import answering, gone
 
-    tables = importlib.import_module(TABLES[package])
-    for name, source in tables.MODULES.items():
-        if name.startswith(f"{package}.") and not _is_there(name):
-            _set_module(name, answering.Answering(name, source))
-
-
-def _answer(module: str, name: str) -> "Any":
-    """What answers for a name of a module; raises KeyError where nothing does."""
-    from legacy_optim.answering import Answering
-
-    full = f"{module}.{name}"
-    if isinstance(sys.modules.get(full), Answering):
+    full = f"{owner}.{name}"
+    if isinstance(sys.modules.get(full), answering.Answering):
         return sys.modules[full]
-    package = module.partition(".")[0]
+    if owner == "flax.optim" or owner.startswith("flax.optim."):
+        return answering.member(owner.replace("flax.optim", "legacy_optim"), name)
+    package = owner.partition(".")[0]
     if hooks.is_being_imported(package):
         raise KeyError(full)
-    return importlib.import_module(TABLES[package]).NAMES[module][name]
+    answers = _ANSWERS[package]
+    if answers is not None:
+        table = importlib.import_module(answers).NAMES.get(owner, {})
+        if name in table:
+            return table[name]
+    if owner == "jax.config":  # a module then, an object now
+        try:
+            return object.__getattribute__(sys.modules["jax"].config, name)
+        except AttributeError:
+            raise KeyError(full) from None
+    entry = gone.find(full)
+    if entry is None or entry.new is None:
+        raise KeyError(full)
+    return answering.value(entry.new)
 
 
 def _said(full: str) -> str | None:
     """What to say of a name that is gone and that nothing answers for; None where it is not."""
-    package = full.partition(".")[0]
-    if hooks.is_being_imported(package):
+    from legacy_optim import gone
+
+    if hooks.is_being_imported(full.partition(".")[0]):
         return None
-    return importlib.import_module(TABLES[package]).GONE.get(full)
-
-
-def _set_module(name: str, module: "ModuleType") -> None:
-    sys.modules[name] = module
-    _undo.append(lambda: sys.modules.pop(name, None))
+    entry = gone.find_module(full)
+    return entry.message if entry else None
 
 
 def _is_there(name: str) -> bool:

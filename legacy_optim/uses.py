@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from legacy_optim import process
+from legacy_optim import settings
 
 # Files whose frames are never "where the program used a name".
 _OWN = ("legacy_optim", "importlib", "<frozen importlib")
@@ -54,16 +54,16 @@ def note(name: str) -> None:
 
 def _count(use: Use) -> None:
     _uses[use] += 1
-    if _uses[use] > 1 or process.is_first():
+    if _uses[use] > 1 or settings.is_first():
         return
     # Another process than the program's own says it at once: it may be killed, or fork without end.
-    with open(os.environ[process.USES], "a", encoding="utf-8") as file:
+    with open(os.environ[settings.USES], "a", encoding="utf-8") as file:
         file.write(json.dumps(use) + "\n")
 
 
 def of_other_processes() -> Iterable[Use]:
     """The uses that the program's other processes have written down; removes their file."""
-    path = os.environ.get(process.USES, "")
+    path = os.environ.get(settings.USES, "")
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:

@@ -27,6 +27,10 @@ def migrate(
     rename: Annotated[
         bool, typer.Option("--rename", help="Call variables `optimizer` `state`, where safe.")
     ] = False,
+    standalone: Annotated[
+        bool,
+        typer.Option("--standalone", help="Public Optax and Flax alone, where they are the same."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     list_rules: Annotated[
         bool, typer.Option("--list", help="List the rules and change nothing.")
@@ -34,13 +38,16 @@ def migrate(
 ) -> None:
     """Rewrite programs of flax.optim for Optax; shows a diff unless told to write.
 
-    What cannot be decided stays as it is, with a comment that says what to do. Exit code 0, 1 if
-    `--check` found something to change, 2 for misuse.
+    What cannot be decided stays as it is, with a comment that says what to do. Exit code 0; 1 if
+    `--check` found something to change, or a file could not be read, rewritten or written; 2 for
+    misuse.
 
     Examples:
     - `optax-bridge migrate train.py`
 
     - `optax-bridge migrate --write src/`
+
+    - `optax-bridge migrate --write --standalone src/`
 
     - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
     """
@@ -60,6 +67,7 @@ def migrate(
             skip=skip or (),
             exact=exact,
             rename=rename,
+            standalone=standalone,
             json=json,
         )
     )

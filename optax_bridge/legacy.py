@@ -23,6 +23,14 @@ def from_legacy(
 ) -> optax.GradientTransformationExtraArgs:
     """The Optax equal of a legacy optimizer definition.
 
+        >>> tx = from_legacy(legacy_optim.Adam(1e-3, weight_decay=0.1))
+        >>> tx.hyper_params["weight_decay"]
+        0.1
+        >>> from_legacy(legacy_optim.Adagrad(0.1), exact=False)
+        Traceback (most recent call last):
+        ...
+        optax_bridge.correspondence.entry.UnsupportedSetting: Adagrad: the nearest recipe of ...
+
     Args:
       definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of one's own included.
       exact: this project's transformation in legacy arithmetic. Driven by
@@ -51,6 +59,14 @@ def from_legacy(
 
 def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:
     """A transformation around a definition whose class has no entry: one of the user's own.
+
+        >>> class Halving(legacy_optim.GradientDescent):
+        ...     def apply_param_gradient(self, step, hyper_params, param, state, grad):
+        ...         return param / 2, state
+        >>> tx = wrap_definition(Halving(0.1))
+        >>> state = optax_bridge.TrainState.create(apply_fn=None, params=jnp.ones(()), tx=tx)
+        >>> state.apply_gradients(grads=jnp.ones(())).params.item()
+        0.5
 
     Args:
       definition: an instance of a subclass of `OptimizerDef`.
@@ -120,7 +136,7 @@ def to_optax(
 
 
 def to_legacy(
-    definition: legacy_optim.OptimizerDef, params: Any, opt_state: Any, step: Any
+    definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState, step: Any
 ) -> legacy_optim.Optimizer:
     """The legacy optimizer for a state of the transformation that corresponds to its definition.
 
@@ -157,7 +173,7 @@ def _filled(
     param_states: Any,
     step: Any,
 ) -> OptState:
-    """The new state: `template` with the legacy values in their places."""
+    """The new state: `template` with the legacy values in it."""
     entry = _entry(definition)
     treedef = jax.tree.structure(params)
     rows = treedef.flatten_up_to(param_states)
@@ -220,19 +236,16 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: OptState, params: P
     return treedef.unflatten(rows)
 
 
-def _fields(state: Any) -> list[tuple[str, Any]]:
+def _fields(state: OptState) -> list[tuple[str, Any]]:
     """All `Type.field` values of the NamedTuples within a state, outermost first."""
-    found = []
-    if isinstance(state, tuple):
-        names = getattr(state, "_fields", None)
-        if names is None:
-            return [pair for item in state for pair in _fields(item)]
-        found = [(f"{type(state).__name__}.{name}", getattr(state, name)) for name in names]
-        found += [pair for name in names for pair in _fields(getattr(state, name))]
-    return found
+    if not isinstance(state, tuple):
+        return []
+    names = getattr(state, "_fields", ())
+    own = [(f"{type(state).__name__}.{name}", getattr(state, name)) for name in names]
+    return [*own, *(pair for item in state for pair in _fields(item))]
 
 
-def _replaced(state: Any, values: dict[str, Any], step: Any) -> Any:
+def _replaced(state: OptState, values: dict[str, Any], step: Any) -> Any:
     """A state with some `Type.field`s replaced, and every `count` set to the step."""
     names = getattr(state, "_fields", None)
     if names is None:
@@ -284,11 +297,11 @@ def _check_definition(definition: Any) -> None:
         )
 
 
-def _check_shapes(definition: Any, template: Any, state: Any) -> None:
+def _check_shapes(definition: Any, template: Any, state: OptState) -> None:
     expected = dict(jax.tree_util.tree_leaves_with_path(template))
-    found = dict(jax.tree_util.tree_leaves_with_path(state))
-    for path in expected.keys() | found.keys():
-        shapes = [jnp.shape(tree[path]) if path in tree else None for tree in (expected, found)]
+    actual = dict(jax.tree_util.tree_leaves_with_path(state))
+    for path in expected.keys() | actual.keys():
+        shapes = [jnp.shape(tree[path]) if path in tree else None for tree in (expected, actual)]
         if shapes[0] != shapes[1]:
             raise ValueError(
                 f"optimizer.state, at opt_state{jax.tree_util.keystr(path)}: "
@@ -298,7 +311,7 @@ def _check_shapes(definition: Any, template: Any, state: Any) -> None:
             )
 
 
-def _not_its_state(definition: Any, wanted: str, state: Any) -> ValueError:
+def _not_its_state(definition: Any, wanted: str, state: OptState) -> ValueError:
     return ValueError(
         f"opt_state is not that of {type(definition).__name__}: expected one with {wanted}, found "
         f"{type(state).__name__}. Pass the definition that the state's transformation came from."

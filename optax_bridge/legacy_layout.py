@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 
 from optax_bridge.correspondence import ENTRIES
@@ -71,7 +71,7 @@ def opt_state_of(
     Raises:
       ValueError: as of `param_states_of`.
     """
-    count = jnp.asarray(step, jnp.int32)
+    count = np.asarray(step, np.int32)
     if (parts := _parts(tx, template, params)) is not None:
         inner = [opt_state_of(*part, param_states, count) for part in parts]
         return template._replace(count=count, inner=tuple(inner))

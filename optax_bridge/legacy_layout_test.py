@@ -51,7 +51,7 @@ def test_a_state_goes_into_the_legacy_layout_and_back(tx: Any):
 def test_it_is_the_layout_that_flax_optim_has():
     definition = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2)
     optimizer = definition.create(PARAMS).apply_gradient(GRADS)
-    tx = optax_bridge.from_legacy(definition)
+    tx: Any = optax_bridge.from_legacy(definition)
     _, state = tx.step(GRADS, tx.init(PARAMS), PARAMS)
     expected = optimizer.state.param_states["table"]
     rows = param_states_of(tx, state, PARAMS)["table"]

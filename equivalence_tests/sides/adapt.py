@@ -37,6 +37,8 @@ def adapted(side: SideLike) -> Side:
     Raises:
       EquivalenceError: it is none of the things that a side can be.
     """
+    if isinstance(side, Side):
+        return side
     if isinstance(side, legacy_optim.OptimizerDef):
         return _legacy(side, side.create)
     if isinstance(side, legacy_optim.Optimizer):

@@ -53,8 +53,6 @@ def in_float64(side: Side, params: Any, given: Sequence[Any]) -> tuple[Side, boo
 def widened(side: Side, params: Any, given: Sequence[Any]) -> Side:
     """The program of the real dtype, with all numbers in float64.
 
-    Constants are those of the real dtype: 0.1 is what float32 makes of it.
-
     Args:
       side: a compiled side.
       params: parameters in the real dtypes.
@@ -68,10 +66,12 @@ def widened(side: Side, params: Any, given: Sequence[Any]) -> Side:
       Exception: whatever the side raises when it is traced.
     """
     with float64(False):
-        init, state = _traced(side.init, params)
+        state = side.init(jax.tree.map(jnp.asarray, params))
         step, after = _traced(side.step, state, *given)
         view, _ = _traced(side.view, after)
-    return replace(side, init=_evaluated(init), step=_evaluated(step), view=_evaluated(view))
+    # A state that was made elsewhere comes along as it is, so the first one is not traced.
+    first = wide(state)
+    return replace(side, init=lambda _: first, step=_evaluated(step), view=_evaluated(view))
 
 
 def wide(tree: Any) -> Any:
@@ -125,10 +125,20 @@ def _literal(atom: Any) -> Any:
 
 
 def _constant(value: Any) -> Any:
-    """A constant of the program: the number that it is in the real dtype."""
-    if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):
-        return jnp.asarray(np.asarray(value).astype(np.float64))
-    return value
+    """A constant of the program in float64; of a single number, what was meant by it.
+
+    0.1 in the program is what the dtype made of it, and another side may have rounded elsewhere.
+    Meant is the shortest decimal number that the dtype rounds so.
+    """
+    if not (hasattr(value, "dtype") and _is_float(value.dtype)):
+        return value
+    exact = np.asarray(value).astype(np.float64)
+    if exact.size != 1 or not np.isfinite(exact).all():
+        return jnp.asarray(exact)
+    number, of_dtype = exact.item(), np.asarray(value).dtype.type
+    meant = (float(f"{number:.{digits}g}") for digits in range(1, 18))
+    shortest = next((each for each in meant if float(of_dtype(each)) == number), number)
+    return jnp.asarray(np.full(exact.shape, shortest))
 
 
 def _step(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
@@ -197,20 +207,35 @@ def _while(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
 
 
 def _same_in_both(side: Side, params: Any, given: Sequence[Any]) -> bool:
-    """Whether the side's programs in its own dtypes and in float64 are the same but for dtypes."""
+    """Whether the side does the same in its own dtypes and in float64, but for the dtypes."""
 
-    def programs(params: Any, given: Any) -> list[Any]:
-        init, state = _traced(side.init, params)
-        return [init[0], _traced(side.step, state, *given)[0][0]]
+    def program(params: Any, given: Any) -> tuple[Any, Any]:
+        state = side.init(jax.tree.map(jnp.asarray, params))
+        return state, _traced(side.step, state, *given)[0][0]
 
     with float64(False):
-        own = programs(params, given)
+        state, own = program(params, given)
     with float64():
         try:
-            other = programs(wide(params), wide(tuple(given)))
+            other_state, other = program(wide(params), wide(tuple(given)))
         except (TypeError, ValueError):  # a loop whose carry was float32 by name, say
             return False
-    return all(_alike(*pair) for pair in zip(own, other, strict=True))
+        return _close(state, other_state) and _alike(own, other)
+
+
+def _close(own: Any, other: Any) -> bool:
+    """Whether two first states are the same but for rounding."""
+    if jax.tree.structure(own) != jax.tree.structure(other):
+        return False
+    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        if a.shape != b.shape:
+            return False
+        spacing = float(jnp.finfo(a.dtype).eps) if _is_float(a.dtype) else 0.0
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        if not np.allclose(a, b, rtol=4 * spacing, atol=0, equal_nan=True):
+            return False
+    return True
 
 
 def _alike(own: Any, other: Any) -> bool:

@@ -26,8 +26,8 @@ PARAMS = {
 def only_in(dtype: Any, factor: float, tx: optax.GradientTransformation) -> Any:
     """The transformation with its step times a factor where the dtype is this one."""
 
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        updates, state = tx.update(grads, state, params)
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        updates, state = tx.update(updates, state, params)
         scaled = jax.tree.map(lambda u: u * factor if u.dtype == dtype else u, updates)
         return scaled, state
 
@@ -89,12 +89,15 @@ def test_of_a_plain_function_it_is_said_that_nothing_is_known():
 
 def test_states_that_are_scaled_are_related_and_the_parameters_agree():
     def trace(inside: float, outside: float) -> optax.GradientTransformation:
-        def update(grads: Any, state: Any, params: Any = None) -> Any:
+        def init(params: Any) -> Any:
+            return jax.tree.map(jnp.zeros_like, params)
+
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
             del params
-            state = jax.tree.map(lambda t, g: 0.9 * t + inside * g, state, grads)
+            state = jax.tree.map(lambda t, g: 0.9 * t + inside * g, state, updates)
             return jax.tree.map(lambda t: -outside * t, state), state
 
-        return optax.GradientTransformation(lambda p: jax.tree.map(jnp.zeros_like, p), update)
+        return optax.GradientTransformation(init, update)
 
     report = check_equivalence(trace(0.1, 1.0), trace(1.0, 0.1), PARAMS)
     assert report.verdict is Verdict.ROUNDING

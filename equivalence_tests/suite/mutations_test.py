@@ -207,8 +207,8 @@ FAULTS = (
     _fault(
         "multi_optimizer",
         "mask flipped",
-        "if chosen:",
-        "if not chosen:",
+        "if chosen]",
+        "if not chosen]",
         1,
         file="optimizers/groups.py",
     ),

@@ -1,4 +1,4 @@
-"""Names that JAX, Flax, Optax, Chex, Orbax and NumPy had in `flax.optim`'s time and have lost since.
+"""Names that JAX, Flax, Optax, Chex, Orbax and NumPy had in `flax.optim`'s time, and lost since.
 
 The inventory, `names.json`, is made from the releases by `nox -s gone_names`; what to do about a
 name is written by hand, in `remedies`. Importing this imports neither JAX nor NumPy.
@@ -128,6 +128,25 @@ def owners() -> frozenset[str]:
 def modules() -> list[str]:
     """The modules that are gone, those within others after them."""
     return sorted({*_inventory()["modules"], *_inventory()["objects"]})
+
+
+def answered_modules(package: str) -> list[str]:
+    """A package's modules that are gone while some of their names are known to be elsewhere."""
+    gone = {*_inventory()["modules"], *_inventory()["objects"]}
+    elsewhere = {name.rpartition(".")[0] for name in (*_inventory()["moved"], *remedies.RENAMED)}
+    answered = {*elsewhere, *remedies.ANSWERED} & gone
+    return sorted(name for name in answered if name.startswith(f"{package}."))
+
+
+def renamed_keywords(module: str) -> dict[str, dict[str, str]]:
+    """A module's functions with keywords that have another name today: old -> new."""
+    found = {}
+    for function, keywords in remedies.KEYWORDS.items():
+        owner, _, name = function.rpartition(".")
+        renamed = {old: new for old, new in keywords.items() if new.isidentifier()}
+        if owner == module and renamed:
+            found[name] = renamed
+    return found
 
 
 def names() -> list[str]:

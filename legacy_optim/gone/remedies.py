@@ -165,6 +165,14 @@ MOVED: dict[str, tuple[str, ...]] = {
     },
 }
 
+# Modules that are gone and that `run` answers for with functions of its own.
+ANSWERED = (
+    "jax.config",
+    "jax.experimental.host_callback",
+    "jax.lib.xla_bridge",
+    "jax.util",
+)
+
 _PRE_LINEN = (
     "nothing stands in for the modules before Linen: port them to flax.linen, which lays "
     "parameters out anew, or run the program with flax==0.3.6, the last release that has them. "
@@ -196,6 +204,7 @@ TEXTS: dict[str, str] = {
     "jax.config.disable_omnistaging": _OMNISTAGING,
     "jax.config.enable_omnistaging": _OMNISTAGING,
     "jax.config.flags": "read jax.config.jax_enable_x64 and the like",
+    "jax.config.omnistaging_enabled": "take it for True: " + _OMNISTAGING,
     "jax.core": _INTERNAL,
     "jax.curry": "use functools.partial",
     "jax.custom_ivjp": "use jax.custom_vjp",

@@ -16,6 +16,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from migration_guide.codemod import flow, imports, use
 from migration_guide.codemod.facts import Callable_, Facts, fields, parameters
 from migration_guide.codemod.kinds import (
+    ARRAY,
     CLASS,
     CREATE,
     DEFINITION,
@@ -82,6 +83,7 @@ class Analysis:
         self._given: dict[str, dict[int | str, Kind]] = {}
         self._memo: dict[cst.CSTNode, Kind] = {}
         self._expected: dict[str, str] = {}
+        self._array_target = False
         self.external: set[cst.CSTNode] = set()
         self.legacy: set[cst.CSTNode] = set()
         self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
@@ -121,6 +123,8 @@ class Analysis:
             self._expected,
             self._aliases(),
             self.calls_classes,
+            self.overridden,
+            any(self.holds(a, HYPER_PARAMS) for a in self.facts.attributes),
         )
 
     @functools.cached_property
@@ -152,6 +156,21 @@ class Analysis:
         return any(len(call.args) > 1 for call in steps) or any(
             self.holds(a, HYPER_PARAMS) for a in self.facts.attributes
         )
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """The hyper-parameters that some step gives; `**` where it cannot be told which."""
+        found = set()
+        for call in self.facts.calls:
+            if not isinstance(call.func, cst.Attribute) or not self.holds(
+                call.func.value, OPTIMIZER
+            ):
+                continue
+            if call.func.attr.value in ("apply_gradient", "optimize"):
+                rest = call.args[1:] if call.args and not call.args[0].keyword else call.args
+                names = [a.keyword.value if a.keyword is not None else "**" for a in rest]
+                found |= set(names) - {"grads", "loss_fn"}
+        return frozenset(found)
 
     def _aliases(self) -> dict[str, str]:
         """What of flax.optim other files can import from this one."""
@@ -353,6 +372,11 @@ class Analysis:
             marked.add(node)
             self._changed = True
 
+    def note_array_target(self) -> None:
+        """Notes that some optimizer's target is an array by itself."""
+        if not self._array_target:
+            self._array_target = self._changed = True
+
     def expect(self, name: str, what: str) -> None:
         """Notes for other files what a function of theirs must return."""
         self._expected.setdefault(".".join(name.split(".")[-2:]), what)
@@ -425,6 +449,8 @@ class Analysis:
                 return joined([self.kind(node.left), self.kind(node.right)])
             case cst.NamedExpr():
                 return self.kind(node.value)
+            case cst.BinaryOperation() if self.project.follows_arrays:
+                return (self.kind(node.left) | self.kind(node.right)) & only(ARRAY)
         return NOTHING
 
     def _items(self, values: list[cst.BaseExpression]) -> Kind:
@@ -467,6 +493,7 @@ class Analysis:
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
             of = {"state": only(STATE), "optimizer_def": only(DEFINITION)}
+            of |= {"target": only(ARRAY)} if self._array_target else {}
             return of.get(attribute, NOTHING)
         if DEFINITION in base and attribute in ("hyper_params", "create"):
             return only(HYPER_PARAMS) if attribute == "hyper_params" else only(CREATE)

@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import json as json_module
-import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ def run(
     skip: Sequence[str] = (),
     exact: bool = False,
     rename: bool = False,
+    standalone: bool = False,
     json: bool = False,
 ) -> int:
     """Rewrites programs, or shows what would change.
@@ -43,6 +43,7 @@ def run(
       skip: names of rules not to apply.
       exact: prefer this project's transformations where public Optax agrees only up to rounding.
       rename: call variables named `optimizer` `state`, where that is safe.
+      standalone: public Optax and Flax alone, where that is the same up to rounding.
       json: print results as JSON.
 
     Returns:
@@ -50,6 +51,9 @@ def run(
       written, which keeps none of the others from it; 2 for misuse; 130 if it was interrupted.
     """
     errors = Console(stderr=True, soft_wrap=True)
+    if standalone and exact:
+        errors.print("--standalone and --exact: public Optax is not exact; give one of them")
+        return MISUSE
     known = {rule.name for rule in RULES}
     unknown = sorted({*only, *skip} - known)
     if unknown:
@@ -58,7 +62,7 @@ def run(
         )
         return MISUSE
     rules = frozenset(only or known) - frozenset(skip)
-    options = Options(exact=exact, rules=rules, rename=rename)
+    options = Options(exact=exact, rules=rules, rename=rename, standalone=standalone)
     try:
         report = with_bar(paths, options, Console(stderr=True, quiet=json))
     except FileNotFoundError as error:
@@ -87,7 +91,7 @@ def run(
         if not write or check:
             for result in report.changed:
                 _print_diff(console, result)
-        console.print(summary(report, written=write and not check), markup=False)
+        console.print(summary(report, write and not check, standalone), markup=False)
         for path in removed:
             console.print(f"Removed what a run that was killed had left: {path}", markup=False)
     refused = any(result.refused for result in report.results)
@@ -103,7 +107,7 @@ def print_rules() -> int:
     return DONE
 
 
-def summary(report: driver.Report, written: bool = False) -> str:
+def summary(report: driver.Report, written: bool = False, standalone: bool = False) -> str:
     """What changed, what a person has to do, and what is good to know, with file and line."""
     counts: Counter[str] = Counter()
     for result in report.changed:
@@ -120,7 +124,11 @@ def summary(report: driver.Report, written: bool = False) -> str:
             lines += [title, *(f"  {path}:{m.place}: {m.text}" for path, m in found)]
     commands = convert_commands(report)
     if commands:
-        lines.append("Old checkpoints are read as they are; to convert files all the same:")
+        lines.append(
+            "Old checkpoints need converting, unless the program imports optax_bridge still:"
+            if standalone
+            else "Old checkpoints are read as they are; to convert files all the same:"
+        )
         lines += [f"  {command}" for command in commands]
     refused = [result for result in report.results if result.refused]
     if refused:
@@ -136,20 +144,9 @@ def convert_commands(report: driver.Report) -> list[str]:
     commands = {}
     for result in report.results:
         for found in result.checkpoints:
-            parts = ["optax-bridge", "convert", found.path, _converted(found.path)]
-            if found.template:
-                module = ".".join(Path(_short(result.path)).with_suffix("").parts)
-                parts += ["--like", f"{module}:{found.template}"]
-            else:
-                parts += ["--optimizer", found.definition] if found.definition else []
-                parts += ["--stock"] if found.stock else []
-            commands.setdefault(found.path, shlex.join(parts))
+            module = ".".join(Path(_short(result.path)).with_suffix("").parts)
+            commands.setdefault(found.path, found.command(module))
     return list(commands.values())
-
-
-def _converted(path: str) -> str:
-    file = Path(path)
-    return str(file.with_name(f"{file.stem}_converted"))
 
 
 def advice(paths: Sequence[str]) -> str:

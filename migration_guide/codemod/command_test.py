@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from migration_guide.codemod import command, driver
+from migration_guide.codemod import command, driver, files
 from migration_guide.codemod.context import Options
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
@@ -103,6 +103,55 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     assert "is write-protected" in capsys.readouterr().out
     assert first.read_text(encoding="utf-8") == OLD
     assert second.read_text(encoding="utf-8") != OLD
+
+
+def test_a_full_disk_makes_the_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    _tree(tmp_path, 2)
+    monkeypatch.setattr(os, "fsync", full)
+    assert command.run([tmp_path], write=True) == 1
+    assert capsys.readouterr().out.count("not written: [Errno 28]") == 2
+
+
+@pytest.mark.parametrize("broken", ["def (:\n", "x = " + "[" * 2000 + "]" * 2000, "\x00"])
+def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
+    tmp_path: Path, broken: str, capsys: pytest.CaptureFixture[str]
+):
+    first, second = _tree(tmp_path, 2)
+    first.write_text(OLD + broken, encoding="utf-8")
+    assert command.run([tmp_path], write=True) == 1
+    assert "m0.py: " in capsys.readouterr().out
+    assert first.read_text(encoding="utf-8") == OLD + broken
+    assert second.read_text(encoding="utf-8") != OLD
+
+
+def test_what_a_killed_run_left_is_removed_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (path,) = _tree(tmp_path, 1)
+    code = (
+        "import os, signal\nfrom pathlib import Path\nfrom migration_guide.codemod import files\n"
+        "os.fsync = lambda f: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"files.write(Path({str(path)!r}), b'half')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert path.read_text(encoding="utf-8") == OLD
+    left = [p for p in tmp_path.iterdir() if p != path]
+    other = tmp_path / ".m0.py.abc123"  # of somebody else
+    other.touch()
+    assert len(left) == 1
+    assert command.run([tmp_path]) == 0  # only shows
+    assert left[0].exists()
+    with left[0].open("rb") as file:  # as if another run wrote it just now
+        files._lock(file)
+        assert files.remove_unfinished([tmp_path]) == []
+    assert command.run([path], write=True) == 0
+    assert str(left[0]) in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == [other, path]
 
 
 def test_a_file_is_read_once_whatever_leads_to_it(tmp_path: Path):

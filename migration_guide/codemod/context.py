@@ -1,16 +1,19 @@
 """What a rule gets: the analysis of the file, the options, and where to leave messages."""
 
 import functools
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
 import libcst as cst
 
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
 from migration_guide.codemod.names import OPTIM, dotted
-from migration_guide.codemod.tree import walk
+from migration_guide.codemod.tree import comments, walk
 
 PREFIX = "# optax-bridge: "
 NOTE = "# optax-bridge (note): "
@@ -24,11 +27,13 @@ class Options:
       exact: this project's transformations also where public Optax agrees up to rounding.
       rules: names of the rules to apply; all if None.
       rename: call variables named `optimizer` `state`, where that is safe.
+      standalone: public Optax and Flax alone, where that is the same up to rounding.
     """
 
     exact: bool = False
     rules: frozenset[str] | None = None
     rename: bool = False
+    standalone: bool = False
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +74,22 @@ class Restored:
     definition: str = ""
     stock: bool = False
 
+    def command(self, module: str) -> str:
+        """The command that converts it; `module` is where the template's function stands."""
+        file = Path(self.path)
+        parts = ["optax-bridge", "convert", self.path, str(file.with_name(f"{file.stem}_new"))]
+        if self.path == "OLD":
+            parts[-1] = "NEW"
+        if self.template:
+            parts += ["--like", f"{module}:{self.template}"]
+        else:
+            parts += ["--optimizer", self.definition] if self.definition else []
+            parts += ["--stock"] if self.stock else []
+        return shlex.join(parts)
+
+
+T = TypeVar("T")
+
 
 @dataclass
 class Context:
@@ -79,24 +100,27 @@ class Context:
       options: what the user asked for.
       removed: dotted names that are gone, of all rules.
       needed: modules that what was written needs imported.
-      messages: for the summary.
+      said: for the summary: where, what, and whether a person has to do something.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
       definitions: the constructor calls of flax.optim in this file, with settings that are known.
       stock: whether public Optax was written for one of them.
+      helper: name of the function that steps with hyper-parameters of their own call, or "".
     """
 
     analysis: Analysis
     options: Options
     removed: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
-    messages: list[Message] = field(default_factory=list)
+    said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
     stock: bool = False
+    helper: str = ""
+    _made: dict[Any, Any] = field(default_factory=dict)
 
     def name(self, node: cst.CSTNode) -> str:
         """The canonical dotted name of an imported thing, or ""."""
@@ -139,7 +163,7 @@ class Context:
         own = self.analysis.legacy_classes
         return next((a for a in self.ancestors(node) if a in own), None) if own else None
 
-    @property
+    @functools.cached_property
     def rate_per_call(self) -> bool:
         """Whether definitions must take hyper-parameters per call."""
         if self.analysis.applications:
@@ -178,46 +202,63 @@ class Context:
         statement = self.statement(node)
         if self._earlier_comments(statement):
             return
-        comments = self.comments.setdefault(statement, [])
+        above = self.comments.setdefault(statement, [])
         line = f"{PREFIX}{text}"
-        if line not in comments:
-            self.messages.append(Message(self.line(node), text))
-            comments.append(line)
+        if line not in above:
+            self._say(node, text)
+            above.append(line)
 
     def list_earlier(self) -> None:
         """Lists in the summary what an earlier run has left by hand and is still there."""
         for statement in self.analysis.facts.commented:
             for prefix, by_hand in ((PREFIX, True), (NOTE, False)):
                 for comment in self._earlier_comments(statement, prefix):
-                    text = comment.removeprefix(prefix)
-                    self.messages.append(Message(self.line(statement), text, by_hand))
+                    self._say(statement, comment.removeprefix(prefix), by_hand)
 
     def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
         lines = [*getattr(statement, "leading_lines", ())]
         if statement in self.analysis.module.body[:1]:
             lines += self.analysis.module.header
-        comments = [line.comment.value for line in lines if line.comment is not None]
-        return [comment for comment in comments if comment.startswith(prefix)]
+        found = [line.comment.value for line in lines if line.comment is not None]
+        return [comment for comment in found if comment.startswith(prefix)]
 
     def remark(self, node: cst.CSTNode, text: str) -> None:
         """Leaves a comment about what is done already, but may matter when the program runs."""
         statement = self.statement(node)
-        comments = self.comments.setdefault(statement, [])
+        above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
-        if line not in comments and line not in self._earlier_comments(statement, NOTE):
-            self.messages.append(Message(self.line(node), text, by_hand=False))
-            comments.append(line)
+        if line not in above and line not in self._earlier_comments(statement, NOTE):
+            self._say(node, text, by_hand=False)
+            above.append(line)
 
     def note(self, node: cst.CSTNode, text: str) -> None:
         """Lists something in the summary alone."""
-        message = Message(self.line(node), text, by_hand=False)
-        if message not in self.messages:
-            self.messages.append(message)
+        self._say(node, text, by_hand=False)
+
+    def _say(self, node: cst.CSTNode, text: str, by_hand: bool = True) -> None:
+        if (node, text, by_hand) not in self.said:
+            self.said.append((node, text, by_hand))
+
+    def messages(self, but: Collection[str] = ()) -> set[Message]:
+        """What there is to say to the user, without some texts."""
+        return {
+            Message(self.line(node), text, by_hand)
+            for node, text, by_hand in self.said
+            if text not in but
+        }
+
+    def once(self, make: Callable[["Context"], T]) -> T:
+        """What a function of the whole file gives, worked out once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     def keep_comments(self, original: cst.CSTNode, updated: cst.CSTNode) -> None:
         """Moves comments that a replaced expression had inside above its statement."""
-        kept = comments_in(updated)
-        lost = [c for c in comments_in(original) if c not in kept]
+        lost = comments(original)
+        if lost:
+            kept = comments(updated)
+            lost = [comment for comment in lost if comment not in kept]
         self.comments.setdefault(self.statement(original), []).extend(lost)
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:
@@ -237,22 +278,6 @@ class Context:
         while name in used:
             name += "_"
         return name
-
-
-class _CommentCollector(cst.CSTVisitor):
-    def __init__(self):
-        super().__init__()
-        self.found: list[str] = []
-
-    def visit_Comment(self, node: cst.Comment) -> None:
-        self.found.append(node.value)
-
-
-def comments_in(node: cst.CSTNode) -> list[str]:
-    """The comments within a node, in order."""
-    collector = _CommentCollector()
-    node.visit(collector)
-    return collector.found
 
 
 def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:

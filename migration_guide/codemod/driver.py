@@ -1,6 +1,7 @@
 """From paths to results: which files matter, what they tell each other, what becomes of each."""
 
 import dataclasses
+import gc
 import os
 import re
 import time
@@ -8,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migration_guide.codemod import files, notebook, pins
+from migration_guide.codemod import files, notebook, pins, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Message, Options, Restored
 from migration_guide.codemod.project import Project, merged
 from migration_guide.codemod.rewrite import Rewritten, rewrite
-from migration_guide.codemod.source import parse
+from migration_guide.codemod.source import TooLargeError, parse
 
 _ROUNDS = 3  # what files tell each other settles in two
 
@@ -99,6 +100,19 @@ def migrate(
     Raises:
       FileNotFoundError: a path that is not there.
     """
+    # The trees are large and full of cycles; looking through all of them again and again takes
+    # a fifth of the time.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(200_000, *thresholds[1:])
+    try:
+        return _migrated(paths, options, progress)
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def _migrated(
+    paths: Iterable[Path], options: Options, progress: Callable[[str, int, int], None]
+) -> Report:
     start = time.perf_counter()
     found: dict[str, files.Found] = {}
     for item in files.walk(paths):
@@ -124,7 +138,7 @@ def migrate(
     for group in groups.values():
         explicit = any(c.found.explicit for c in group)
         if explicit or any(c.uses_optim for c in group):
-            chosen += _chosen(group, results, progress)
+            chosen += _chosen(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
         progress("rewriting", index, len(chosen))
         results += _result(candidate, options, project)
@@ -161,6 +175,7 @@ def save(results: Iterable[FileResult], written: list[Path] | None = None) -> li
 
 def _chosen(
     group: Sequence[_Candidate],
+    options: Options,
     results: list[FileResult],
     progress: Callable[[str, int, int], None],
 ) -> list[tuple[_Candidate, Project]]:
@@ -181,7 +196,8 @@ def _chosen(
 
     first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
     modules = frozenset(n for c in group for n in files.module_names(c.found.path))
-    project = _project(first, modules, progress)
+    start = Project(modules=modules, follows_arrays=options.standalone)
+    project = _project(first, start, progress)
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
     names = [*project.fields, *functions]
     words = [alias.split(".") for alias in project.aliases]
@@ -193,7 +209,10 @@ def _chosen(
         if files.reads_optimizers(c.data, names) or files.names_all_of(c.data, words)
     )
     if second:
-        project = _project([*first, *second], modules, progress)
+        project = _project([*first, *second], start, progress)
+    if options.standalone:
+        analyses = [c.analysis for c in (*first, *second) if c.analysis is not None]
+        project.leaves_some = any(map(standalone.leaves_some, analyses))
     return [(candidate, project) for candidate in [*first, *second]]
 
 
@@ -213,27 +232,27 @@ def _read(candidate: _Candidate) -> str:
 
 def _project(
     candidates: Sequence[_Candidate],
-    modules: frozenset[str],
+    start: Project,
     progress: Callable[[str, int, int], None],
 ) -> Project:
     """What the files of one program tell each other."""
     for index, candidate in enumerate(candidates):
         progress("parsing", index, len(candidates))
         if candidate.analysis is not None:
-            candidate.analysis.infer(Project(modules=modules))
+            candidate.analysis.infer(start)
             continue
         try:
             module = parse(candidate.code)
-            candidate.analysis = Analysis(module, Project(modules=modules), candidate.found.path)
-        except (SyntaxError, RecursionError):
+            candidate.analysis = Analysis(module, start, candidate.found.path)
+        except (SyntaxError, RecursionError, TooLargeError):
             continue  # said when it is its turn to be rewritten
         except Exception as error:  # one file must not stop the others
             candidate.problem = _unexpected(error)
-    project = Project(modules=modules)
+    project = start
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
         told = merged(c.analysis.exports() for c in candidates if c.analysis is not None)
-        told.modules = modules
+        told.modules, told.follows_arrays = start.modules, start.follows_arrays
         if told == project:
             break
         project = told

@@ -8,10 +8,12 @@ import tempfile
 import tokenize
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO
 
+from legacy_optim.gone.usage import uses_gone_names
 from migration_guide.codemod.pins import is_project_file
 
 try:
@@ -115,7 +117,14 @@ def uses_optim(data: bytes) -> bool:
 
 def has_old_names(data: bytes) -> bool:
     """Whether a file has names that are rewritten in any file of a program that uses flax.optim."""
-    return _WEAK.search(data) is not None
+    return _WEAK.search(data) is not None or _uses_gone_names(data)
+
+
+@lru_cache(maxsize=1024)
+def _uses_gone_names(data: bytes) -> bool:
+    if data.lstrip()[:1] == b"{":  # a notebook: its cells may have magics, so it is looked into
+        return re.search(rb"\b(?:import|from)\s+(?:jax|flax|numpy|optax|chex)\b", data) is not None
+    return bool(uses_gone_names(data.decode("utf-8", "replace")))
 
 
 def reads_optimizers(data: bytes, names: Collection[str]) -> bool:

@@ -7,6 +7,7 @@ import libcst as cst
 from migration_guide.codemod.facts import Callable_, fields, parameters
 from migration_guide.codemod.inference import Inference
 from migration_guide.codemod.kinds import (
+    ARRAY,
     CLASS,
     CREATE,
     DEFINITION,
@@ -75,6 +76,7 @@ _RETURN_OPTIMIZERS = {
     "replace",
     "restore_state",
 }
+_MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "numpy.")
 _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
 _TUPLES = {"Tuple", "tuple"}
 
@@ -140,6 +142,8 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
         if a.names.of(node.args[0].value) != OPTIM:
             return None
         return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+    if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
+        return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported
     if method:
         return None
@@ -185,7 +189,11 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
         return None
     base, method = a.kind(node.func.value), node.func.attr.value
     if DEFINITION in base and method == "create":
+        if node.args and ARRAY in a.kind(node.args[0].value):
+            a.note_array_target()
         return only(OPTIMIZER)
+    if base == only(ARRAY):
+        return base
     if FOREIGN in base and OPTIMIZER not in base:
         return only(FOREIGN)
     if OPTIMIZER in base:

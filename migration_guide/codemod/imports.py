@@ -167,8 +167,8 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
     for statement in body:
         lines = [*getattr(statement, "leading_lines", ())]
         if pending:
-            blank = min(_blank(pending), _blank(lines))
-            lines = [*pending, *lines[blank:]] if _has_comment(pending) else _longer(pending, lines)
+            has_comment = any(line.comment is not None for line in pending)
+            lines = [*pending, *lines] if has_comment else _longer(pending, lines)
             pending = []
         if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
             pending = lines
@@ -182,10 +182,6 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
 def _blank(lines: Sequence[cst.EmptyLine]) -> int:
     """The number of blank lines at the beginning."""
     return next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
-
-
-def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
-    return any(line.comment is not None for line in lines)
 
 
 def _longer(first: list[cst.EmptyLine], second: list[cst.EmptyLine]) -> list[cst.EmptyLine]:
@@ -225,6 +221,29 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
         within = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
         place = max(place, min(old + 1, within))
     return module.with_changes(body=[*body[:place], *lines, *body[place:]])
+
+
+def below_imports(
+    module: cst.Module, statements: Sequence[cst.BaseStatement], name: str
+) -> cst.Module:
+    """The module with statements that define a name, below its imports and above its first use."""
+    body = list(module.body)
+    first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
+    place = 0
+    for index, line in enumerate(body[:first]):
+        if not isinstance(line, cst.SimpleStatementLine):
+            break
+        if isinstance(line.body[0], cst.Import | cst.ImportFrom):
+            place = index + 1
+    body[place:place] = statements
+    if place + len(statements) < len(body):
+        after = body[place + len(statements)]
+        blank = [*getattr(after, "leading_lines", ())]
+        missing = 2 - _blank(blank)
+        if missing > 0 and hasattr(after, "leading_lines"):
+            lines = [*[cst.EmptyLine(indent=False)] * missing, *blank]
+            body[place + len(statements)] = after.with_changes(leading_lines=lines)
+    return module.with_changes(body=body)
 
 
 def _imports_of(line: cst.CSTNode) -> Iterator[ImportNode]:

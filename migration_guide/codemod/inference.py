@@ -84,6 +84,10 @@ class Inference(Protocol):
         """Notes for other files what a function of theirs must return."""
         ...
 
+    def note_array_target(self) -> None:
+        """Notes that some optimizer's target is an array by itself."""
+        ...
+
     def give(self, call: cst.Call) -> None:
         """Notes for other files what a function of theirs is given."""
         ...

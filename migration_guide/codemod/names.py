@@ -75,6 +75,7 @@ class Names:
         self._parents = parents
         self._stars = stars
         self._aliases: Mapping[str, str] = {}
+        self._bound: dict[tuple[Scope | None, str], list[Any]] = {}
         self._found: dict[cst.CSTNode, str | None] = {}
 
     def follow(self, aliases: Mapping[str, str]) -> None:
@@ -120,6 +121,12 @@ class Names:
         What an `except` clause binds instead of an import that failed does not count.
         """
         scope = self._scopes.get(node) or self._module_scope
+        key = scope, node.value
+        if key not in self._bound:
+            self._bound[key] = self._assignments(scope, node)
+        return self._bound[key]
+
+    def _assignments(self, scope: Scope | None, node: cst.Name) -> list[Any]:
         found = sorted(scope[node.value], key=lambda a: type(a).__name__) if scope else []
         if len(found) < 2:
             return found

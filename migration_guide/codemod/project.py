@@ -24,6 +24,10 @@ class Project:
       expected: `module.function` -> what its use elsewhere shows that it returns.
       aliases: `module.name` -> the name within flax that it is imported as there.
       calls_classes: some call makes a definition of a class that is chosen at run time.
+      overridden: hyper-parameters that some step gives.
+      reads_hyper_params: some file reads what a definition was made with.
+      leaves_some: with `--standalone`, some definition stays on this package.
+      follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
     """
 
     fields: dict[str, Kind] = field(default_factory=dict)
@@ -39,6 +43,10 @@ class Project:
     expected: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     calls_classes: bool = False
+    overridden: frozenset[str] = frozenset()
+    reads_hyper_params: bool = False
+    leaves_some: bool = False
+    follows_arrays: bool = False
 
 
 def merged(parts: Iterable[Project]) -> Project:
@@ -59,6 +67,8 @@ def merged(parts: Iterable[Project]) -> Project:
         whole.expected |= part.expected
         whole.aliases |= part.aliases
         whole.calls_classes |= part.calls_classes
+        whole.overridden |= part.overridden
+        whole.reads_hyper_params |= part.reads_hyper_params
         for name, given in part.given.items():
             known = whole.given.setdefault(name, {})
             for key, kind in given.items():

@@ -11,14 +11,14 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import Assignment, ImportAssignment
 
-from migration_guide.codemod import imports
+from migration_guide.codemod import imports, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.source import parse, undefined
+from migration_guide.codemod.source import TooLargeError, parse, undefined
 from migration_guide.codemod.tree import transformed, walk
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
@@ -65,7 +65,7 @@ def rewrite(
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
       Where that cannot be had, the source as it was, and why.
     """
-    project = project or Project()
+    project = project or Project(follows_arrays=options.standalone)
     try:
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)
@@ -74,19 +74,20 @@ def rewrite(
         return Rewritten(code, refused=f"not Python that can be read: {said}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
-    messages, counts = set(context.messages), Counter(context.counts)
+    except TooLargeError as error:
+        return Rewritten(code, refused=str(error))
+    messages, counts = context.messages(), Counter(context.counts)
     taken = sorted(name for name in context.needed if _is_taken(context, name))
     refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
     for _ in range(_ROUNDS):
         refused = refused or (_objection(code, new) if new != code else "")
-        if refused or new == code:
+        if refused or new == code or not _may_go_on(context):
             break
-        # What a first round imports may give meaning to a name that had none.
         again, later = _applied(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}
-        messages |= {message for message in later.messages if message.text not in said}
+        messages |= later.messages(but=said)
         counts += later.counts
         new = again
     else:
@@ -115,6 +116,8 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed, _old_import(context))
+    if context.helper:
+        updated = imports.below_imports(updated, standalone.helper(context.helper), context.helper)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
@@ -124,6 +127,17 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
             context.counts[rule.name] += 1
             updated = new
     return updated.code, context
+
+
+def _may_go_on(context: Context) -> bool:
+    """Whether a second round may find something that the first did not.
+
+    What was left or bridged may be seen otherwise once the rest is rewritten, and what is imported
+    now may give meaning to a name that had none.
+    """
+    roots = {name.split(".")[0] for name in context.needed} - {"flax", "jax", "os"}
+    before = {name.split(".")[0] for name in imports.references(context.analysis.module)}
+    return bool(context.said) or bool(roots & before)
 
 
 def _old_import(context: Context) -> int | None:

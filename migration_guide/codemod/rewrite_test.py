@@ -348,6 +348,17 @@ def test_what_would_overflow_a_parser_is_refused():
     assert "too many nested" in rewrite(code, Options()).refused
 
 
+def test_a_long_line_is_no_matter_and_data_is_left_with_a_message():
+    numbers = ", ".join(["0.25"] * 2_000)
+    code = f"from flax import optim\nx = optim.Adam(0.1)\ny = [{numbers}]\n"
+    assert "optax.adam(" in rewrite(code, Options()).code
+    image = f"{code}z = '{'A' * 700_000}'\n"
+    assert "optax.adam(" in rewrite(image, Options()).code
+    data = code.replace(numbers, ", ".join([numbers] * 60))
+    result = rewrite(data, Options())
+    assert (result.code, "move data into a file" in result.refused) == (data, True)
+
+
 def test_what_a_first_run_left_is_listed_again_and_gets_no_second_comment():
     first = rewrite(f"{IMPORTS}f(optim)\n", Options())
     again = rewrite(first.code, Options())
@@ -372,6 +383,35 @@ def test_an_own_definition_is_wrapped():
     assert "class Mine(legacy_optim.OptimizerDef):" in result.code
     assert "return legacy_optim.OptimizerState(0, params)" in result.code
     assert "tx=optax_bridge.wrap_definition(Mine(0.1))" in result.code
+
+
+BLANK = {
+    "before": ("\n", "", "\n"),
+    "more-before": ("\n\n", "\n", "\n\n"),
+    "more-after": ("\n", "\n\n", "\n\n"),
+    "comments": ("\n# a\n", "\n# b\n", "\n# a\n\n# b\n"),
+}
+
+
+@pytest.mark.parametrize("case", BLANK, ids=str)
+def test_no_blank_line_is_eaten(case: str):
+    above, below, together = BLANK[case]
+    code = f"import os\n{above}from flax import optim\n{below}import foo\nos, foo\n"
+    expected = f"import os\n{together}import foo\nos, foo\n"
+    assert rewrite(code, Options()).code == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "def f():\n    return optax.adam(1)\nimport optax\n",
+        "try:\n    import optax\nfinally: pass\n",
+    ],
+    ids=["below-a-function", "tried"],
+)
+def test_nothing_is_imported_twice(head: str):
+    new = rewrite(f"from flax import optim\n{head}x = optim.Adam(0.1)\n", Options()).code
+    assert new.count("import optax\n") == 1
 
 
 def test_a_taken_name_is_refused_whole():

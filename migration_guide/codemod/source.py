@@ -1,11 +1,15 @@
 """Source text: whether it is Python, and which names it leaves open."""
 
 import builtins
+import re
 import symtable
 import warnings
 
 import libcst as cst
 
+# About half a minute. The longest module of CPython's library has 250 KB.
+_LARGEST = 600_000
+_LONG_STRING = re.compile(rb"[\"'][^\"'\n]{1000,}[\"']")  # an image in base64 costs nothing
 _BUILTIN = frozenset(dir(builtins))
 _MODULE_NAMES = frozenset(
     [
@@ -26,15 +30,26 @@ _MODULE_NAMES = frozenset(
 )
 
 
+class TooLargeError(ValueError):
+    """A file has so many expressions that following all of them takes minutes."""
+
+
 def parse(code: str) -> cst.Module:
     """A module as a tree.
 
     Raises:
+      TooLargeError: it is data rather than a program.
       SyntaxError: it is not Python, of the version that runs this.
       RecursionError: it is nested too deeply.
     """
     # Before LibCST, whose parser overflows the stack where Python's says what is wrong.
     _table(code)
+    size = len(code.encode()) - sum(map(len, _LONG_STRING.findall(code.encode())))
+    if size > _LARGEST:
+        raise TooLargeError(
+            f"{size:,} bytes of code, and more than {_LARGEST:,} are not looked through: "
+            "move data into a file of its own"
+        )
     try:
         return cst.parse_module(code)
     except cst.ParserSyntaxError as error:

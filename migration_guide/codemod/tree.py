@@ -7,7 +7,7 @@ statements.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import libcst as cst
@@ -31,16 +31,45 @@ def _inner(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     return tuple(n for n in names if n not in _LAYOUT and "whitespace" not in n)
 
 
+@functools.cache
+def _is_node(kind: type) -> bool:
+    """Whether a class is one of nodes; `isinstance` is slow with LibCST's abstract classes."""
+    return issubclass(kind, cst.CSTNode)
+
+
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The expressions and statements directly below a node, in the order of its fields."""
-    for name in _inner(type(node)):
+    return _below(node, _inner(type(node)))
+
+
+def _below(node: cst.CSTNode, names: Iterable[str]) -> Iterator[cst.CSTNode]:
+    for name in names:
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, list | tuple):
+        kind = type(value)
+        if kind is tuple or kind is list:
             for item in value:
-                if isinstance(item, cst.CSTNode):
+                if _is_node(type(item)):
                     yield item
+        elif _is_node(kind):
+            yield value
+
+
+@functools.cache
+def _all(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
+
+
+def comments(node: cst.CSTNode) -> list[str]:
+    """The comments within a node, in the order of the fields."""
+    found: list[str] = []
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if type(current) is cst.Comment:
+            found.append(current.value)
+        elif type(current) is not cst.SimpleWhitespace:
+            waiting += reversed(list(_below(current, _all(type(current)))))
+    return found
 
 
 def walk(node: cst.CSTNode, into: Callable[[cst.CSTNode], bool] = lambda n: True) -> Iterator[Any]:
@@ -80,14 +109,14 @@ def transformed(
     changes: dict[str, Any] = {}
     for name in _inner(type(node)) if into(node) else ():
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
+        if _is_node(type(value)):
             new = transformed(value, leave, into)
             if new is not value:
                 changes[name] = new
         elif isinstance(value, list | tuple) and value:
             items: list[Any] = []
             for item in value:
-                new = transformed(item, leave, into) if isinstance(item, cst.CSTNode) else item
+                new = transformed(item, leave, into) if _is_node(type(item)) else item
                 items += new if isinstance(new, cst.FlattenSentinel) else [new]
             if len(items) != len(value) or any(a is not b for a, b in zip(items, value)):  # noqa: B905
                 changes[name] = items

@@ -1,8 +1,9 @@
-"""Old programs give the same numbers three ways: on the genuine flax 0.5.3, through `run`, and
-migrated."""
+"""Old programs give the same numbers four ways: on the genuine flax 0.5.3, through `run`, migrated,
+and migrated to public Optax and Flax alone."""
 
 import functools
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,14 +27,14 @@ def _as_they_are() -> dict[str, str]:
 
 
 @functools.cache
-def _migrated(exact: bool) -> dict[str, str]:
+def _migrated(options: Options) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         copies = []
         for program in PROGRAMS:
             copy = Path(folder, program.name)
             shutil.copytree(program, copy) if program.is_dir() else shutil.copy(program, copy)
             # One by one: each is a program of its own.
-            driver.save(driver.migrate([copy], Options(exact=exact)).results)
+            driver.save(driver.migrate([copy], options).results)
             copies.append(copy)
         return _outputs("plain", copies)
 
@@ -51,12 +52,28 @@ def test_runs_as_it_is(program: Path):
 
 @each_program
 def test_migrated_gives_the_recorded_numbers(program: Path):
-    assert_close(numbers(_migrated(exact=False)[program.stem]), RECORDED[program.stem])
+    assert_close(numbers(_migrated(Options())[program.stem]), RECORDED[program.stem])
 
 
 @each_program
 def test_migrated_exactly_gives_the_same_bits_as_run(program: Path):
-    assert numbers(_migrated(exact=True)[program.stem]) == numbers(_as_they_are()[program.stem])
+    assert numbers(_migrated(Options(exact=True))[program.stem]) == numbers(
+        _as_they_are()[program.stem]
+    )
+
+
+@each_program
+def test_standalone_gives_the_recorded_numbers(program: Path):
+    printed = _migrated(Options(standalone=True))[program.stem]
+    assert_close(numbers(printed), RECORDED[program.stem])
+
+
+@each_program
+def test_what_stays_on_this_package_says_why(program: Path):
+    report = driver.migrate([program], Options(standalone=True))
+    for result in report.changed:
+        uses = "optax_bridge." in result.new or "legacy_optim." in result.new
+        assert uses == any(re.match("stays on (optax|legacy)_", m.text) for m in result.messages)
 
 
 @each_program

@@ -134,11 +134,11 @@ def convert_tree(
     if is_transformation(optimizer_def):
         template = state_template(optimizer_def, chosen.target, place)
         check_parameters(chosen, place)
-        wanted = param_states(template, chosen.target, place)
+        wanted = param_states(optimizer_def, template, chosen.target, place)
         path = (*chosen.path, "state", "param_states")
         _check(wanted, chosen.param_states, path, place, template, allow_nan)
         definition, target = optimizer_def, chosen.target
-        opt_state: Any = filled(template, chosen, place)
+        opt_state: Any = filled(optimizer_def, template, chosen)
     else:
         if optimizer_def is not None:
             optimizer = restore(chosen, optimizer_def, place, allow_nan)
@@ -362,7 +362,7 @@ def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict
       CheckpointError: the state is not that of the definition's transformation.
     """
     if is_transformation(definition):
-        return legacy_dict(opt_state, params, step)
+        return legacy_dict(definition, opt_state, params, step)
     try:
         optimizer = to_legacy(definition, params, opt_state, step)
     except (ValueError, TypeError, AttributeError) as error:

@@ -2,7 +2,6 @@
 
 import fnmatch
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import legacy_optim
@@ -11,20 +10,14 @@ from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
 from optax_bridge.checkpoints.recognise import (
     Part,
     candidates,
-    is_array,
+    entry_of_class,
     looks_like,
     rows,
-    within_weight_norm,
+    within,
 )
-from optax_bridge.correspondence import ENTRIES, Described
+from optax_bridge.correspondence import Described
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
-
-# Those that hold others, with an example.
-_WRAPPERS = {
-    "MultiOptimizer": 'MultiOptimizer(("*/kernel", Adam(1e-3)), ("*/bias", Momentum(0.1)))',
-    "WeightNorm": "WeightNorm(Adam(learning_rate=1e-3))",
-}
 
 
 def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
@@ -86,22 +79,23 @@ def infer_definitions(part: Part, place: Any) -> list[legacy_optim.OptimizerDef]
     Raises:
       CheckpointError: the fields fit several classes, or none.
     """
-    (name, *more) = candidates(part, place) or ("", "")
-    if name == "WeightNorm":
-        inner_part = within_weight_norm(part, place)
-        (inner, *more) = candidates(inner_part, place) or ("", "")
-        if not more and inner not in _WRAPPERS:
-            return [legacy_optim.WeightNorm(d) for d in infer_definitions(inner_part, place)]
-    if more or name in _WRAPPERS:
+    names = candidates(part, place)
+    entry = entry_of_class(names[0]) if len(names) == 1 else None
+    if entry is not None and entry.parts is not None:
+        inner = within(part, entry, place)
+        if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
+            made = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
+            return [definition for definition in made if definition is not None]
+    if entry is None or entry.parts is not None:
+        parts = None if entry is None else entry.parts
+        example = "Adam(learning_rate=1e-3)" if parts is None else parts.example
         raise CheckpointError(
             f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
             f"fields that fit {looks_like(part, place)}",
-            f"Say which: --optimizer '{_WRAPPERS.get(name, 'Adam(learning_rate=1e-3)')}', or "
-            "optimizer_def= in Python.",
+            f"Say which: --optimizer '{example}', or optimizer_def= in Python.",
         )  # fmt: skip
-    if name == "Adafactor":
-        return [_adafactor(part, place)]
-    entry = next(e for e in ENTRIES.values() if e.legacy.__name__ == name)
+    if entry.inferred is not None:
+        return [entry.legacy(**entry.inferred(rows(part, place)))]
     switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
     defaults = entry.defaults()
     tries = []
@@ -111,21 +105,10 @@ def infer_definitions(part: Part, place: Any) -> list[legacy_optim.OptimizerDef]
     return tries
 
 
-def _adafactor(part: Part, place: Any) -> legacy_optim.Adafactor:
-    """An Adafactor that factors the parameters that were, and has momentum if there is some."""
-    settings: dict[str, Any] = {"factored": False}
-    for _, param, state in rows(part, place):
-        if not isinstance(state, Mapping) or not all(map(is_array, (param, *state.values()))):
-            continue
-        if param.shape == (1,):  # as what is not used has
-            continue
-        if state["m"].shape == param.shape:
-            settings |= {"beta1": 0.9, "dtype_momentum": state["m"].dtype}
-        if state["v"].shape == (1,) and len(param.shape) > 1:
-            shortest = sorted(param.shape)[-2]
-            length = min(settings.get("min_dim_size_to_factor", shortest), shortest)
-            settings |= {"factored": True, "min_dim_size_to_factor": length}
-    return legacy_optim.Adafactor(**settings)
+def _is_plain(names: list[str]) -> bool:
+    """Whether this is one class, and it holds no others."""
+    entry = entry_of_class(names[0]) if len(names) == 1 else None
+    return entry is not None and entry.parts is None
 
 
 def focused(

@@ -8,7 +8,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.fitting import legacy_states
-from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence import ENTRIES, Entry
 
 Names = tuple[str, ...]
 
@@ -188,51 +188,35 @@ def candidates(part: Part, place: Any = "checkpoint") -> list[str]:
     if part.is_grouped:
         return ["MultiOptimizer"]
     kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
-    if len(kinds) > 1:
-        return ["MultiOptimizer"]
-    (kind,) = kinds or {frozenset()}
-    return sorted(
-        entry.legacy.__name__
-        for entry in ENTRIES.values()
-        if entry.name != "multi_optimizer" and fields_of(entry) == kind
-    )
+    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.recognised(kinds))
 
 
-def within_weight_norm(part: Part, place: Any = "checkpoint") -> Part:
-    """What WeightNorm wrapped: directions, with the states of the optimizer for them."""
-    directions, states = {}, {}
-    for path, target, row in rows(part, place):
-        if isinstance(row, Mapping):
-            name = "/".join(path)
-            directions[name] = row.get("direction", target)
-            states[name] = row.get("direction_state")
-    return Part(part.path, directions, states, part.step, part.copies)
+def entry_of_class(name: str) -> Entry | None:
+    """The entry of a legacy class by the class's name."""
+    return next((entry for entry in ENTRIES.values() if entry.legacy.__name__ == name), None)
 
 
-def groups(part: Part, place: Any = "checkpoint") -> list[Part]:
-    """Of a MultiOptimizer the parameters with the same fields each; none in the older layout."""
-    found: dict[frozenset[str], tuple[dict[str, Any], dict[str, Any]]] = {}
-    for path, target, row in rows(part, place):
-        if isinstance(row, Mapping):
-            targets, states = found.setdefault(frozenset(row), ({}, {}))
-            targets["/".join(path)], states["/".join(path)] = target, row
-    return [Part(part.path, *pair, part.step, part.copies) for pair in found.values()]
+def within(part: Part, holder: Entry, place: Any = "checkpoint") -> list[Part]:
+    """What there is of each optimizer within one that holds others; none in the older layout."""
+    if holder.parts is None or part.is_grouped:
+        return []
+    own = [row for row in rows(part, place) if isinstance(row[2], Mapping)]
+    inner = []
+    for group in holder.parts.rows_within(own):
+        targets = {"/".join(path): target for path, target, _ in group}
+        states = {"/".join(path): state for path, _, state in group}
+        inner.append(Part(part.path, targets, states, part.step, part.copies))
+    return inner
 
 
 def looks_like(part: Part, place: Any = "checkpoint") -> str:
     """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
     names = candidates(part, place)
-    if names == ["WeightNorm"]:
-        return f"WeightNorm of {looks_like(within_weight_norm(part, place), place)}"
-    if names == ["MultiOptimizer"] and not part.is_grouped:
-        inner = sorted(looks_like(group, place) for group in groups(part, place))
-        return f"MultiOptimizer of {', '.join(inner)}"
+    holder = entry_of_class(names[0]) if len(names) == 1 else None
+    inner = [] if holder is None else within(part, holder, place)
+    if inner:
+        return f"{names[0]} of {', '.join(sorted(looks_like(each, place) for each in inner))}"
     return " or ".join(names) or "none of legacy_optim's optimizers"
-
-
-def fields_of(entry: Any) -> frozenset[str]:
-    """The fields of an entry's legacy parameter state."""
-    return frozenset({field.legacy for field in entry.state} | set(entry.dropped))
 
 
 def has_unmatched(part: Part, place: Any = "checkpoint") -> bool:

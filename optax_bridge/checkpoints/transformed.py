@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from flax import serialization
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.recognise import Part
-from optax_bridge.correspondence import ENTRIES
+from optax_bridge.legacy_layout import factored_otherwise_in_t5x, opt_state_of, param_states_of
 
 
 def is_transformation(definition: Any) -> bool:
@@ -22,54 +22,53 @@ def state_template(tx: Any, params: Any, place: Any) -> Any:
     Raises:
       CheckpointError: it refuses the parameters, or its state is not that of a legacy optimizer.
     """
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
     try:
-        template = jax.eval_shape(tx.init, shapes)
+        template = jax.eval_shape(tx.init, _shapes(params))
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             place, "parameters that the transformation takes", str(error),
             "A checkpoint has no names of axes: say with path_rules what an axis is.",
         ) from error  # fmt: skip
-    _fields(template, place)
+    param_states(tx, template, params, place)
     return template
 
 
-def _fields(template: Any, place: Any) -> dict[str, str]:
-    """The legacy name of each field of a state, with its own."""
-    name = type(template).__name__
-    for entry in ENTRIES.values():
-        pairs = [(field.legacy, field.exact.split(".")) for field in entry.state]
-        if pairs and all(own[0] == name and len(own) == 2 for _, own in pairs):
-            return {legacy: own[1] for legacy, own in pairs}
-    raise CheckpointError(
-        place, "a transformation of optax_bridge with one state for all parameters, such as "
-        "optax_bridge.adafactor(path_rules=...)", name, "Pass the legacy definition instead.",
-    )  # fmt: skip
+def param_states(tx: Any, opt_state: Any, params: Any, place: Any) -> Any:
+    """The legacy layout of a state: a dict of fields for each parameter, None for none.
 
-
-def param_states(template: Any, params: Any, place: Any) -> Any:
-    """The legacy layout of a state: a dict of fields for each parameter."""
-    fields = _fields(template, place)
-    names, trees = list(fields), [getattr(template, own) for own in fields.values()]
-    return jax.tree.map(lambda _, *leaves: dict(zip(names, leaves, strict=True)), params, *trees)
-
-
-def filled(template: Any, part: Part, place: Any) -> Any:
-    """The state with the values of a checkpoint, whose leaves have been checked to fit."""
-    own = {
-        name: jax.tree.map(lambda _, row, key=legacy: row[key], part.target, part.param_states)
-        for legacy, name in _fields(template, place).items()
-    }
-    return type(template)(count=np.asarray(part.step, np.int32), **own)
-
-
-def legacy_dict(opt_state: Any, params: Any, step: Any) -> dict[str, Any]:
-    """The state dict of an optimizer for a state that `filled` made."""
-    if not hasattr(opt_state, "_fields"):
+    Raises:
+      CheckpointError: the transformation has none, or has not the one that T5X wrote and reads.
+    """
+    try:
+        rows = param_states_of(tx, opt_state, params)
+        differing = factored_otherwise_in_t5x(tx, _shapes(params))
+    except (ValueError, AttributeError) as error:
         raise CheckpointError(
-            "opt_state", "a state of one of optax_bridge's transformations",
-            type(opt_state).__name__, "Give the transformation that made it.",
+            place, "a transformation of optax_bridge with a state for each parameter, "
+            "optax_bridge.adafactor(path_rules=...) or a multi_optimizer of such", str(error),
+            "Pass the legacy definition, or the transformation that the state is of.",
+        ) from error  # fmt: skip
+    if differing:
+        raise CheckpointError(
+            f"{place}, {shown(differing)}", "statistics along the axes that the rules name",
+            "T5X's checkpoints, where a rule without a batch axis has no say over parameters of "
+            "rank 2 and below",
+            "To go on as T5X did, pass optax_bridge.adafactor(..., as_in_t5x=True).",
         )  # fmt: skip
-    plain = param_states(opt_state, params, leaf_name(("opt_state",)))
+    return rows
+
+
+def filled(tx: Any, template: Any, part: Part) -> Any:
+    """The state with the values of a checkpoint, whose leaves have been checked to fit."""
+    return opt_state_of(tx, template, part.target, part.param_states, part.step)
+
+
+def legacy_dict(tx: Any, opt_state: Any, params: Any, step: Any) -> dict[str, Any]:
+    """The state dict of an optimizer for a state that `filled` made."""
+    plain = param_states(tx, opt_state, params, "opt_state")
     state = {"step": np.asarray(step, np.int32), "param_states": plain}
     return serialization.to_state_dict({"target": params, "state": state})
+
+
+def _shapes(params: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)

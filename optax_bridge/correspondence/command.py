@@ -59,11 +59,11 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim) -> None:
 
 def _entries(described: Any) -> list[Any]:
     """The entries that an optimizer is made of, outermost first, each once."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
 
     def visit(value: Any) -> None:
         if isinstance(value, Described):
-            found.setdefault(value.entry.name, value.entry)
+            entries.setdefault(value.entry.name, value.entry)
             for item in value.settings.values():
                 visit(item)
         elif isinstance(value, tuple):
@@ -71,4 +71,4 @@ def _entries(described: Any) -> list[Any]:
                 visit(item)
 
     visit(described)
-    return list(found.values())
+    return list(entries.values())

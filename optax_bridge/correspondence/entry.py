@@ -170,7 +170,7 @@ class Entry:
       cases: what the suite runs; together they move every hyper-parameter off its default.
       notes: for the guide: what to know when moving.
       sources: paper and legacy module.
-      dropped: legacy state fields that need no place, each with the reason.
+      dropped: legacy state fields that go nowhere, each with the reason.
       around: what a recipe of this project around stock parts earns at best.
       parts: how it holds others, for one that does.
       inferred: the settings that shape a state, from the parameters and their states in a

@@ -53,7 +53,7 @@ class Parts(Protocol):
         ...
 
     def with_states(self, opt_state: OptState, states: Sequence[OptState]) -> OptState:
-        """The state with others in their places."""
+        """The state with others in it."""
         ...
 
     def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:

@@ -88,9 +88,10 @@ def unused_arguments(
     trees: Any = (grads, state, params, dict(extra))
     leaves, treedef = jax.tree.flatten(trees)
     described = tuple(_shape(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
+    kept = _unused.__wrapped__ if any(map(callable, described)) else _unused  # may hold a batch
     try:
-        return list(_unused(tx, treedef, described))
-    except TypeError:  # something that cannot be hashed, and so not be remembered
+        return list(kept(tx, treedef, described))
+    except TypeError:  # something that cannot be hashed
         return list(_unused.__wrapped__(tx, treedef, described))
 
 

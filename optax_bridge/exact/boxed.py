@@ -35,6 +35,10 @@ def with_axis_metadata(
 def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Lets a transformation work on boxed parameters, `optax.adafactor` or `optax.sm3`, say.
 
+        >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
+        >>> with_axis_metadata(optax.adafactor(0.1)).init(params)[0].v_row["w"].names
+        ('embed',)
+
     The transformation itself sees arrays in the containers of the parameters, so paths are the same
     with boxes and without. Its state comes in boxes that have the names of the axes that are kept.
     `TrainState` and `multi_optimizer` do this by themselves; the optimizers of `optax_bridge` need
@@ -46,6 +50,9 @@ def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransf
     Returns:
       The transformation, whose `init` takes parameters with or without boxes, and whose `update`
       takes gradients with or without boxes, whatever the parameters have.
+
+    Raises:
+      TypeError: `tx` is no transformation.
     """
     check_transformation(tx)
     own = _WithoutBoxes(tx)
@@ -83,7 +90,7 @@ class _WithoutBoxes:
         return self._run(tx.step, params, grads, state, params, extra)
 
     def _run(
-        self, take: Any, template: Any, grads: Any, state: Any, params: Any, extra: Any
+        self, take: Any, template: Any, grads: Updates, state: OptState, params: Params, extra: Any
     ) -> tuple[Any, OptState]:
         args = (unboxed(grads), unboxed(state), unboxed(params))
         with boxes_remembered(template), _masks_explained():
@@ -111,7 +118,7 @@ def _masks_explained() -> Iterator[None]:
         raise
 
 
-def _boxed_state(tx: optax.GradientTransformation, raw: Any, params: Any) -> Any:
+def _boxed_state(tx: optax.GradientTransformation, raw: Any, params: Params) -> Any:
     state = tx.init(raw)
     boxes = leaves_with_path(params)
     leaves, treedef = jax.tree.flatten(state, is_leaf=is_box)

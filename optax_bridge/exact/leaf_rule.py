@@ -82,10 +82,7 @@ class LeafRule:
     plan: Callable[[list[Leaf]], Sequence[Any]] | None = None
 
     def transformation(self) -> ExactTransformation:
-        """The transformation that follows the rule for every parameter.
-
-        Its `update` raises ValueError where it needs `params` and gets none.
-        """
+        """The transformation that follows the rule for every parameter."""
         return ExactTransformation(self.init, self.update, self.step, self.hyper_params)
 
     def init(self, params: Params) -> OptState:
@@ -109,7 +106,11 @@ class LeafRule:
     def update(
         self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
-        """Optax's path: updates in the dtype of gradient and parameter, and new state."""
+        """Optax's path: updates in the dtype of gradient and parameter, and new state.
+
+        Raises:
+          ValueError: the parameters are needed, and not given.
+        """
         hp = resolve(self.hyper_params, state.count, extra)
         decays = self.decay is not None and not is_zero(getattr(hp, self.decay))
         if params is None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import optax
 
 import legacy_optim
@@ -211,7 +212,9 @@ def step(
 
     def applied(param: Any, update: Any) -> Any:
         own, new = exact.get(id(update), (None, None))
-        return new if own is param else optax.apply_updates(param, update)
+        if own is param:
+            return jnp.asarray(new, jnp.result_type(param))  # Optax keeps a parameter's dtype
+        return optax.apply_updates(param, update)
 
     return jax.tree.map(applied, params, updates), new_state
 

@@ -150,6 +150,14 @@ def test_whatever_takes_it_apart_keeps_the_exact_step(tx: Any):
         assert tx.hyper_params == DECAYED.hyper_params
 
 
+def test_in_a_chain_a_parameter_keeps_its_dtype():
+    rates = jnp.asarray([0.1, 0.2])  # float32, so that the legacy step is float32 as well
+    params = jax.tree.map(lambda param: param.astype(jnp.bfloat16), PARAMS)
+    tx = optax.chain(optax.clip(1.0), optax_bridge.sgd(lambda count: rates[count]))
+    new, _ = step(tx, params, tx.init(params), params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(new)} == {jnp.dtype(jnp.bfloat16)}
+
+
 def test_what_comes_after_it_has_the_last_word():
     tx = optax.chain(DECAYED, optax.scale(0.5))
     new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
@@ -158,12 +166,27 @@ def test_what_comes_after_it_has_the_last_word():
     jax.tree.map(np.testing.assert_array_equal, new, halves)
 
 
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.chain(DECAYED, optax.transforms.freeze({"kernel": False, "bias": True})),
+        optax.selective_transform(DECAYED, freeze_mask={"kernel": False, "bias": True}),
+    ],
+    ids=["freeze", "selective_transform"],
+)
+def test_what_optax_freezes_stands_and_the_rest_takes_the_exact_step(tx: Any):
+    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    expected, _ = DECAYED.step(GRADS, DECAYED.init(PARAMS), PARAMS)
+    np.testing.assert_array_equal(new["kernel"], expected["kernel"])
+    np.testing.assert_array_equal(new["bias"], PARAMS["bias"])
+
+
 def test_a_function_without_a_step_is_refused_with_the_remedy():
     with pytest.raises(TypeError, match=r"no exact step. Give step="):
         DECAYED._replace(update=lambda updates, state, params=None: (updates, state))
 
 
-PICKLED = {
+WHOLE = {
     **{name: make(0.1) for name, make in MAKERS.items()},
     "weight_norm": optax_bridge.weight_norm(optax_bridge.adam(0.1)),
     "multi_optimizer": optax_bridge.multi_optimizer((ALL, optax_bridge.adam(0.1))),
@@ -171,7 +194,17 @@ PICKLED = {
 }
 
 
-@pytest.mark.parametrize("tx", PICKLED.values(), ids=PICKLED)
+@pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
+def test_parameters_and_state_are_donated_in_a_bare_loop(tx: Any):
+    params = jax.tree.map(jnp.copy, PARAMS)
+    take = jax.jit(lambda state, params: step(tx, GRADS, state, params), donate_argnums=(0, 1))
+    state = tx.init(params)
+    for _ in range(2):
+        params, state = take(state, params)
+    assert jax.tree.all(jax.tree.map(lambda p: bool(jnp.isfinite(p).all()), params))
+
+
+@pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
 def test_every_optimizer_can_be_pickled(tx: Any):
     again = pickle.loads(pickle.dumps(tx))
     left, right = (step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))

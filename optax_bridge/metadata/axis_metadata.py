@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax.core import meta
 
 from optax_bridge._internals import with_variable_metadata
+from optax_bridge.metadata.trees import Params
 
 # For each axis of an array, the axis of its parameter that it is, or None.
 Axes = tuple[int | None, ...]
@@ -66,7 +67,11 @@ def boxed_like(box: Any, value: Any) -> Any:
 
 
 def unboxed(tree: Any) -> Any:
-    """The tree with every box replaced by the array in it, and nothing else changed."""
+    """The tree with every box replaced by the array in it, and nothing else changed.
+
+    >>> unboxed({"w": nn.Partitioned(1.0, ("embed",))})
+    {'w': 1.0}
+    """
     return jax.tree.map(value_of, tree, is_leaf=is_box)
 
 
@@ -78,7 +83,7 @@ def boxed_as(tree: Any, values: Any) -> Any:
 
 
 @contextlib.contextmanager
-def boxes_remembered(params: Any) -> Iterator[None]:
+def boxes_remembered(params: Params) -> Iterator[None]:
     """Within it, `box_of` knows the boxes that these parameters are in.
 
     A transformation of Optax sees parameters without boxes, and whatever it is made of as well. One
@@ -100,7 +105,7 @@ def box_of(path: Iterable[Any], leaf: Any) -> Any:
     return box if jnp.shape(value_of(box)) == jnp.shape(leaf) else leaf
 
 
-def in_remembered_boxes(params: Any) -> Any:
+def in_remembered_boxes(params: Params) -> Any:
     """Parameters in the boxes that they were in before `boxes_remembered`."""
 
     def boxed(path: Any, leaf: Any) -> Any:
@@ -199,6 +204,12 @@ def check_names(tree: Any, root: str = "params") -> None:
 
 def add_axis(tree: Any, index: int, name: Any) -> Any:
     """Gives every box of a tree one more axis, as `nn.scan` and `nn.vmap` do.
+
+        >>> box = add_axis(nn.Partitioned(jnp.ones((3, 2)), ("embed",)), 0, "layers")
+        >>> box.names
+        ('layers', 'embed')
+        >>> remove_axis(box, 0, "layers").names
+        ('embed',)
 
     Args:
       tree: parameters or an optimizer's state, with boxes.

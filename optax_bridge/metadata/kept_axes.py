@@ -27,10 +27,11 @@ from optax_bridge.metadata.axis_metadata import (
     leaves_with_path,
     unboxed,
 )
+from optax_bridge.metadata.trees import OptState, Params
 
 
 def state_axes(
-    tx: optax.GradientTransformation, params: Any, state: Any
+    tx: optax.GradientTransformation, params: Params, state: OptState
 ) -> list[tuple[int, Axes] | None]:
     """Whose statistics the leaves of a state are, and which axes they keep.
 
@@ -52,23 +53,23 @@ def state_axes(
     by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
     flat = leaves_with_path(state)
     spans = owners_of([path for path, _ in flat], by_path)
-    found: list[tuple[int, Axes] | None] = []
+    kept: list[tuple[int, Axes] | None] = []
     unclear: dict[int, list[Axes]] = {}
     for index, ((path, leaf), span) in enumerate(zip(flat, spans, strict=True)):
         if span is None or is_box(leaf):
-            found.append(None)
+            kept.append(None)
             continue
         owner = by_path[key_names(path)[span[0] : span[1]]]
         choices = _embeddings(jnp.shape(leaf), shapes[owner])
         if len(choices) > 1:
             unclear[index] = choices
-        found.append((owner, choices[0] if choices else (None,) * jnp.ndim(leaf)))
+        kept.append((owner, choices[0] if choices else (None,) * jnp.ndim(leaf)))
     if unclear:
-        _settle(tx, params, [leaf for _, leaf in flat], found, unclear)
+        _settle(tx, params, [leaf for _, leaf in flat], kept, unclear)
     for index in unclear:
         path, leaf = flat[index]
-        owner, _ = found[index] or (0, ())
-        found[index] = (owner, (None,) * jnp.ndim(leaf))
+        owner, _ = kept[index] or (0, ())
+        kept[index] = (owner, (None,) * jnp.ndim(leaf))
         warnings.warn(
             f"opt_state{keystr(path)} of shape {jnp.shape(leaf)}: which axes of "
             f"params{keystr(flat_params[owner][0])}, shape {shapes[owner]}, it keeps cannot be "
@@ -77,30 +78,30 @@ def state_axes(
             "optax_bridge.adafactor with axis_rules or path_rules.",
             stacklevel=2,
         )
-    return found
+    return kept
 
 
 def _settle(
     tx: optax.GradientTransformation,
-    params: Any,
+    params: Params,
     leaves: Sequence[Any],
-    found: list[tuple[int, Axes] | None],
+    kept: list[tuple[int, Axes] | None],
     unclear: dict[int, list[Axes]],
 ) -> None:
-    """Fills in what can be told of unclear leaves, and takes them from `unclear`."""
+    """Fills in what follows for unclear leaves, and takes them from `unclear`."""
     # Of axes equally long either the last or the first is made the longest: a transformation that
     # chooses axes by their length would choose others, and then only a step of it tells.
-    one, other = (_axes_at_other_lengths(tx, params, leaves, found, up) for up in (True, False))
+    one, other = (_axes_at_other_lengths(tx, params, leaves, kept, up) for up in (True, False))
     for index in list(unclear):
         if one[index] == other[index] and one[index] in unclear[index]:
-            found[index] = ((found[index] or (0, ()))[0], one[index] or ())
+            kept[index] = ((kept[index] or (0, ()))[0], one[index] or ())
             del unclear[index]
     if not unclear:
         return
     seen = _axes_seen_in_a_trace(tx, params, len(leaves))
     for index in list(unclear):
         if seen[index] in unclear[index]:
-            found[index] = ((found[index] or (0, ()))[0], seen[index] or ())
+            kept[index] = ((kept[index] or (0, ()))[0], seen[index] or ())
             del unclear[index]
 
 
@@ -120,15 +121,15 @@ def owners_of(
     covered: dict[tuple[str, ...], set[Any]] = {}
     longest = max(map(len, by_path), default=0)
     for path in paths:
-        names, found = key_names(path), []
+        names, within = key_names(path), []
         for start in range(len(names) + 1):
             for end in range(start, min(len(names), start + longest) + 1):
                 if names[start:end] in by_path:
-                    found.append((start, end))
+                    within.append((start, end))
                     covered.setdefault(names[:start], set()).add(names[start:end])
-        candidates.append(found)
+        candidates.append(within)
     spans = []
-    for path, found in zip(paths, candidates, strict=True):
+    for path, within in zip(paths, candidates, strict=True):
         names = key_names(path)
 
         def rank(span: tuple[int, int], path: Any = path, names: Any = names) -> tuple[int, ...]:
@@ -138,7 +139,7 @@ def owners_of(
             fields = sum(isinstance(key, jax.tree_util.GetAttrKey) for key in path[end:])
             return (-fields, end - start, len(covered[names[:start]]), -start)
 
-        spans.append(max(found, key=rank, default=None))
+        spans.append(max(within, key=rank, default=None))
     return spans
 
 
@@ -152,19 +153,19 @@ def _embeddings(shape: tuple[int, ...], param: tuple[int, ...]) -> list[Axes]:
     if extra > 0 and shape[extra:] == param:  # a history: as many copies of the parameter
         return [(None,) * extra + tuple(range(len(param)))]
     long = [i for i, size in enumerate(shape) if size != 1]
-    found: list[Axes] = []
+    embeddings: list[Axes] = []
     for chosen in itertools.combinations(range(len(param)), len(long)):
         if long and all(param[axis] == shape[i] for axis, i in zip(chosen, long, strict=True)):
-            places = dict(zip(long, chosen, strict=True))
-            found.append(tuple(places.get(i) for i in range(len(shape))))
-    return found
+            axis_of = dict(zip(long, chosen, strict=True))
+            embeddings.append(tuple(axis_of.get(i) for i in range(len(shape))))
+    return embeddings
 
 
 def _axes_at_other_lengths(
     tx: optax.GradientTransformation,
-    params: Any,
+    params: Params,
     leaves: Sequence[Any],
-    found: Sequence[tuple[int, Axes] | None],
+    kept: Sequence[tuple[int, Axes] | None],
     last_is_longest: bool,
 ) -> list[Axes | None]:
     """The axes of a state's arrays, from the state of parameters that have no two axes alike."""
@@ -179,7 +180,7 @@ def _axes_at_other_lengths(
     if len(state) != len(leaves):
         return [None] * len(leaves)
     axes: list[Axes | None] = []
-    for leaf, other, owner in zip(leaves, state, found, strict=True):
+    for leaf, other, owner in zip(leaves, state, kept, strict=True):
         choices = [] if owner is None else _embeddings(other.shape, shapes[owner[0]])
         fits = len(choices) == 1 and other.ndim == jnp.ndim(leaf)
         axes.append(choices[0] if fits else None)
@@ -197,7 +198,7 @@ def _told_apart(shape: tuple[int, ...], last_is_longest: bool) -> tuple[int, ...
 
 
 def _axes_seen_in_a_trace(
-    tx: optax.GradientTransformation, params: Any, leaves: int
+    tx: optax.GradientTransformation, params: Params, leaves: int
 ) -> list[Axes | None]:
     """The axes of a state's arrays by what flows into them during a step, from types alone.
 
@@ -214,7 +215,7 @@ def _axes_seen_in_a_trace(
         sharding = NamedSharding(mesh, PartitionSpec(*names[: jnp.ndim(leaf)]))
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
 
-    def one_step(params: Any) -> Any:
+    def one_step(params: Params) -> Any:
         return unboxed(tx.update(params, tx.init(params), params)[1])
 
     try:

@@ -15,12 +15,22 @@ from optax_bridge.metadata.axis_metadata import (
     nested_dict,
     unboxed,
 )
+from optax_bridge.metadata.trees import Params
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
 
 
-def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
+def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
     """Puts each parameter in a `nn.LogicallyPartitioned` with the names of its axes.
+
+        >>> from flax.linen.partitioning import AxisMetadata
+        >>> params = {"kernel": jnp.ones((4, 6))}
+        >>> axes = {"kernel_axes": AxisMetadata(("embed", "mlp"))}
+        >>> boxed = boxes_from_param_axes(params, axes)
+        >>> boxed["kernel"].names
+        ('embed', 'mlp')
+        >>> param_axes_from_boxes(boxed)[1]
+        {'kernel_axes': AxisMetadata(names=('embed', 'mlp'))}
 
     Args:
       params: parameters as `param_with_axes` makes them, without boxes; any containers.
@@ -40,10 +50,10 @@ def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
     names = _names_by_path(params_axes)
 
     def box(path: Any, leaf: Any) -> Any:
-        found = names.pop(key_names(path), None)
-        if found is None:
+        own = names.pop(key_names(path), None)
+        if own is None:
             return leaf
-        boxed = LogicallyPartitioned(leaf, found)
+        boxed = LogicallyPartitioned(leaf, own)
         names_of(boxed, "params" + keystr(path))
         return boxed
 
@@ -54,7 +64,7 @@ def boxes_from_param_axes(params: Any, params_axes: Any) -> Any:
     return boxed
 
 
-def param_axes_from_boxes(params: Any) -> tuple[Any, dict[str, Any]]:
+def param_axes_from_boxes(params: Params) -> tuple[Any, dict[str, Any]]:
     """The way back.
 
     Args:
@@ -76,7 +86,7 @@ def param_axes_from_boxes(params: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _names_by_path(params_axes: Any) -> dict[tuple[str, ...], tuple[Any, ...]]:
-    found: dict[tuple[str, ...], tuple[Any, ...]] = {}
+    by_path: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
     def walk(node: Any, path: tuple[str, ...]) -> None:
         names = getattr(node, "names", node)
@@ -85,7 +95,7 @@ def _names_by_path(params_axes: Any) -> dict[tuple[str, ...], tuple[Any, ...]]:
                 walk(value, (*path, str(key)))
         elif names is not None:
             *above, last = path
-            found[(*above, last.removesuffix(_SUFFIX))] = tuple(names)
+            by_path[(*above, last.removesuffix(_SUFFIX))] = tuple(names)
 
     walk(unfreeze(params_axes), ())
-    return found
+    return by_path

@@ -55,9 +55,16 @@ def adafactor(
     that is scanned over 300 layers that would be the layers. Rules say what an axis is, in terms of
     `optax_bridge.Role`:
 
-        rules = {"layers": "batch", "embed": "row", "mlp": "column"}
-        optax_bridge.adafactor(1e-3, axis_rules=rules)
-        optax_bridge.adafactor(1e-3, path_rules={"mlp/.*kernel": ("batch", "row", "column")})
+        >>> names = ("layers", "embed", "mlp")
+        >>> params = {"mlp": {"kernel": nn.Partitioned(jnp.ones((3, 4, 5)), names)}}
+        >>> rules = {"layers": "batch", "embed": "row", "mlp": "column"}
+        >>> tx = optax_bridge.adafactor(1e-3, axis_rules=rules)
+        >>> tx.init(params).v_row["mlp"]["kernel"].names
+        ('layers', 'embed')
+        >>> rules = {"mlp/.*kernel": ("batch", "row", "column")}
+        >>> tx = optax_bridge.adafactor(1e-3, path_rules=rules)
+        >>> tx.init(params).v_col["mlp"]["kernel"].value.shape
+        (3, 5)
 
     and a box that carries roles (`optax_bridge.with_roles`) needs no rule. A parameter with no
     rule, no names and no roles is factored by size.
@@ -84,11 +91,15 @@ def adafactor(
         are factored by size: T5X ignores it there. Needed to go on from a checkpoint of T5X.
 
     Returns:
-      The transformation; without rules bit for bit `flax.optim.Adafactor` by the exact path. `init`
-      raises ValueError, naming the parameter, its shape and its axes, for a rule that fits no axis,
-      rules that collide, and a row without a column.
+      The transformation; without rules bit for bit `flax.optim.Adafactor` by the exact path.
+
+    Raises:
+      ValueError: a rule has no known role, or two for one name. `init` raises it, naming the
+        parameter, its shape and its axes, for a rule that fits no axis, rules that collide, and a
+        row without a column.
     """
-    dtype = jax.dtypes.canonicalize_dtype(dtype_momentum)
+    # Of an array as well: optax.inject_hyperparams calls a dtype like a schedule.
+    dtype = jnp.result_type(dtype_momentum)
     arithmetic = _Arithmetic(multiply_by_parameter_scale, momentum is not None, dtype)
     return LeafRule(
         AdafactorState,

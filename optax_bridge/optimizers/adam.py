@@ -45,6 +45,12 @@ def adam(
     bias correction is taken in the parameter's dtype. In float32 that is rounding; in bfloat16 the
     legacy optimizer may not move at all, because `b2 ** t` rounds to 1.
 
+        >>> tx = optax_bridge.adam(lambda count: 1e-3 / (count + 1), weight_decay=0.1)
+        >>> params = {"w": jnp.ones(2)}
+        >>> state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+        >>> state.apply_gradients(grads=params, weight_decay=0.2).learning_rate.item()
+        0.000500000...
+
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.
       b1: decay of the first moment.

@@ -88,6 +88,14 @@ def with_roles(
 ) -> Callable[..., FactoredPartitioned]:
     """An initializer whose parameter carries names and roles of its axes.
 
+        >>> zeros = nn.initializers.zeros
+        >>> init = with_roles(zeros, ("embed", "mlp"), (Role.ROW, "column"))
+        >>> box = init(jax.random.key(0), (4, 6))
+        >>> box.names, box.roles
+        (('embed', 'mlp'), (<Role.ROW: 'row'>, <Role.COLUMN: 'column'>))
+        >>> optax_bridge.adafactor(0.1).init({"kernel": box}).v_row["kernel"].value.shape
+        (4,)
+
     Args:
       init: the initializer.
       names: for each axis, as `nn.with_partitioning` takes them.
@@ -95,6 +103,9 @@ def with_roles(
 
     Returns:
       The initializer.
+
+    Raises:
+      ValueError: a role is none of `Role`.
     """
     checked = tuple(_role(role, "with_roles") for role in roles)
 
@@ -154,7 +165,11 @@ class Planner:
         return plan
 
     def factors(self, leaf: Leaf) -> Factors:
-        """The axes of one parameter by role."""
+        """The axes of one parameter by role.
+
+        Raises:
+          ValueError: see `__call__`.
+        """
         stated = _stated_roles(leaf, self.by_path)
         named = None if not self.by_name or leaf.axes is None else _named_roles(leaf, self.by_name)
         if stated is not None and named is not None and stated[1] != named:

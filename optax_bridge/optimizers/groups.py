@@ -17,10 +17,11 @@ from optax_bridge.metadata.axis_metadata import (
     boxed_like,
     is_box,
     keystr,
+    nested_dict,
     value_of,
 )
-from optax_bridge.metadata.trees import Params, Updates
-from optax_bridge.optimizers.selectors import Places, Selector, nested_dict, selected
+from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.optimizers.selectors import ParamLeaves, Selector, selected
 
 
 class MultiOptimizerState(NamedTuple):
@@ -55,7 +56,7 @@ class GroupCount(NamedTuple):
     """How much a group holds.
 
     Attributes:
-      group: its place among the groups, None for what no group holds.
+      group: its index among the groups, None for what is in none.
       leaves: number of arrays.
       parameters: number of elements in them.
     """
@@ -70,6 +71,16 @@ def multi_optimizer(
 ) -> ExactTransformation:
     """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
 
+        >>> kernels = optax_bridge.path_mask(lambda path, _: path.endswith("/kernel"))
+        >>> tx = multi_optimizer((kernels, optax_bridge.adam(1e-3)))
+        >>> params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+        >>> tx.init(params).inner[0].mu
+        {'kernel': Array([[0., 0.],
+               [0., 0.]], dtype=float32)}
+
+    `optax.tree.map_params` maps its state; a further tree like the parameters it cannot take along,
+    as each group has its own leaves only: `opt_state_shardings` derives shardings.
+
     Args:
       *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a
         function from parameters to such a tree) and a transformation.
@@ -77,8 +88,13 @@ def multi_optimizer(
     Returns:
       The transformation. Unmatched leaves keep their value and have no state. Per call, every
       argument goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group
-      its own. `init` raises ValueError where two groups hold the same leaf. Each transformation
-      sees its group's leaves only, as a nested dict, so the cost grows with the leaves.
+      its own. Each transformation sees its group's leaves only, as a nested dict, so the cost grows
+      with the leaves.
+
+    Raises:
+      TypeError: one of them is no transformation. `init` raises ValueError where two groups hold
+        the same leaf, a step TypeError for an argument in `hyper_params` that its group has no use
+        for.
     """
     for index, (_, tx) in enumerate(groups):
         check_transformation(tx, f"groups[{index}][1]")
@@ -111,8 +127,12 @@ class _Groups:
 
     def init(self, params: Params) -> MultiOptimizerState:
         leaves = jax.tree.leaves(params, is_leaf=is_box)
-        pairs = zip(self.inner, self.groups(params), strict=True)
-        states = tuple(boxes_handled(tx).init(group.tree(leaves)) for tx, group in pairs)
+        if leaves or isinstance(params, Mapping | list | tuple | None):
+            own = [group.tree(leaves) for group in self.groups(params)]
+        else:  # what stands for all parameters in optax.tree.map_params: for those of a group, too
+            own = [params] * len(self.inner)
+        pairs = zip(self.inner, own, strict=True)
+        states = tuple(boxes_handled(tx).init(group) for tx, group in pairs)
         return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
 
     def step(
@@ -134,7 +154,7 @@ class _Groups:
         return self._run(_update, jnp.zeros_like, grads, state, params, extra)
 
     def _run(
-        self, take: Any, untouched: Any, grads: Any, state: Any, params: Any, extra: Any
+        self, take: Any, untouched: Any, grads: Updates, state: OptState, params: Params, extra: Any
     ) -> tuple[Any, MultiOptimizerState]:
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         grad_leaves = treedef.flatten_up_to(grads)
@@ -165,6 +185,12 @@ class _Groups:
 def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransformation:
     """Freezes leaves: they never move, have no state, and are left out of every norm in `tx`.
 
+        >>> tx = frozen({"a": True, "b": False}, optax_bridge.sgd(0.5))
+        >>> params = {"a": 1.0, "b": 1.0}
+        >>> new, _ = tx.step(params, tx.init(params), params)
+        >>> new
+        {'a': 1.0, 'b': 0.5}
+
     `optax.masked(tx, mask)` would clip by a global norm within `tx` as well, but hands raw
     gradients through where the mask is False; clipping outside of it counts frozen leaves.
 
@@ -176,17 +202,23 @@ def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransfo
       The transformation.
     """
 
-    def others(params: Any) -> Any:
-        places = Places(params)
-        return places.like([not chosen for chosen in selected(selector, places)])
+    def others(params: Params) -> Any:
+        leaves = ParamLeaves(params)
+        return leaves.like([not chosen for chosen in selected(selector, leaves)])
 
     return multi_optimizer((others, tx))
 
 
 def group_counts(
-    params: Any, *groups: tuple[Selector, optax.GradientTransformation] | Selector
+    params: Params, *groups: tuple[Selector, optax.GradientTransformation] | Selector
 ) -> list[GroupCount]:
     """How many arrays and elements each group holds, to print before a long run.
+
+        >>> params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
+        >>> for count in group_counts(params, {"kernel": True, "bias": False}):
+        ...     print(count)
+        GroupCount(group=0, leaves=1, parameters=6)
+        GroupCount(group=None, leaves=1, parameters=3)
 
     Args:
       params: the parameters, or their shapes.
@@ -200,51 +232,47 @@ def group_counts(
     """
     selectors = [_selector(group) for group in groups]
     sizes = [int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(params)]
-    found = groups_of(selectors, params)
+    made = groups_of(selectors, params)
     counts = [
         GroupCount(index, len(group.indices), sum(sizes[i] for i in group.indices))
-        for index, group in enumerate(found)
+        for index, group in enumerate(made)
     ]
-    rest = set(range(len(sizes))).difference(*(group.indices for group in found))
+    rest = set(range(len(sizes))).difference(*(group.indices for group in made))
     return [*counts, GroupCount(None, len(rest), sum(sizes[i] for i in rest))]
 
 
-def groups_of(selectors: Sequence[Selector], params: Any) -> list[Group]:
+def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
     """The groups that selectors make of parameters.
 
     Raises:
       ValueError: two groups hold the same leaf; all such leaves and their groups are named.
     """
-    places = Places(params)
-    paths = places.paths
-    holders: list[list[int]] = [[] for _ in paths]
+    leaves = ParamLeaves(params)
+    members: list[list[int]] = []
+    groups_at: list[list[int]] = [[] for _ in leaves.paths]
     for group, selector in enumerate(selectors):
-        for index, chosen in enumerate(selected(selector, places)):
-            if chosen:
-                holders[index].append(group)
+        members.append([i for i, chosen in enumerate(selected(selector, leaves)) if chosen])
+        for index in members[-1]:
+            groups_at[index].append(group)
     clashes = [
-        f"params{keystr(path)} in groups {held}"
-        for path, held in zip(paths, holders, strict=True)
-        if len(held) > 1
+        f"params{keystr(path)} in groups {groups}"
+        for path, groups in zip(leaves.paths, groups_at, strict=True)
+        if len(groups) > 1
     ]
     if clashes:
         raise ValueError(
             f"multi_optimizer: groups overlap: {'; '.join(clashes)}. A leaf can be in one group at "
             "most: narrow one of the selectors."
         )
-    members: list[list[int]] = [[] for _ in selectors]
-    for index, held in enumerate(holders):
-        for group in held:
-            members[group].append(index)
-    found = []
-    for held in members:
-        indices, treedef = jax.tree.flatten(nested_dict([(paths[i], i) for i in held]))
-        found.append(Group(tuple(indices), treedef))
-    return found
+    made = []
+    for own in members:
+        indices, treedef = jax.tree.flatten(nested_dict([(leaves.paths[i], i) for i in own]))
+        made.append(Group(tuple(indices), treedef))
+    return made
 
 
 def _update(
-    tx: optax.GradientTransformation, grads: Any, state: Any, params: Any, **extra: Any
+    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
 ) -> tuple[Any, Any]:
     return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
 

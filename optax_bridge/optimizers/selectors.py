@@ -17,13 +17,14 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
+from optax_bridge.metadata.trees import Params
 
 # A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to
 # such a tree.
 Selector = Any
 
 
-class Places:
+class ParamLeaves:
     """The leaves of parameters, boxes being leaves; read once for any number of selectors.
 
     Attributes:
@@ -32,7 +33,7 @@ class Places:
       names: the same without the containers' types.
     """
 
-    def __init__(self, params: Any):
+    def __init__(self, params: Params):
         flat = leaves_with_path(params)
         self.params = params
         self.paths = [path for path, _ in flat]
@@ -54,6 +55,10 @@ class Places:
 def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a traversal.
 
+        >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/kernel"))
+        >>> traversal_mask(kernels)({"kernel": jnp.ones(2), "bias": jnp.ones(2)})
+        {'bias': False, 'kernel': True}
+
     Args:
       traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of
         Flax's.
@@ -67,6 +72,9 @@ def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
 
 def path_mask(predicate: Callable[[str, Any], bool]) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a function on paths.
+
+        >>> path_mask(lambda path, leaf: leaf.ndim > 1)({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
+        {'b': False, 'w': True}
 
     Args:
       predicate: gets the leaf's '/'-joined path, `'/encoder/kernel'`, and the leaf; of a box the
@@ -85,12 +93,12 @@ class _Mask:
     def __init__(self, traversal: Any):
         self.traversal = traversal
 
-    def __call__(self, params: Any) -> Any:
-        places = Places(params)
-        return places.like(selected(self.traversal, places))
+    def __call__(self, params: Params) -> Any:
+        leaves = ParamLeaves(params)
+        return leaves.like(selected(self.traversal, leaves))
 
 
-def selected(selector: Selector, places: Places) -> list[bool]:
+def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
     """Which leaves of parameters a selector holds, in the order of `jax.tree.leaves`.
 
     A tree of booleans fits by the names in its paths, whatever the containers, and one boolean may
@@ -102,13 +110,13 @@ def selected(selector: Selector, places: Places) -> list[bool]:
     if isinstance(selector, _Mask):
         selector = selector.traversal
     if predicate := path_predicate(selector):
-        return places.where(predicate)
+        return leaves.where(predicate)
     if hasattr(selector, "iterate"):
-        return _traversed(selector, places)
-    mask = selector(places.params) if callable(selector) else selector
+        return _traversed(selector, leaves)
+    mask = selector(leaves.params) if callable(selector) else selector
     given = {key_names(path): bool(value_of(leaf)) for path, leaf in leaves_with_path(mask)}
     chosen, used, missing = [], set(), []
-    for names in places.names:
+    for names in leaves.names:
         above = next((names[:n] for n in range(len(names), -1, -1) if names[:n] in given), None)
         if above is None:
             missing.append(names)
@@ -123,13 +131,13 @@ def selected(selector: Selector, places: Places) -> list[bool]:
     return chosen
 
 
-def _traversed(traversal: Any, places: Places) -> list[bool]:
-    plain = unboxed(places.params)
+def _traversed(traversal: Any, leaves: ParamLeaves) -> list[bool]:
+    plain = unboxed(leaves.params)
     if isinstance(plain, Mapping) and not isinstance(plain, dict | FrozenDict):
         plain = nested_dict(leaves_with_path(plain))  # an nnx.State: traversals go over dicts
     names = [key_names(path) for path, _ in leaves_with_path(plain)]
     matched = {names[index] for index in leaf_indices(traversal, plain)}
-    return [own in matched for own in places.names]
+    return [own in matched for own in leaves.names]
 
 
 def _array(leaf: Any) -> Any:

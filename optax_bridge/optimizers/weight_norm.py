@@ -39,6 +39,11 @@ def weight_norm(
 ) -> ExactTransformation:
     """Optimizes every kernel as `scale * direction / |direction|`, over its last (output) axis.
 
+        >>> params = {"kernel": jnp.ones((4, 2)), "bias": jnp.ones(2)}
+        >>> state = weight_norm(optax_bridge.momentum(0.1)).init(params)
+        >>> state.scale["kernel"]
+        Array([[2., 2.]], dtype=float32)
+
     Args:
       inner: the transformation that moves directions and scales.
       wn_decay: multiple of the direction that is added to its gradient.

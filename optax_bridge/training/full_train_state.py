@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from optax_bridge.metadata.trees import Params, Updates
 from optax_bridge.training.train_state import TrainState, check_gradients, strong
 
 
@@ -16,10 +17,16 @@ class FullTrainState(TrainState, kw_only=True):
 
     What is not asked for stays None and costs nothing.
 
-        state = FullTrainState.create(
-            apply_fn=model.apply, params=params, tx=tx, batch_stats=batch_stats,
-            rngs={"dropout": key}, ema_decay=0.999, accumulate_every=4,
-        )
+        >>> state = FullTrainState.create(
+        ...     apply_fn=None, params=jnp.ones(2), tx=optax_bridge.sgd(0.5), ema_decay=0.75,
+        ...     accumulate_every=2, rngs={"dropout": jax.random.key(0)},
+        ... )
+        >>> for _ in range(4):
+        ...     state = state.apply_gradients(grads=jnp.ones(2))
+        >>> int(state.step), state.params.tolist(), state.ema_params.tolist()
+        (2, [0.0, 0.0], [0.65625, 0.65625])
+        >>> list(state.step_rngs())
+        ['dropout']
 
     Attributes:
       batch_stats: a mutable collection, replaced by `apply_gradients(batch_stats=...)`.
@@ -48,7 +55,7 @@ class FullTrainState(TrainState, kw_only=True):
     def create(
         cls,
         apply_fn: Callable[..., Any] | None,
-        params: Any,
+        params: Params,
         tx: optax.GradientTransformation,
         *,
         ema_decay: float | None = None,
@@ -103,7 +110,7 @@ class FullTrainState(TrainState, kw_only=True):
             count = count * self.accumulate_every + self.micro_step
         return {name: jax.random.fold_in(key, count) for name, key in (self.rngs or {}).items()}
 
-    def apply_gradients(self, *, grads: Any, finite: Any = None, **kwargs: Any) -> Self:
+    def apply_gradients(self, *, grads: Updates, finite: Any = None, **kwargs: Any) -> Self:
         """Takes one step, or a part of one.
 
         Args:
@@ -125,7 +132,7 @@ class FullTrainState(TrainState, kw_only=True):
         kept = self.replace(dynamic_scale=kwargs.get("dynamic_scale", self.dynamic_scale))
         return jax.tree.map(lambda n, k: jnp.where(finite, n, k) if _selects(n) else n, new, kept)
 
-    def _accumulate(self, grads: Any, kwargs: dict[str, Any]) -> Self:
+    def _accumulate(self, grads: Updates, kwargs: dict[str, Any]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
         check_gradients(grads, self.params)
         grads = self._like_params(grads)
@@ -150,7 +157,7 @@ class FullTrainState(TrainState, kw_only=True):
         last = self.micro_step == self.accumulate_every - 1
         return jax.lax.cond(last, go, wait, self).replace(**own)
 
-    def _plain_step(self, grads: Any, **extra: Any) -> Self:
+    def _plain_step(self, grads: Updates, **extra: Any) -> Self:
         return super().apply_gradients(grads=grads, **extra)
 
     def _averaged(self, new: Self) -> Self:
@@ -163,7 +170,7 @@ class FullTrainState(TrainState, kw_only=True):
 
         return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
 
-    def _like_params(self, grads: Any) -> Any:
+    def _like_params(self, grads: Updates) -> Any:
         """Gradients with boxes where the parameters have them."""
         from optax_bridge.metadata.axis_metadata import boxed_as
 

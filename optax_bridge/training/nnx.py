@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import step as take_step
 from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
+from optax_bridge.metadata.trees import Updates
 from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
@@ -20,26 +22,35 @@ class Optimizer(nnx.Optimizer[M]):
 
     `nnx.Optimizer` itself runs every transformation of `optax_bridge` as well; where a legacy
     optimizer touches a parameter twice (decoupled weight decay), it rounds once more per step.
+
+        >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> optimizer = Optimizer(model, optax_bridge.adam(1e-3, weight_decay=0.1), wrt=nnx.Param)
+        >>> grads = nnx.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
+        >>> updates = optimizer.update(model, grads)
+        >>> int(optimizer.step[...])
+        1
     """
 
-    def update(self, model: M, grads: Any, /, **kwargs: Any) -> None:  # type: ignore[override]
+    def update(self, model: M, grads: Any, /, **kwargs: Any) -> Updates:  # type: ignore[override]
         """Takes one step.
 
         Args:
           model: its parameters are replaced.
           grads: what `nnx.grad` returns for it.
           **kwargs: arguments of the transformation, `learning_rate=`, say.
+
+        Returns:
+          What the step added to the parameters, up to rounding, as Flax's.
         """
+        grads = _arrays(_gradients(grads, self.wrt))
+        params = _arrays(nnx.state(model, self.wrt))
         new_params, new_state = take_step(
-            self.tx,
-            _arrays(_gradients(grads, self.wrt)),
-            _arrays(self.opt_state),
-            _arrays(nnx.state(model, self.wrt)),
-            **_arrays(kwargs),
+            self.tx, grads, _arrays(self.opt_state), params, **_arrays(kwargs)
         )
         nnx.update(model, new_params)
         _set(self.opt_state, new_state)
         _set(self.step, _arrays(self.step) + 1)
+        return difference(new_params, params, grads)
 
 
 def hand_off(

@@ -113,6 +113,16 @@ def test_the_stock_nnx_optimizer_is_driven_as_well(tx: Any):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_update_returns_what_it_added():
+    model = Nnx()
+    optimizer = nnx_optimizer.Optimizer(model, optax_bridge.sgd(0.5), wrt=nnx.Param)
+    before = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    updates = optimizer.update(model, nnx.grad(loss)(model))
+    after = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    added = jax.tree.map(lambda a, b: a - b, after, before)
+    jax.tree.map(np.testing.assert_array_equal, nnx.to_pure_dict(updates), added)
+
+
 def test_groups_by_path_traversal_and_static_dict():
     for selector in (
         optax_bridge.path_mask(lambda path, _: path == "/hidden/kernel"),

@@ -24,6 +24,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
+from optax_bridge.metadata.trees import OptState, Params
 
 # Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
 # `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for
@@ -31,7 +32,7 @@ from optax_bridge.metadata.axis_metadata import (
 Rules = Sequence[tuple[str, Any]] | Callable[[str, Any], PartitionSpec]
 
 
-def param_shardings(params: Any, mesh: Mesh, rules: Rules | None = None) -> Any:
+def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> Any:
     """Where each parameter lies.
 
     Args:
@@ -57,9 +58,16 @@ def param_shardings(params: Any, mesh: Mesh, rules: Rules | None = None) -> Any:
 
 
 def opt_state_shardings(
-    tx: optax.GradientTransformation, params: Any, mesh: Mesh, rules: Rules | None = None
+    tx: optax.GradientTransformation, params: Params, mesh: Mesh, rules: Rules | None = None
 ) -> Any:
     """Where the state of a transformation lies, any transformation's.
+
+        >>> mesh = jax.make_mesh((1,), ("model",))
+        >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
+        >>> rules = [("embed", None), ("mlp", "model")]
+        >>> shardings = opt_state_shardings(optax.adafactor(0.1), params, mesh, rules)
+        >>> tuple(shardings[0].v_col["w"].value.spec)
+        ('model',)
 
     Args:
       tx: the transformation.
@@ -89,13 +97,13 @@ def opt_state_shardings(
         names = names or (None,) * jnp.ndim(value_of(leaf))
         return _sharding(names, leaf, "opt_state" + keystr(path), mesh, rules)
 
-    found = [sharding(path, leaf) for path, leaf in leaves_with_path(state)]
+    shardings = [sharding(path, leaf) for path, leaf in leaves_with_path(state)]
     targets, treedef = jax.tree.flatten(plain, is_leaf=is_box)
-    pairs = zip(targets, found, strict=True)
+    pairs = zip(targets, shardings, strict=True)
     return treedef.unflatten([boxed_like(target, where) for target, where in pairs])
 
 
-def state_shardings(state: Any, mesh: Mesh, rules: Rules | None = None) -> Any:
+def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> Any:
     """Where every array of a `TrainState` lies, for `jax.jit`, `jax.device_put` and Orbax.
 
     Args:
@@ -243,12 +251,11 @@ def _form(tree: Any) -> Any:
 
 def _refilled(tree: Any, shardings: Any) -> Any:
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
-    found = jax.tree.leaves(unboxed(shardings))
-    pairs = zip(leaves, found, strict=True)
+    pairs = zip(leaves, jax.tree.leaves(unboxed(shardings)), strict=True)
     return treedef.unflatten([boxed_like(leaf, where) for leaf, where in pairs])
 
 
-def _array_fields(state: Any) -> dict[str, Any]:
+def _array_fields(state: OptState) -> dict[str, Any]:
     fields = type(state).__dataclass_fields__.values()
     return {f.name: getattr(state, f.name) for f in fields if f.metadata.get("pytree_node", True)}
 

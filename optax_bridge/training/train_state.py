@@ -19,6 +19,7 @@ from optax_bridge.exact.transformation import check_transformation
 from optax_bridge.exact.transformation import step as take_step
 from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.metadata.trees import OptState, Params, Updates
 from optax_bridge.training.restoring import fit_on_restore
 
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
@@ -29,8 +30,14 @@ class TrainState(train_state.TrainState):
 
     Subclass it for further fields, as Flax's:
 
-        class BatchNormState(optax_bridge.TrainState):
-            batch_stats: Any
+        >>> class BatchNormState(optax_bridge.TrainState):
+        ...     batch_stats: Any
+        >>> params = {"w": jnp.ones(2)}
+        >>> tx = optax_bridge.adam(weight_decay=0.1)
+        >>> state = BatchNormState.create(apply_fn=None, params=params, tx=tx, batch_stats=0)
+        >>> state = state.apply_gradients(grads=params, learning_rate=1e-3, batch_stats=1)
+        >>> int(state.step), state.batch_stats
+        (1, 1)
 
     Attributes:
       step: steps taken, int32 scalar.
@@ -45,7 +52,7 @@ class TrainState(train_state.TrainState):
         super().__init_subclass__(**kwargs)
         fit_on_restore(cls)
 
-    def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
+    def apply_gradients(self, *, grads: Updates, **kwargs: Any) -> Self:
         """Takes one step.
 
         Args:
@@ -87,7 +94,7 @@ class TrainState(train_state.TrainState):
 
         return learning_rate(self.tx, self.opt_state, self.step, _optimized(self.params))
 
-    def update(self, *, grads: Any, **kwargs: Any) -> Self:
+    def update(self, *, grads: Updates, **kwargs: Any) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
         return self.apply_gradients(grads=grads, **kwargs)
 
@@ -95,7 +102,7 @@ class TrainState(train_state.TrainState):
     def create(
         cls,
         apply_fn: Callable[..., Any] | None,
-        params: Any,
+        params: Params,
         tx: optax.GradientTransformation,
         **kwargs: Any,
     ) -> Self:
@@ -298,11 +305,11 @@ class TrainState(train_state.TrainState):
 
         api.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
-    def _transformation(self, grads: Any) -> optax.GradientTransformation:
+    def _transformation(self, grads: Updates) -> optax.GradientTransformation:
         """The one that takes these gradients, with boxes or without."""
         return boxes_handled(self.tx) if has_boxes((self.params, grads)) else self.tx
 
-    def _check(self, grads: Any, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
+    def _check(self, grads: Updates, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
         taken = [name for name in replaced if name in _SET_BY_THE_STEP]
         if taken:
             raise TypeError(
@@ -349,7 +356,7 @@ def strong(leaf: Any) -> Any:
     return jnp.asarray(leaf, leaf.dtype) if is_weak else leaf
 
 
-def _copied_where_shared(opt_state: Any, params: Any) -> Any:
+def _copied_where_shared(opt_state: OptState, params: Params) -> Any:
     """The state without arrays that it shares with the parameters: both may be donated."""
     seen = {id(leaf) for leaf in jax.tree.leaves(params)}
 
@@ -362,8 +369,10 @@ def _copied_where_shared(opt_state: Any, params: Any) -> Any:
     return jax.tree.map(own, opt_state)
 
 
-def check_gradients(grads: Any, params: Any) -> None:
+def check_gradients(grads: Updates, params: Params) -> None:
     """Raises ValueError, naming the leaf, where gradients are not those of the parameters."""
+    if isinstance(params, optax.LookaheadParams):
+        params = params.fast  # the slow ones have no gradients
     if jax.tree.structure(grads) != jax.tree.structure(params):
         # Either may have boxes that the other has not.
         grads, params = unboxed(grads), unboxed(params)

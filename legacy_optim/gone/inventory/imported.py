@@ -13,7 +13,7 @@ import sys
 import types
 import warnings
 
-NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "setup", "distutils")
+NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "setup", "distutils", "doc")
 
 
 def snapshot(package):
@@ -23,7 +23,7 @@ def snapshot(package):
         try:
             module = importlib.import_module(name)
         except BaseException as error:
-            print("%s: %r" % (name, error), file=sys.stderr)
+            print(name, repr(error), file=sys.stderr)
             continue
         found[name] = {
             key: _entry(value) if _is_own(module, value) else {}

@@ -89,6 +89,8 @@ def _compare(package: str, snapshots: list[Any], old: int, found: dict[str, Any]
         if owner is today.MISSING and today.value(name) is not today.MISSING:
             owner = today.value(name)  # a module then, an object now: `jax.config`
             found["objects"][name] = last
+            if callable(owner):
+                continue  # named like its module, and the module for nothing else
         elif owner is today.MISSING:
             found["modules"][name] = last
         members = {key for s in snapshots[:old] for key in s.get(name, ())}

@@ -14,7 +14,7 @@ from typing import Any
 # Module -> name -> {"keywords": [...], "attributes": {name: keywords}}, each only where known.
 Snapshot = dict[str, dict[str, dict[str, Any]]]
 
-_NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "internal_test_util")
+_NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "internal_test_util", "doc")
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Bound:
       open: takes any keyword.
       attributes: of a class or an instance, None where it is neither or unknown.
       module: dotted, where it is a module of the release.
+      instance: what `__init__` sets, of a class.
       outside: it comes from another package.
       whole_module: it is a module of another package.
       public: the public module of the release that it was imported from.
@@ -34,6 +35,7 @@ class Bound:
     keywords: list[str] | None = None
     open: bool = False
     attributes: dict[str, "Bound"] | None = None
+    instance: dict[str, "Bound"] = field(default_factory=dict)
     module: str | None = None
     outside: bool = False
     whole_module: bool = False
@@ -213,7 +215,8 @@ class _Reader:
         if isinstance(node, ast.Call):
             called = self._resolved(node.func)
             if called is not None and called.attributes is not None:
-                return dataclasses.replace(called, keywords=None)
+                attributes = called.attributes | called.instance
+                return dataclasses.replace(called, keywords=None, attributes=attributes)
             # jit(f), partial(jit, ...)(f), wraps(numpy.f)(f): f with another outside.
             if len(node.args) == 1:
                 inner = self._resolved(node.args[0])
@@ -261,13 +264,15 @@ class _Reader:
                     if isinstance(target, ast.Name):
                         attributes[target.id] = Bound()
         own = [p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"]
+        instance: dict[str, Bound] = {}
         if own:
+            instance = {name: Bound() for name in _set_on_self(own[0]) if is_public(name)}
             bound = _function(own[0], method=True)
             constructor, is_open = bound.keywords, bound.open
         elif fields:
             constructor = fields
         attributes = {name: bound for name, bound in attributes.items() if is_public(name)}
-        return Bound(keywords=constructor, open=is_open, attributes=attributes)
+        return Bound(constructor, open=is_open, attributes=attributes, instance=instance)
 
 
 def _function(node: ast.FunctionDef, method: bool = False) -> Bound:
@@ -277,6 +282,15 @@ def _function(node: ast.FunctionDef, method: bool = False) -> Bound:
         return Bound()
     bound_first = method and "staticmethod" not in decorators and bool(node.args.args)
     return Bound(keywords=args[1:] if bound_first else args, open=node.args.kwarg is not None)
+
+
+def _set_on_self(node: ast.FunctionDef) -> set[str]:
+    targets = [t for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets]
+    return {
+        target.attr
+        for target in targets
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+    }
 
 
 def _entry(bound: Bound) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import importlib.util
 import inspect
 import warnings
 from typing import Any
@@ -18,16 +17,10 @@ def module(name: str) -> Any:
         warnings.simplefilter("ignore")
         try:
             return importlib.import_module(name)
-        except ImportError:
-            return UNKNOWN if _has_file(name) else MISSING
-
-
-def _has_file(name: str) -> bool:
-    """Whether there is such a module that lacks something else, TensorFlow for one."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ImportError:
-        return False
+        except ImportError as error:
+            # What is not there may be something else that it needs, TensorFlow for one.
+            needed = (error.name or "").partition(".")[0]
+            return MISSING if needed == name.partition(".")[0] else UNKNOWN
 
 
 def member(owner: Any, name: str) -> Any:

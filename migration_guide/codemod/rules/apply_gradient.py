@@ -19,10 +19,13 @@ names, so they are left for a person.
 
 import libcst as cst
 
+from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, with_keyword
 from migration_guide.codemod.kinds import OPTIMIZER
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.replicate import averaged
+from migration_guide.codemod.rules.schedule import provable
+from migration_guide.codemod.standalone import with_hyper_params
 
 
 def rewrite_call(
@@ -50,6 +53,8 @@ def rewrite_call(
             )
         return None
     assert isinstance(updated.func, cst.Attribute)
+    if len(original.args) > 1 and context.once(standalone.is_active):
+        return _standalone(context, original, updated)
     args = [
         _argument(context, holder, index, old, new)
         for index, (old, new) in enumerate(zip(original.args, updated.args, strict=True))
@@ -64,6 +69,26 @@ def rewrite_call(
         return None
     func = updated.func.with_changes(attr=cst.Name("apply_gradients"))
     return updated.with_changes(func=func, args=[arg for arg in args if arg is not None])
+
+
+def _standalone(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
+    """`with_hyper_params(optimizer, learning_rate=lr).apply_gradients(grads=g)`."""
+    assert isinstance(original.func, cst.Attribute) and isinstance(updated.func, cst.Attribute)
+    gradients = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value == "grads"]
+    rest = [arg for arg in updated.args if arg not in gradients]
+    if len(gradients) != 1:
+        return None
+    (grads,) = gradients
+    value = averaged(context, original.func.value, grads.value)
+    if context.once(provable) is not None:
+        holder: cst.BaseExpression = updated.func.value  # a schedule has the rate
+    else:
+        holder = with_hyper_params(context, updated.func.value, rest)
+    last = with_keyword(grads.with_changes(value=value), "grads")
+    func = cst.Attribute(holder, cst.Name("apply_gradients"))
+    return updated.with_changes(
+        func=func, args=[last.with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+    )
 
 
 def _argument(

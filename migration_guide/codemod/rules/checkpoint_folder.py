@@ -19,7 +19,7 @@ import libcst as cst
 
 from migration_guide.codemod import constants
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.rules.restoring import is_rewritten
+from migration_guide.codemod.rules.restoring import is_rewritten, reads_nothing_old
 
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."
@@ -36,7 +36,7 @@ def rewrite_call(
     name = context.name(original.func)
     if not name.startswith(_HOME) or name.removeprefix(_HOME) not in _CALLS:
         return None
-    if is_rewritten(context, name, original):
+    if is_rewritten(context, name, original) and not reads_nothing_old(context):
         return None
     for index, arg in enumerate(original.args):
         is_folder = index == 0 if arg.keyword is None else arg.keyword.value == "ckpt_dir"

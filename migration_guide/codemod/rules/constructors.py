@@ -15,16 +15,22 @@ or differs in rounding alone, else (and with `--exact`, and where steps override
 this project's transformation in legacy arithmetic.
 """
 
-import ast
-import inspect
+import contextlib
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, comments_in, keyword, separated, with_keyword
+from migration_guide.codemod import settings, standalone
+from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
+from migration_guide.codemod.tree import comments
 from optax_bridge.correspondence import Call, Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Setting, Source, imports, render
 
+_MIXED = (
+    "stays on optax_bridge with the rest of the program, whose steps give hyper-parameters to "
+    "definitions that have no equal in public Optax, or which reads hyper-parameters"
+)
 _SPREAD = (
     "what is in * and ** decides which Optax optimizer is its equal, so it stays a legacy "
     "definition, which from_legacy turns into it; to do without, write out the arguments"
@@ -41,20 +47,29 @@ def rewrite_call(
     name = entry.legacy.__name__
     if original in context.analysis.legacy:
         return updated.with_changes(func=context.dotted(f"legacy_optim.{name}"))
-    given = _given(entry, original, updated)
+    given = settings.given(entry, original.args, updated.args)
     if given is None and any(arg.star for arg in original.args):
         kept = updated.with_changes(func=context.dotted(f"legacy_optim.{name}"))
         return kept if is_bridged(context, original) else bridged(context, original, kept, _SPREAD)
     if given is None:
         context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
         return None
-    values = {name: _value(context, arg) for name, arg in given.items()}
+    values = {name: settings.value(context.analysis.module, arg) for name, arg in given.items()}
     known = not any(isinstance(value, Source) for value in values.values())
-    settings = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    context.definitions.append(f"{entry.legacy.__name__}({settings})" if known else "")
+    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    context.definitions.append(f"{entry.legacy.__name__}({shown})" if known else "")
+    if context.options.standalone:
+        why = standalone.stays(context.analysis, original)
+        if why:
+            context.remark(original, f"stays on optax_bridge: {why}")
+        elif context.once(standalone.is_active):
+            return _standalone(context, entry, updated, values, given)
+        else:
+            context.remark(original, _MIXED)
     if any(hp.variadic for hp in entry.hyper_params):
         context.definitions[-1] = ""
-        recipe = Call(entry.port, tuple(_value(context, arg) for arg in updated.args))
+        groups = [settings.value(context.analysis.module, arg) for arg in updated.args]
+        recipe = Call(entry.port, tuple(groups))
         new = updated.with_changes(func=context.dotted(recipe.target))
     else:
         recipe, places = _recipe(context, entry, entry.defaults() | values)
@@ -78,48 +93,65 @@ def rewrite_reference(
 
 
 def _recipe(
-    context: Context, entry: Entry, settings: dict[str, object]
+    context: Context, entry: Entry, values: dict[str, object]
 ) -> tuple[Call, dict[str, str]]:
     """The recipe, and under which of its keywords each legacy setting stands."""
     if not (context.options.exact or context.rate_per_call):
-        try:
-            recipe, claim = entry.stock_recipe(settings)
-        except UnsupportedSetting:
-            pass
-        else:
-            if claim.verdict is not Verdict.DIFFERENT:
-                variant = next(variant for variant in entry.stock if variant.fits(settings))
-                slots = variant.recipe.kwargs.items()
-                context.stock = True
-                return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
-    return entry.exact_recipe(settings), {hp.legacy: hp.port for hp in entry.hyper_params}
+        with contextlib.suppress(UnsupportedSetting):
+            return _stock(context, entry, values)
+    return entry.exact_recipe(values), {hp.legacy: hp.port for hp in entry.hyper_params}
 
 
-def _given(entry: Entry, original: cst.Call, updated: cst.Call) -> dict[str, cst.Arg] | None:
-    """Legacy name -> argument; None if that cannot be told or the call is wrong."""
-    names = [hp.legacy for hp in entry.hyper_params]
-    if any(hp.variadic for hp in entry.hyper_params):
-        fine = all(arg.keyword is None and arg.star != "**" for arg in original.args)
-        return {} if fine else None
-    given: dict[str, cst.Arg] = {}
-    for index, arg in enumerate(updated.args):
-        if arg.star or (arg.keyword is None and index >= len(names)):
-            return None
-        name = arg.keyword.value if arg.keyword is not None else names[index]
-        if name not in names or name in given:
-            return None
-        given[name] = arg
-    required = [hp.legacy for hp in entry.hyper_params if hp.default is inspect.Parameter.empty]
-    return given if all(name in given for name in required) else None
+def _stock(
+    context: Context, entry: Entry, values: dict[str, object]
+) -> tuple[Call, dict[str, str]]:
+    recipe, claim = entry.stock_recipe(values)
+    if claim.verdict is Verdict.DIFFERENT:
+        raise UnsupportedSetting(claim.why)
+    variant = next(variant for variant in entry.stock if variant.fits(values))
+    slots = variant.recipe.kwargs.items()
+    context.stock = True
+    return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
 
 
-def _value(context: Context, arg: cst.Arg) -> object:
-    """A literal as its value, which decides between recipes; anything else as its source."""
-    text = arg.star + context.analysis.module.code_for_node(arg.value).strip()
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return Source(text)
+def _standalone(
+    context: Context,
+    entry: Entry,
+    updated: cst.Call,
+    values: dict[str, object],
+    given: dict[str, cst.Arg],
+) -> cst.BaseExpression:
+    """Public Optax; what steps override, `optax.inject_hyperparams` makes part of the state."""
+    planned = context.once(schedule.provable)
+    if planned is not None:  # a schedule takes the place of the one rate that a step gives
+        everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
+        recipe, _ = entry.stock_recipe(everything)
+        context.needed.update(module.split(".")[0] for module in imports(recipe))
+        return context.source(render(recipe)).with_changes(lpar=updated.lpar, rpar=updated.rpar)
+    overridden = context.analysis.overridden | context.analysis.project.overridden
+    names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
+    if not names:
+        recipe, places = _stock(context, entry, entry.defaults() | values)
+        new = _in_place(context, updated, recipe, places, given)
+        new = new or context.source(render(recipe)).with_changes(
+            lpar=updated.lpar, rpar=updated.rpar
+        )
+        context.needed.update(module.split(".")[0] for module in imports(recipe))
+        return new
+    symbols = {name: Source(name) for name in names}
+    recipe, _ = entry.stock_recipe(entry.defaults() | values | symbols)
+    context.needed.update(module.split(".")[0] for module in imports(recipe))
+    context.needed.update({"jax", "optax"})
+    start = entry.defaults() | values
+    # What each step must give is not a number until then, so that none is forgotten in silence.
+    unset = Source('float("nan")')
+    first = ", ".join(
+        f"{name}={render(unset if start[name] is None else start[name])}" for name in names
+    )
+    return context.source(
+        f"optax.inject_hyperparams(lambda {', '.join(names)}: {render(recipe)}, "
+        f"hyperparam_dtype=jax.numpy.float32)({first})"
+    ).with_changes(lpar=updated.lpar, rpar=updated.rpar)
 
 
 def _in_place(
@@ -146,7 +178,7 @@ def _in_place(
         # What follows the last argument, a line break before the bracket say, follows the last one
         # still.
         if added and args and isinstance(args[-1].comma, cst.Comma):
-            if comments_in(args[-1].comma):
+            if comments(args[-1].comma):
                 return None
             everything[len(args) - 1] = args[-1].with_changes(comma=_between(args))
         elif added and args:
@@ -162,6 +194,6 @@ def _in_place(
 def _between(args: list[cst.Arg]) -> cst.Comma:
     """The comma, with its line break, that this call has between its arguments."""
     for arg in args[:-1]:
-        if isinstance(arg.comma, cst.Comma) and not comments_in(arg.comma):
+        if isinstance(arg.comma, cst.Comma) and not comments(arg.comma):
             return arg.comma
     return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

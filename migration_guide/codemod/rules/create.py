@@ -23,7 +23,9 @@ they are.
 
 import libcst as cst
 
+from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.kinds import ARRAY
 from migration_guide.codemod.rules.bridge import is_legacy
 
 
@@ -54,6 +56,8 @@ def rewrite_call(
     if focus is not None and not (
         isinstance(focus.value, cst.Name) and focus.value.value == "None"
     ):
+        if context.options.standalone:
+            context.remark(original, "stays on optax_bridge: public Optax has no equal of a focus")
         group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
         tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])
     args = [
@@ -65,7 +69,8 @@ def rewrite_call(
     if not isinstance(last.comma, cst.Comma):
         args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
         args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
-    made = context.dotted("optax_bridge.TrainState.create")
+    old = original.args[updated.args.index(params)].value
+    made = train_state(context, original, old)
     new = updated.with_changes(func=made, args=separated(args))
     context.keep_comments(original, new)
     return new
@@ -89,8 +94,21 @@ def rewrite_attribute(
         )
         return None
     definition = context.analysis.module.code_for_node(updated.value)
-    context.needed.add("optax_bridge")
-    return context.source(
-        "lambda params: optax_bridge.TrainState.create("
-        f"apply_fn=None, params=params, tx={definition})"
-    )
+    made = context.code(train_state(context, original, None))
+    return context.source(f"lambda params: {made}(apply_fn=None, params=params, tx={definition})")
+
+
+def train_state(
+    context: Context, original: cst.CSTNode, params: cst.BaseExpression | None
+) -> cst.BaseExpression:
+    """The `create` of the class that takes the optimizer's place."""
+    if context.once(standalone.is_active):
+        if params is None or ARRAY not in context.analysis.kind(params):
+            context.needed.add("flax.training.train_state")
+            return cst.parse_expression(f"{standalone.TRAIN_STATE}.create")
+        context.remark(
+            original,
+            "stays on optax_bridge: these parameters are an array, and Flax's own TrainState steps "
+            "over dicts alone",
+        )
+    return context.dotted("optax_bridge.TrainState.create")

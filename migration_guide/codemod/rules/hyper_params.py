@@ -36,7 +36,7 @@ def rewrite_attribute(
     if name == "hyper_params" and context.is_definition(original.value):
         above = context.parent(original)
         of_one = isinstance(above, cst.Attribute)  # a field of it, or its `replace`
-        if not _is_multiple(context) or of_one:
+        if not context.once(_is_multiple) or of_one:
             return None
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
         return cst.ListComp(cst.parse_expression("tx.hyper_params"), every)
@@ -84,11 +84,11 @@ def as_overrides(
     One definition's own are keyword arguments of the step. Where only one definition is made, only
     what `replace` names is given.
     """
-    if _is_multiple(context):
+    if context.once(_is_multiple):
         return None
     if isinstance(old, cst.Call) and _is_replace(context, old) and len(old.args) == 1:
         single = new.right if isinstance(new, cst.BinaryOperation) else None
-        if isinstance(single, cst.Dict) and len(_made(context)) < 2:
+        if isinstance(single, cst.Dict) and len(context.once(_made)) < 2:
             (element,) = single.elements
             name = old.args[0].keyword
             port = port_name(context, name.value) if name is not None else None
@@ -102,12 +102,12 @@ def as_overrides(
 
 def is_one(context: Context, node: cst.BaseExpression) -> bool:
     """Whether an expression is what one definition has, or a list for several."""
-    return _is_multiple(context) or context.is_hyper_params(node)
+    return context.once(_is_multiple) or context.is_hyper_params(node)
 
 
 def port_name(context: Context, legacy: str) -> str | None:
     """A hyper-parameter's name in the ports of what this file constructs, if they agree on one."""
-    classes = frozenset(_made(context))
+    classes = frozenset(context.once(_made))
     names = port_names(legacy, classes) or port_names(legacy, frozenset())
     return next(iter(names)) if len(names) == 1 else None
 

@@ -54,8 +54,6 @@ _EQUAL = {
 _BY_HAND = {
     "jax.curry": "use functools.partial",
     "jax.device_put_sharded": "stack the shards, and jax.device_put them with a NamedSharding",
-    "jax.experimental.optimizers": "it is jax.example_libraries.optimizers now",
-    "jax.experimental.stax": "it is jax.example_libraries.stax now",
     "jax.host_ids": "list(range(jax.process_count()))",
     "jax.lax.tie_in": "it returned its second argument",
     "jax.lib.xla_bridge.get_backend": "jax.devices()[0].client",

@@ -30,6 +30,8 @@ def rewrite_reference(
     called = isinstance(above, cst.Call) and above.func is original
     if called and not _is_traversed(context):
         return context.dotted("optax_bridge.path_mask")
+    if context.options.standalone:
+        context.remark(original, "stays on legacy_optim: Flax's own warns of its end")
     return context.dotted("legacy_optim.ModelParamTraversal")
 
 

@@ -14,6 +14,7 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
+from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
@@ -41,7 +42,10 @@ def rewrite_statement(
     first = cst.SimpleStatementLine(
         [cst.Assign([cst.AssignTarget(both)], value)], leading_lines=updated.leading_lines
     )
-    rest = []
+    rest: list[cst.Arg] = []
+    if len(call.args) > 1 and context.once(standalone.is_active):
+        holder = standalone.with_hyper_params(context, holder, new_call.args[1:])
+        new_call = new_call.with_changes(args=new_call.args[:1])
     for arg in new_call.args[1:]:
         name = port_name(context, arg.keyword.value) if arg.keyword is not None else None
         assert name is not None

@@ -18,6 +18,7 @@ for a person.
 
 import libcst as cst
 
+from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context
 
 _EQUAL = {"Optimizer": "optax_bridge.TrainState", "OptimizerDef": "optax.GradientTransformation"}
@@ -53,4 +54,7 @@ def rewrite_reference(
             "OptimizerState has no equal: its step is TrainState.step, the rest .opt_state",
         )
         return None
+    if name == "Optimizer" and context.once(standalone.is_active):
+        context.needed.add("flax.training.train_state")
+        return cst.parse_expression(standalone.TRAIN_STATE)
     return context.dotted(_EQUAL[name])

@@ -23,6 +23,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import OPTIM
 from migration_guide.codemod.rules.bridge import is_bridged
+from migration_guide.codemod.standalone import stays
 
 IN_DEFINITIONS = True
 
@@ -51,6 +52,8 @@ def rewrite_call(
         return None
     if original in context.analysis.legacy or is_bridged(context, original):
         return None
+    if context.options.standalone:
+        context.remark(original, f"stays on optax_bridge: {stays(context.analysis, original)}")
     return cst.Call(context.dotted("optax_bridge.wrap_definition"), [cst.Arg(updated)])
 
 

@@ -18,9 +18,11 @@ do as Flax's do. So they are written wherever the template may hold an optimizer
 only what surely holds none, parameters alone or no template at all, stays with Flax.
 """
 
+import dataclasses
+
 import libcst as cst
 
-from migration_guide.codemod import constants
+from migration_guide.codemod import constants, standalone
 from migration_guide.codemod.context import Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, Items, Kind, Several
 from migration_guide.codemod.tree import argument, last_name
@@ -52,6 +54,9 @@ def rewrite_reference(
         return None
     if call is not None:
         _see(context, name, call)
+    if reads_nothing_old(context):
+        context.remark(original, _convert(context, call))
+        return None
     return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
 
 
@@ -64,6 +69,22 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         starred = any(arg.star for arg in original.args)
         if not starred and (template is None or _is_none(template)):
             context.remark(original, _NO_TEMPLATE)
+
+
+def reads_nothing_old(context: Context) -> bool:
+    """Whether a file keeps Flax's own functions, which read files of today alone."""
+    return context.once(standalone.is_active) and not context.once(standalone.leaves_any)
+
+
+def _convert(context: Context, call: cst.Call | None) -> str:
+    """What to do with the old files that a call reads."""
+    name = context.name(call.func) if call is not None else ""
+    file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
+    path = None if file is None else _path(context, file)
+    known = context.checkpoints.get(path) if path is not None else None
+    found = known or Restored("OLD", "", "", stock=True)
+    command = dataclasses.replace(found, stock=True).command(context.analysis.stem)
+    return f"files written before need converting: {command}"
 
 
 def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:

@@ -21,9 +21,12 @@ of the module that is defined once and before the definition, and the step of th
 that takes the gradient. Otherwise the rate stays an argument of the step, which is always the same.
 """
 
+from typing import NamedTuple
+
 import libcst as cst
 from libcst.metadata import GlobalScope
 
+from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated
 from migration_guide.codemod.kinds import CLASS
 from migration_guide.codemod.tree import last_name
@@ -40,7 +43,7 @@ def rewrite_call(
     )
     if not is_step and context.analysis.names.entry(original.func) is None:
         return None
-    found = _provable(context)
+    found = context.once(provable)
     if found is None:
         return None
     definition, step, function = found
@@ -48,6 +51,8 @@ def rewrite_call(
         return updated.with_changes(
             args=[updated.args[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
         )
+    if context.options.standalone and context.once(standalone.is_active):
+        return None  # the rule for constructors has it
     if original is definition and not any(_is_rate(arg) for arg in updated.args):
         return updated.with_changes(
             args=separated([keyword("learning_rate", cst.Name(function)), *updated.args])
@@ -55,12 +60,22 @@ def rewrite_call(
     return None
 
 
-def _provable(context: Context) -> tuple[cst.Call, cst.Call, str] | None:
-    """The one definition, the one step and the name of the schedule, or None."""
+class Scheduled(NamedTuple):
+    """The one definition, the one step and the name of the schedule."""
+
+    definition: cst.Call
+    step: cst.Call
+    function: str
+
+
+def provable(context: Context) -> Scheduled | None:
+    """What becomes a schedule, or None."""
     analysis = context.analysis
     definitions = [c for c in analysis.facts.calls if analysis.names.entry(c.func) is not None]
     steps = analysis.applications
-    if len(definitions) != 1 or len(steps) != 1 or analysis.project.rate_per_call:
+    if len(definitions) != 1 or len(steps) != 1 or analysis.project.steps > 1:
+        return None
+    if analysis.project.reads_hyper_params or standalone.reads_hyper_params(analysis):
         return None
     (definition,), (step,) = definitions, steps
     entry = analysis.names.entry(definition.func)
@@ -88,7 +103,9 @@ def _provable(context: Context) -> tuple[cst.Call, cst.Call, str] | None:
         return None
     defined = _is_fixed(context, rate.func, before=definition)
     assigned_once = len(analysis.names.assignments(holder)) == 1
-    return (definition, step, rate.func.value) if defined and assigned_once else None
+    if not (defined and assigned_once):
+        return None
+    return Scheduled(definition, step, rate.func.value)
 
 
 def _is_rate(arg: cst.Arg) -> bool:

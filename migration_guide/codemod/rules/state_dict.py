@@ -16,6 +16,7 @@ What is restored may be of today or of flax.optim: the function takes both.
 import libcst as cst
 
 from migration_guide.codemod.context import Context, separated
+from migration_guide.codemod.rules.restoring import reads_nothing_old
 
 
 def rewrite_call(
@@ -33,8 +34,14 @@ def rewrite_call(
         return updated.with_changes(func=function, args=[holder])
     if func.attr.value == "restore_state" and len(original.args) == 1 and not original.args[0].star:
         given = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        home = "optax_bridge.checkpoints"
+        if reads_nothing_old(context):
+            context.remark(
+                original,
+                "what was saved before needs converting: optax-bridge convert OLD NEW --stock",
+            )
+            home = "flax.serialization"
         return updated.with_changes(
-            func=context.dotted("optax_bridge.checkpoints.from_state_dict"),
-            args=separated([holder, given]),
+            func=context.dotted(f"{home}.from_state_dict"), args=separated([holder, given])
         )
     return None

@@ -15,6 +15,7 @@ import libcst as cst
 
 from migration_guide.codemod.context import Context
 
+_STAYS = "stays on legacy_optim: Flax keeps traversals in flax.traverse_util, where they are to end"
 _NAMES = ("Traversal", "t_identity")
 
 
@@ -24,4 +25,8 @@ def rewrite_reference(
     """See the module."""
     del updated
     name = context.legacy(original)
-    return context.dotted(f"legacy_optim.{name}") if name in _NAMES else None
+    if name not in _NAMES:
+        return None
+    if context.options.standalone:
+        context.remark(original, _STAYS)
+    return context.dotted(f"legacy_optim.{name}")

@@ -150,6 +150,48 @@ def test_adafactor_by_axis_goes_on_where_t5x_stopped(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_groups_of_adafactors_by_axis_go_on_where_t5x_stopped(tmp_path: Path) -> None:
+    tree = scanned()
+    tree["target"]["frozen"] = np.ones(3, np.float32)
+    tree["state"]["param_states"]["frozen"] = None
+    write_t5x(tmp_path / "checkpoint_1000", tree)
+    by_path = optax_bridge.path_mask(lambda path, _: "attention" in path)
+    mlp = optax_bridge.path_mask(lambda path, _: "mlp" in path)
+    attention_rule, mlp_rule = ({name: rule} for name, rule in RULES.items())
+    tx = optax_bridge.multi_optimizer(
+        (by_path, optax_bridge.adafactor(1e-3, path_rules=attention_rule)),
+        (mlp, optax_bridge.adafactor(1e-4, path_rules=mlp_rule)),
+    )
+    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx)
+    assert state.opt_state.inner[0].v_col["decoder"]["attention"]["kernel"].shape == (2, 3, 4)
+    assert {int(inner.count) for inner in state.opt_state.inner} == {1000}
+    state.apply_gradients(grads=state.params)
+    state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=tx)
+    back = read_checkpoint(tmp_path / "back").tree
+    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(tree), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_square_kernel_by_rules_that_t5x_ignores_is_refused(tmp_path: Path) -> None:
+    """Its rows and columns have the same shapes: nothing else would tell."""
+    one, row = np.zeros(1, np.float32), np.ones(8, np.float32)
+    tree: Any = {
+        "target": {"kernel": np.ones((8, 8), np.float32)},
+        "state": {
+            "step": np.int32(3),
+            "param_states": {"kernel": {"v_row": row, "v_col": 2 * row, "v": one, "m": one}},
+        },
+    }
+    write_t5x(tmp_path / "checkpoint_3", tree)
+    settings: Any = {"path_rules": {"kernel": ("column", "row")}, "min_dim_size_to_factor": 8}
+    tx = optax_bridge.adafactor(1e-3, **settings)
+    with pytest.raises(CheckpointError, match=r"\['kernel'\].*as_in_t5x=True"):
+        TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx)
+    tx = optax_bridge.adafactor(1e-3, **settings, as_in_t5x=True)
+    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx)
+    np.testing.assert_array_equal(state.opt_state.v_col["kernel"], 2 * row)
+
+
 def test_by_axis_without_rules_is_an_error_that_says_how(tmp_path: Path) -> None:
     write_t5x(tmp_path / "checkpoint_1000", scanned())
     definition = legacy_optim.Adafactor(1e-3, min_dim_size_to_factor=4)

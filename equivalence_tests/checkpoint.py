@@ -1,0 +1,312 @@
+"""`optax-bridge check --checkpoint OLD --program new.py:make_state`: before a training goes on.
+
+The old checkpoint is restored twice: by Flax into the legacy optimizers that wrote it, and by this
+package into the states of the migrated program. Both sides then take steps on the same gradients.
+"""
+
+import contextlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.training import checkpoints as flax_checkpoints
+from flax.training import train_state
+
+import legacy_optim
+from equivalence_tests.equivalence import check_equivalence
+from equivalence_tests.files import checked
+from equivalence_tests.loading import loaded
+from equivalence_tests.pair import written
+from equivalence_tests.report.pair import Report
+from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
+from equivalence_tests.sides.side import Side
+from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
+from optax_bridge.correspondence import Verdict
+from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.metadata.axis_metadata import key_names
+
+STEPS = 48
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What was found of one checkpoint.
+
+    Attributes:
+      reports: path of each optimizer in the program's state -> the comparison of its two sides.
+      steps: path -> steps that the checkpoint had taken.
+      others: number of leaves beside the optimizers, equal on both sides.
+      unequal: paths of those that are not.
+    """
+
+    reports: Mapping[str, Report]
+    steps: Mapping[str, int]
+    others: int
+    unequal: Sequence[str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the optimizer that is farthest apart; different if anything else is unequal."""
+        order = list(Verdict)
+        verdicts = [report.verdict for report in self.reports.values()]
+        return Verdict.DIFFERENT if self.unequal else max(verdicts, key=order.index)
+
+    def to_json(self) -> str:
+        """Everything as JSON."""
+        return json.dumps(
+            {
+                "verdict": self.verdict.value,
+                "steps": dict(self.steps),
+                "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
+                "others_equal": self.others,
+                "others_unequal": list(self.unequal),
+            },
+            indent=1,
+        )
+
+    def __str__(self) -> str:
+        lines = []
+        for path, report in self.reports.items():
+            lines.append(f"{path or 'the state'}, restored at step {self.steps[path]}:")
+            lines += [f"  {line}" for line in str(report).splitlines()]
+        if self.others:
+            lines.append(f"{self.others} leaves beside the optimizers are the same both ways")
+        if self.unequal:
+            lines.append(f"restored differently: {', '.join(self.unequal)}")
+        return "\n".join(lines)
+
+
+def check_resume(
+    checkpoint: Path,
+    program: str,
+    *,
+    old: str | None = None,
+    optimizers: Sequence[str] = (),
+    steps: int = STEPS,
+    gradients: Any = "all",
+    learning_rate: float | None = None,
+) -> Resumed:
+    """Restores a checkpoint of `flax.optim` both ways, takes steps on both sides, and compares.
+
+    Args:
+      checkpoint: a file that the old program wrote, or the folder of them, of which the last
+        counts.
+      program: `file.py:make_state` or `module:make_state` of the migrated program: what it restores
+        into, or a function without arguments that makes it.
+      old: the same of the old program, which then says what the optimizers were.
+      optimizers: in place of `old`, constructor calls as text, `"Adam(learning_rate=1e-3)"`; with
+        several optimizers `"policy_optimizer=Adam(1e-3)"` for each.
+      steps: number of steps.
+      gradients: see `check_equivalence`.
+      learning_rate: the rate of each step, for optimizers that are given it per call.
+
+    Returns:
+      The comparison of each optimizer, and of what stands beside them.
+
+    Raises:
+      EquivalenceError: something does not fit; the message says which side and where.
+    """
+    if bool(old) == bool(optimizers):
+        raise EquivalenceError(
+            "--checkpoint: expected either --old train.py:make_state, the old program's own, or "
+            '--optimizer "Adam(learning_rate=1e-3)", which wrote it; the file has no hyper-'
+            f"parameters. Found {'both' if old else 'neither'}."
+        )
+    template = loaded(program, make=True)
+    new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
+    states = _those(new, train_state.TrainState)
+    if not states:
+        raise EquivalenceError(
+            f"{program}: expected a TrainState, or a tree that holds some, found "
+            f"{type(template).__name__}"
+        )
+    with _shim():
+        wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
+        before = _restored(
+            old or program,
+            lambda: flax_checkpoints.restore_checkpoint(str(checkpoint), wanted),
+        )
+    legacy = _those(before, legacy_optim.Optimizer)
+    reports, taken = {}, {}
+    for path, optimizer in _paired(legacy, states, old or "the old side"):
+        taken[path] = int(np.max(np.asarray(optimizer.state.step)))
+        reports[path] = check_equivalence(
+            _with_rate(optimizer, learning_rate),
+            _with_rate(states[path], learning_rate),
+            on_host(optimizer.target),
+            gradients=gradients,
+            steps=steps,
+            names=("old", "migrated"),
+        )
+    others, unequal = _beside(before, new)
+    for path, optimizer in _paired(legacy, states, old or "the old side"):
+        if not _equal(optimizer.target, states[path].params):
+            unequal.insert(0, f"{path}/params".lstrip("/"))
+    return Resumed(reports, taken, others, unequal)
+
+
+def check_checkpoint(
+    checkpoint: Path,
+    program: str | None,
+    old: str | None,
+    optimizers: Sequence[str],
+    steps: int,
+    gradients: str,
+    learning_rate: float | None,
+    json_file: Path | None = None,
+    junit_file: Path | None = None,
+    report_folder: Path | None = None,
+) -> int:
+    """`check_resume` for the command line: prints what was found and writes what is asked for.
+
+    Returns:
+      The exit code: 0 if the training goes on as it would have, identical or but for rounding, 1 if
+      it does not, 2 for misuse.
+    """
+    reports: dict[str, Report | str] = {}
+    try:
+        checked({"--json": json_file, "--junit": junit_file}, report_folder)
+        if program is None:
+            raise EquivalenceError("--checkpoint needs --program migrated.py:make_state")
+        if not checkpoint.exists():
+            raise EquivalenceError(f"--checkpoint {checkpoint}: there is no such file or folder")
+        stream = loaded(gradients) if ":" in gradients else gradients
+        resumed = check_resume(
+            checkpoint, program, old=old, optimizers=optimizers, steps=steps, gradients=stream,
+            learning_rate=learning_rate,
+        )  # fmt: skip
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        reports[str(checkpoint)] = str(error)
+        content, code = json.dumps({"verdict": "error", "error": str(error)}), 2
+    else:
+        print(resumed)
+        print(_closing(resumed))
+        reports |= {path or str(checkpoint): one for path, one in resumed.reports.items()}
+        content, code = resumed.to_json(), int(resumed.verdict is Verdict.DIFFERENT)
+    return written("checkpoint", reports, content, json_file, junit_file, report_folder, code)
+
+
+def _closing(resumed: Resumed) -> str:
+    how = {
+        Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
+        Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
+        Verdict.DIFFERENT: "does NOT go on as the old one would have",
+    }
+    return f"{resumed.verdict.value}: the migrated program {how[resumed.verdict]}"
+
+
+def _restored(name: str, restore: Callable[[], Any]) -> Any:
+    try:
+        return restore()
+    except CheckpointError as error:
+        raise EquivalenceError(f"{name}: {error}") from error
+    except Exception as error:  # whatever Flax says to a template that does not fit
+        raise EquivalenceError(
+            f"{name}: restoring raised {type(error).__name__}: {error}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _shim() -> Iterator[None]:
+    """Within it `from flax import optim` works."""
+    if importlib.util.find_spec("flax.optim") is not None:
+        yield
+        return
+    legacy_optim.install()
+    try:
+        yield
+    finally:
+        legacy_optim.uninstall()
+
+
+def _those(tree: Any, kind: type) -> dict[str, Any]:
+    """Path -> each object of a class within a tree."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
+    return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
+
+
+def _paired(
+    legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
+) -> Iterator[tuple[str, Any]]:
+    if len(legacy) == len(states) == 1:
+        yield next(iter(states)), next(iter(legacy.values()))
+        return
+    if legacy.keys() != states.keys():
+        raise EquivalenceError(
+            f"{name}: expected optimizers at {', '.join(states)}, as the migrated program has "
+            f"them, found {', '.join(legacy) or 'none'}"
+        )
+    yield from legacy.items()
+
+
+def _with_definitions(template: Any, texts: Sequence[str]) -> Any:
+    """The template with legacy optimizers where it has TrainStates."""
+    from optax_bridge.checkpoints.definitions import parse_definition  # libraries for every format
+
+    named: dict[str, Any] = {}
+    for text in texts:
+        head, equals, rest = text.partition("=")
+        path, call = (head.strip(), rest) if equals and "(" not in head else ("", text)
+        try:
+            named[path] = parse_definition(call)
+        except ExpressionError as error:
+            raise EquivalenceError(f"--optimizer: {error}") from None
+    paths = _those(template, train_state.TrainState)
+    if len(paths) == 1 and len(named) == 1:
+        named = {next(iter(paths)): next(iter(named.values()))}
+    if named.keys() != paths.keys():
+        raise EquivalenceError(
+            f"--optimizer: expected one for each of {', '.join(paths)}, written "
+            f"{next(iter(paths))}=Adam(...); found {', '.join(named)}"
+        )
+
+    def legacy(path: Any, node: Any) -> Any:
+        if not isinstance(node, train_state.TrainState):
+            return node
+        return named["/".join(key_names(path))].create(node.params)
+
+    return jax.tree_util.tree_map_with_path(
+        legacy, template, is_leaf=lambda node: isinstance(node, train_state.TrainState)
+    )
+
+
+def _with_rate(side: Any, learning_rate: float | None) -> Side:
+    made = adapted(side)
+    if learning_rate is None:
+        return made
+    rate = jnp.float32(learning_rate)
+    if isinstance(side, legacy_optim.Optimizer):
+        return replace(made, step=lambda o, g: o.apply_gradient(g, learning_rate=rate))
+    return replace(made, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
+
+
+def _beside(before: Any, after: Any) -> tuple[int, list[str]]:
+    """How many leaves beside the optimizers are equal, and the paths of those that are not."""
+    kinds = (train_state.TrainState, legacy_optim.Optimizer)
+
+    def leaves(tree: Any) -> dict[str, Any]:
+        found = jax.tree_util.tree_leaves_with_path(
+            tree, is_leaf=lambda node: isinstance(node, kinds)
+        )
+        return {"/".join(key_names(p)): leaf for p, leaf in found if not isinstance(leaf, kinds)}
+
+    left, right = leaves(before), leaves(after)
+    shared = left.keys() & right.keys()
+    unequal = [path for path in sorted(shared) if not _equal(left[path], right[path])]
+    return len(shared) - len(unequal), unequal
+
+
+def _equal(one: Any, other: Any) -> bool:
+    a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
+    return len(a) == len(b) and all(
+        x.shape == y.shape and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+        for x, y in zip(a, b, strict=True)
+    )

@@ -1,0 +1,153 @@
+"""`check --checkpoint`: old checkpoints, restored both ways, go on alike; what is lost is found."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import serialization
+
+import legacy_optim
+from equivalence_tests.checkpoint import check_resume
+from equivalence_tests.sides.adapt import EquivalenceError
+from optax_bridge.correspondence import Verdict
+
+OLD = """
+import jax.numpy as jnp
+from flax import optim, struct
+
+@struct.dataclass
+class State:
+    optimizer: optim.Optimizer
+    model_state: dict
+    epoch: int
+
+def make_state():
+    params = {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}
+    optimizer = optim.Adam(learning_rate=0.01, weight_decay=0.1).create(params)
+    return State(optimizer, {"mean": jnp.zeros(2)}, 0)
+"""
+
+NEW = """
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+import optax_bridge
+from flax import struct
+
+@struct.dataclass
+class State:
+    optimizer: optax_bridge.TrainState
+    model_state: Any
+    epoch: int
+
+def make_state():
+    params = {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}
+    tx = TX
+    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    return State(optimizer, {"mean": jnp.zeros(2)}, 0)
+"""
+
+EXACT = "optax_bridge.adam(0.01, weight_decay=0.1)"
+STOCK = "optax.adamw(0.01, weight_decay=0.1)"
+WRONG = "optax.adamw(0.01, weight_decay=0.2)"
+ADAM = "Adam(learning_rate=0.01, weight_decay=0.1)"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """What the old program wrote after five steps."""
+    params = {"kernel": np.ones((3, 2), np.float32), "bias": np.zeros(2, np.float32)}
+    optimizer = legacy_optim.Adam(learning_rate=0.01, weight_decay=0.1).create(params)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        grads = jax.tree.map(lambda p: rng.standard_normal(p.shape).astype(p.dtype), params)
+        optimizer = optimizer.apply_gradient(grads)
+    state = {"optimizer": optimizer, "model_state": {"mean": np.ones(2, np.float32)}, "epoch": 7}
+    (tmp_path / "old.py").write_text(OLD)
+    file = tmp_path / "checkpoint_5"
+    file.write_bytes(serialization.to_bytes(state))
+    return file
+
+
+def program(folder: Path, tx: str) -> str:
+    (folder / "new.py").write_text(NEW.replace("TX", tx))
+    return f"{folder / 'new.py'}:make_state"
+
+
+@pytest.mark.parametrize("by", ["old program", "expression"])
+@pytest.mark.parametrize(
+    ("tx", "verdict"),
+    [(EXACT, Verdict.IDENTICAL), (STOCK, Verdict.ROUNDING), (WRONG, Verdict.DIFFERENT)],
+)
+def test_a_migrated_program_goes_on(checkpoint: Path, tx: str, verdict: Verdict, by: str):
+    source: dict[str, Any] = {"old": f"{checkpoint.parent / 'old.py'}:make_state"}
+    if by == "expression":
+        source = {"optimizers": [ADAM]}
+    resumed = check_resume(checkpoint, program(checkpoint.parent, tx), **source)
+    assert resumed.verdict is verdict, resumed
+    assert resumed.steps == {"optimizer": 5}
+    assert (resumed.others, resumed.unequal) == (2, [])
+    assert resumed.reports["optimizer"].state_compared
+
+
+def test_what_a_program_changes_after_restoring_is_found(checkpoint: Path):
+    """A template with other values restores to the file's; a value that is not restored shows."""
+    old = checkpoint.parent / "old.py"
+    old.write_text(OLD.replace("return State(", "return dict(").replace(
+        'dict(optimizer, {"mean": jnp.zeros(2)}, 0)',
+        '{"optimizer": optimizer, "model_state": {"mean": jnp.zeros(2)}, "epoch": 0}',
+    ))  # fmt: skip
+    new = program(checkpoint.parent, EXACT)
+    assert check_resume(checkpoint, new, old=f"{old}:make_state").verdict is Verdict.IDENTICAL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "expected either --old train.py:make_state"),
+        ({"optimizers": ["Adan(1)"]}, "is no call of a legacy optimizer"),
+        (
+            {"optimizers": ["other=Adam(1.0)", "more=Adam(1.0)"]},
+            "expected one for each of optimizer",
+        ),
+        ({"old": "nowhere.py:make"}, "there is no file nowhere.py"),
+        ({"optimizers": ["Momentum(0.1)"]}, "restoring raised"),
+        ({"optimizers": ["Adam()"]}, "no learning rate"),
+    ],
+)
+def test_misuse_says_why(checkpoint: Path, arguments: dict[str, Any], message: str):
+    with pytest.raises(EquivalenceError, match=message.replace("(", r"\(").replace(".", r"\.")):
+        check_resume(checkpoint, program(checkpoint.parent, EXACT), **arguments)
+
+
+def test_a_rate_per_call(checkpoint: Path):
+    new = program(checkpoint.parent, "optax_bridge.adam(weight_decay=0.1)")
+    resumed = check_resume(
+        checkpoint, new, optimizers=["Adam(weight_decay=0.1)"], learning_rate=0.01
+    )
+    assert resumed.verdict is Verdict.IDENTICAL
+
+
+def test_the_command_prints_the_verdict_and_writes_json(checkpoint: Path):
+    folder = checkpoint.parent
+    arguments = ["--checkpoint", checkpoint.name, "--program", "new.py:make_state"]
+    command = [sys.executable, "-m", "optax_bridge", "check", *arguments, "--optimizer", ADAM]
+    program(folder, EXACT)
+    done = subprocess.run(
+        [*command, "--json", "found.json"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "identical: the migrated program goes on as the old one would have, to the bit"
+    )
+    assert json.loads((folder / "found.json").read_text())["verdict"] == "identical"
+    program(folder, WRONG)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "does NOT go on" in done.stdout

@@ -1,0 +1,42 @@
+"""Which files use names that are gone: every spelling of an import, and nothing else."""
+
+import pytest
+
+from legacy_optim.gone.usage import uses_gone_names
+
+SPELLINGS = {
+    "from-flax-import-nn": ("from flax import nn", "flax.nn"),
+    "import-below": ("import flax.nn.activation as a", "flax.nn.activation"),
+    "attribute": ("import flax\nflax.nn.Dense", "flax.nn.Dense"),
+    "name": ("from jax import partial", "jax.partial"),
+    "other-name": ("import jax.api as japi\njapi.jit(f)", "jax.api.jit"),
+    "module-and-object": ("import jax.config", "jax.config"),
+    "object": ("import jax\njax.config.enable_omnistaging()", "jax.config.enable_omnistaging"),
+    "from-the-module": ("from jax.config import config", "jax.config.config"),
+    "numpy": ("import numpy as np\nx = np.zeros(2, np.int)", "numpy.int"),
+    "in-a-function": ("def f():\n    from numpy import float", "numpy.float"),
+    "keyword": ("import jax.numpy as jnp\njnp.clip(x, a_max=1)", "jax.numpy.clip(a_max=)"),
+    "star": ("from jax.experimental.loops import *", "jax.experimental.loops"),
+}
+
+
+@pytest.mark.parametrize(("source", "name"), SPELLINGS.values(), ids=SPELLINGS)
+def test_found_in_every_spelling(source: str, name: str):
+    found = uses_gone_names(source)
+    assert name in [entry.name for _, entry in found]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jax\njax.config.update('jax_enable_x64', True)",
+        "from flax import optim\noptim.Adam(0.1)",
+        "import numpy as np\nnp.float32(1)\njnp = np\njnp.clip(x, a_max=1)",
+        "partial = jax = None\njax.partial",
+        "def f(:",
+        "nn.Dense  # flax",
+    ],
+    ids=["object", "optim", "numpy", "own", "broken", "comment"],
+)
+def test_what_is_there_or_not_known_is_not_found(source: str):
+    assert uses_gone_names(source) == []

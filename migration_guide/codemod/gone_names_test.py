@@ -1,0 +1,86 @@
+"""No name that is gone is left in silence, however it is imported: a new name or a comment."""
+
+import pytest
+
+from legacy_optim import gone
+from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.rewrite import rewrite
+
+# Modules before Linen have one comment in a file: see the cases below.
+NAMES = [name for name in gone.names() if not name.startswith(("flax.nn", "flax.deprecated"))]
+# Every one that has a new name, and of the others one in ten.
+SAMPLE = [n for i, n in enumerate(NAMES) if i % 10 == 0 or getattr(gone.find(n), "new", None)]
+OWNERS = {name.rpartition(".")[0]: None for name in SAMPLE}
+
+
+@pytest.mark.parametrize("spelling", ["as", "from", "dotted"])
+def test_no_name_is_left_in_silence(spelling: str):
+    """One file for all names, one statement for each, so that LibCST starts once."""
+    imports, uses = [], []
+    for i, name in enumerate(SAMPLE):
+        owner, _, last = name.rpartition(".")
+        if spelling == "as":
+            number = list(OWNERS).index(owner)
+            uses.append(f"use({i}, module{number}.{last})")
+        elif spelling == "from":
+            imports.append(f"from {owner} import {last} as name{i}")
+            uses.append(f"use({i}, name{i})")
+        else:
+            uses.append(f"use({i}, {name})")
+    if spelling == "as":
+        imports = [f"import {owner} as module{i}" for i, owner in enumerate(OWNERS)]
+    elif spelling == "dotted":
+        imports = [f"import {top}" for top in sorted({n.partition(".")[0] for n in SAMPLE})]
+    code = "\n".join([*imports, "", *uses, ""])
+    result = rewrite(code, Options())
+    assert result.refused == ""
+    lines = result.code.splitlines()
+    silent = []
+    for use in uses:
+        if use in lines and not lines[lines.index(use) - 1].startswith(PREFIX):
+            silent.append(use)
+    assert silent == []
+
+
+CASES = {
+    "builtin": ("import numpy as np\nx = np.float(1)", "x = float(1)"),
+    "builtin-taken": ("import numpy as np\nfloat = 1\nx = np.float(1)", "x = np.float(1)"),
+    "keeps-the-alias": ("import jax.numpy as jnp\nx = jnp.fix, jnp.product", "jnp.prod"),
+    "moved": ("from jax.core import Jaxpr\nx = Jaxpr", "x = jax.extend.core.Jaxpr"),
+    "module": ("from jax import api\nx = api.jit(f)", "x = jax.jit(f)"),
+    "module-moved": (
+        "from jax.experimental import optimizers\nx = optimizers.adam(1)",
+        "x = jax.example_libraries.optimizers.adam(1)",
+    ),
+    "decorator": ("from jax import partial\n@partial(f, 1)\ndef g(): pass", "@functools.partial(f"),
+    "keyword": ("import jax.numpy as jnp\nx = jnp.clip(y, a_max=1)", "x = jnp.clip(y, max=1)"),
+    "keyword-gone": ("import jax\nx = jax.nn.softmax(y, initial=0.0)", "# optax-bridge: jax.nn"),
+    "called": (
+        "from jax.interpreters.xla import _DeviceArray\n_DeviceArray(x)",
+        "jax.numpy.asarray",
+    ),
+    "omnistaging": ("import jax\njax.config.enable_omnistaging()", "remove the call"),
+    "pre-linen": ("from flax import nn\nnn.Dense", "# optax-bridge: flax.nn"),
+    "star": ("from jax.experimental.loops import *", "# optax-bridge: jax.experimental.loops"),
+}
+
+
+@pytest.mark.parametrize(("code", "expected"), CASES.values(), ids=CASES)
+def test_what_becomes_of_a_name(code: str, expected: str):
+    result = rewrite(code + "\n", Options())
+    assert expected in result.code
+    assert rewrite(result.code, Options()).code == result.code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import jax\njax.config.update('jax_enable_x64', True)\n",
+        "import numpy as np\nnp.float32(np.inf)\n",
+        "from mine import jax\njax.partial(f)\n",
+        "import jax.numpy as jnp\njnp.clip(x, max=1)\n",
+    ],
+    ids=["config", "numpy", "own", "keyword"],
+)
+def test_what_is_there_stays(code: str):
+    assert rewrite(code, Options()).code == code

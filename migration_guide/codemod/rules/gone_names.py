@@ -1,0 +1,152 @@
+"""Names that JAX, Flax, Optax and NumPy have lost get their new names, or a comment.
+
+Before:
+
+    from jax import partial
+    from jax import linear_util
+    x = np.zeros(3, np.float)
+    y = jnp.clip(x, a_max=1.0)
+    z = jax.soft_pmap(f)(y)
+
+After:
+
+    import functools
+    x = np.zeros(3, float)
+    y = jnp.clip(x, max=1.0)
+    # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 has not. What to do: ...
+    z = jax.soft_pmap(f)(y)
+
+Which names those are, and what stands for them, is the inventory of `legacy_optim.gone`, made from
+the releases. Names with a rule of their own are left to it.
+"""
+
+import libcst as cst
+
+from legacy_optim import gone
+from migration_guide.codemod import imports
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.names import dotted
+from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree, pre_linen
+
+RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
+IN_DEFINITIONS = True
+_ELSEWHERE = {
+    *jax_names._EQUAL,
+    *jax_names._BY_HAND,
+    *jax_ops._METHODS,
+    *jax_tree._EQUAL,
+}
+# Modules whose names have new ones, each for itself.
+_TAKEN_APART = frozenset(
+    module
+    for package in ("flax", "jax", "numpy", "optax", "orbax")
+    for module in gone.answered_modules(package)
+)
+# What is left to a person is imported on, under its comment.
+REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
+# What `import jax` alone does not import.
+_NOT_IMPORTED = (
+    "flax.training",
+    "jax.example_libraries",
+    "jax.experimental",
+    "jax.extend",
+    "numpy.lib",
+    "optax.contrib",
+    "orbax.checkpoint",
+)
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """A name that is gone, as it is used."""
+    name = context.name(original)
+    entry = _entry(name)
+    if entry is None or _is_within_another(context, original):
+        return None
+    new = entry.new
+    if new is None or not _can_be_written(context, new):
+        _say(context, original, entry)
+        return None
+    module, _, last = new.rpartition(".")
+    if module and module == name.rpartition(".")[0] and isinstance(updated, cst.Attribute):
+        return updated.with_changes(attr=cst.Name(last))  # keeps `np.` and `jnp.`
+    if module.startswith(_NOT_IMPORTED):
+        context.needed.add(module)
+        return cst.parse_expression(new)
+    return context.dotted(new) if module else cst.Name(new)
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """A keyword argument that is gone, or the call of a class that is abstract now."""
+    name = context.name(original.func)
+    if not name:
+        return None
+    if jax_names._EQUAL.get(name) == "jax.Array":
+        context.by_hand(
+            original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
+        )
+        return None
+    args = list(updated.args)
+    for index, arg in enumerate(original.args):
+        entry = gone.find_keyword(name, arg.keyword.value) if arg.keyword else None
+        if entry is None:
+            continue
+        if entry.new is None:
+            _say(context, original, entry)
+        else:
+            args[index] = args[index].with_changes(keyword=cst.Name(entry.new))
+    changed = any(a is not b for a, b in zip(args, updated.args, strict=True))
+    return updated.with_changes(args=args) if changed else None
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> None:
+    """An import that fails, where what it imports has no new name."""
+    del updated
+    for node in original.body:
+        if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
+            module = dotted(node.module) if node.module and not node.relative else None
+            entry = _entry(module or "")
+            if entry is not None:
+                _say(context, original, entry)
+        elif isinstance(node, cst.Import | cst.ImportFrom):
+            for name, _, _ in imports.aliases(node):
+                # With a new name, or names below it that have some, it goes when its uses went.
+                entry = _entry(name)
+                if entry is not None and entry.new is None and name not in _TAKEN_APART:
+                    _say(context, original, entry)
+
+
+def _entry(name: str) -> gone.Gone | None:
+    """The inventory's entry, unless a rule of its own is there for the name."""
+    if not name or name in _ELSEWHERE or name.startswith(tuple(f"{n}." for n in _ELSEWHERE)):
+        return None
+    if any(f"{name}.".startswith(f"{module}.") for module in pre_linen.MODULES):
+        return None
+    return gone.find(name)
+
+
+def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:
+    """Whether a longer name around it is gone as well: `jax.api` of `jax.api.jit`."""
+    above = context.parent(node)
+    return (
+        isinstance(above, cst.Attribute)
+        and above.value is node
+        and (_entry(context.name(above)) is not None or context.name(above) in _ELSEWHERE)
+    )
+
+
+def _can_be_written(context: Context, new: str) -> bool:
+    """Whether a builtin's name means the builtin in this file."""
+    if "." in new:
+        return True
+    scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
+    return not any(a.name == new for scope in scopes for a in scope.assignments)
+
+
+def _say(context: Context, node: cst.CSTNode, entry: gone.Gone) -> None:
+    context.by_hand(node, entry.message)

@@ -1,0 +1,65 @@
+"""What a constructor call of flax.optim says of an optimizer, and whether public Optax has it."""
+
+import ast
+import inspect
+from collections.abc import Iterable, Sequence
+
+import libcst as cst
+
+from optax_bridge.correspondence import Entry, UnsupportedSetting, Verdict
+from optax_bridge.correspondence.recipe import Source
+
+
+def given(
+    entry: Entry, original: Sequence[cst.Arg], updated: Sequence[cst.Arg]
+) -> dict[str, cst.Arg] | None:
+    """Legacy name -> argument; None if that cannot be told or the call is wrong."""
+    names = [hp.legacy for hp in entry.hyper_params]
+    if any(hp.variadic for hp in entry.hyper_params):
+        fine = all(arg.keyword is None and arg.star != "**" for arg in original)
+        return {} if fine else None
+    found: dict[str, cst.Arg] = {}
+    for index, arg in enumerate(updated):
+        if arg.star or (arg.keyword is None and index >= len(names)):
+            return None
+        name = arg.keyword.value if arg.keyword is not None else names[index]
+        if name not in names or name in found:
+            return None
+        found[name] = arg
+    required = [hp.legacy for hp in entry.hyper_params if hp.default is inspect.Parameter.empty]
+    return found if all(name in found for name in required) else None
+
+
+def value(module: cst.Module, arg: cst.Arg) -> object:
+    """A literal as its value, which decides between recipes; anything else as its source."""
+    text = arg.star + module.code_for_node(arg.value).strip()
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return Source(text)
+
+
+def why_not_stock(
+    entry: Entry, module: cst.Module, call: cst.Call, overridden: Iterable[str]
+) -> str:
+    """Why public Optax has no equal of what a call makes, or "".
+
+    Args:
+      entry: of the class that is called.
+      module: where the call stands.
+      call: the call.
+      overridden: hyper-parameters that some step gives.
+    """
+    name = entry.legacy.__name__
+    if any(hp.variadic for hp in entry.hyper_params):
+        return f"{name} has no equal in public Optax that takes the same groups"
+    found = given(entry, call.args, call.args)
+    if found is None:
+        return f"{name}'s arguments are not written out"
+    settings = entry.defaults() | {key: value(module, arg) for key, arg in found.items()}
+    settings |= {key: Source(key) for key in overridden if key in settings}
+    try:
+        _, claim = entry.stock_recipe(settings)
+    except UnsupportedSetting as error:
+        return str(error).partition(": ")[2].rstrip(".") or str(error)
+    return claim.why if claim.verdict is Verdict.DIFFERENT else ""
