@@ -46,6 +46,7 @@ def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
       CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or its
         folder does not exist.
     """
+    destination = Path(os.path.abspath(destination))  # `.` has no name
     _check(destination, force)
     # A folder of its own: Orbax has temporary folders beside what it writes.
     _remove_abandoned(destination.parent)
