@@ -1,7 +1,8 @@
 """What a training program calls: states from checkpoints, to checkpoints, and in memory."""
 
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,16 +12,21 @@ import optax
 from flax import serialization
 
 import legacy_optim
+from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name
 from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.recognise import Names, find_parts
 from optax_bridge.checkpoints.transfer import compare, on_device, placed_among, write
 from optax_bridge.checkpoints.transformed import is_transformation
 from optax_bridge.legacy import from_legacy
+from optax_bridge.training.full_train_state import FullTrainState
 from optax_bridge.training.train_state import TrainState
 
 State = TypeVar("State", bound=TrainState)
+_NAMED = 8  # leaves that a message names before it counts the rest
+_OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
 Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
@@ -59,7 +65,7 @@ def convert_state(
         optimizer_def = state.optimizer_def
     tree = serialization.to_state_dict(state)
     converted = convert_tree(tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
-    return _train_state(TrainState, converted, None, None, {})
+    return _train_state(TrainState, converted, None, None, {}, part)
 
 
 def from_legacy_checkpoint(
@@ -79,7 +85,7 @@ def from_legacy_checkpoint(
     converted = convert_tree(
         read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
     )
-    return _train_state(cls, converted, apply_fn, sharding, fields)
+    return _train_state(cls, converted, apply_fn, sharding, fields, part, read.path)
 
 
 def to_legacy_checkpoint(
@@ -122,17 +128,62 @@ def _train_state(
     apply_fn: Callable[..., Any] | None,
     sharding: Any,
     fields: dict[str, Any],
+    part: str | None = None,
+    place: Any = "state",
 ) -> State:
     """A TrainState whose leaves are put on their devices one after another."""
     tree = {"params": converted.params, "opt_state": converted.opt_state}
-    own = {field.name for field in dataclasses.fields(cls)} - {"step", "apply_fn", "tx", *tree}
-    tree |= {name: value for name, value in converted.others.items() if name in own}
+    found, left = _collections(cls, converted, sharding, part)
+    given = fields.get("dynamic_scale")
+    scale = found.pop("dynamic_scale", None)
+    tree |= {name: value for name, value in found.items() if name not in fields}
     placed = _placed(tree, sharding)
+    if scale is not None:
+        fields = fields | {"dynamic_scale": _scale(given, scale)}
+    if "ema_params" in tree and fields.get("ema_decay") is None:
+        _say_left(
+            place,
+            "ema_params are taken over and stay as they are: no checkpoint has the "
+            "decay of an average. Pass ema_decay= to go on averaging.",
+        )
+    if left:
+        names = ", ".join(map(leaf_name, left[:_NAMED]))
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        _say_left(
+            place,
+            f"{names}{more} left over: {cls.__name__} has no field for it. Subclass "
+            "it with a field of that name to have it.",
+        )
     tx = converted.definition
     if not is_transformation(tx):
         tx = from_legacy(tx, converted.exact)
     step = jnp.asarray(converted.step, jnp.int32)
     return cls.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | fields))
+
+
+def _collections(
+    cls: type[TrainState], converted: Converted, sharding: Any, part: str | None
+) -> tuple[dict[str, Any], list[Names]]:
+    """The fields that the checkpoint fills besides the optimizer's, and what is left over."""
+    # What `create` of TrainState itself makes where there are more fields than it has.
+    full = FullTrainState if cls is TrainState else cls
+    names = {field.name for field in dataclasses.fields(full)} - _OF_THE_OPTIMIZER
+    if isinstance(sharding, TrainState):
+        names = {name for name in names if getattr(sharding, name, None) is not None}
+    entries = beside(converted.others, converted.layout.part)
+    if part is not None:  # the caller knows that there are others
+        entries = {path: v for path, v in entries.items() if not find_parts(v, part)}
+    return fields_filled(names, entries, converted.params, int(converted.step))
+
+
+def _scale(given: Any, found: Mapping[str, Any]) -> Any:
+    """The loss scale with its settings as given: no checkpoint has them."""
+    made = legacy_optim.DynamicScale() if given is None else given
+    return serialization.from_state_dict(made, dict(found))
+
+
+def _say_left(place: Any, text: str) -> None:
+    warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
 
 
 def _placed(tree: dict[str, Any], sharding: Any) -> dict[str, Any]:

@@ -88,6 +88,14 @@ def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
         for name, value in tree.items():
             yield from _parts(value, (*path, str(name)), place)
         return
+    besides = [(*path, name) for name in tree if name not in ("target", "state")]
+    for state in states:
+        besides += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
+    if besides:
+        raise CheckpointError(
+            f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
+            "something besides", "flax.optim saved no such thing: what is it?",
+        )  # fmt: skip
     found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(found)) != 1:
         raise CheckpointError(

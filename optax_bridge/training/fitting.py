@@ -141,7 +141,7 @@ class Fit:
                 "an Optimizer: target, state", REMEDY,
             )  # fmt: skip
         if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
-            remedy = REMEDY if any(legacy_states(node) for node in _levels(saved)) else self.remedy
+            remedy = REMEDY if any(True for _ in optimizers(saved)) else self.remedy
             raise CheckpointError(
                 self.named(path), f"a {type(template).__name__}: step, params, opt_state",
                 kind(saved), remedy,
@@ -244,7 +244,7 @@ class Fit:
                 f"{self.place}: {_listed(left)} left over: nothing that was restored has a "
                 "place for it. Give the template a field of that name to have it.",
                 LeftOverWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def error(self) -> CheckpointError:
@@ -288,11 +288,13 @@ def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
         yield path, tree
 
 
-def _levels(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        yield tree
-        for value in tree.values():
-            yield from _levels(value)
+def optimizers(tree: Any, path: Names = ()) -> Iterator[Names]:
+    """Where legacy optimizers stand in a state dict."""
+    if legacy_states(tree) is not None:
+        yield path
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from optimizers(value, (*path, str(name)))
 
 
 def array_like(leaf: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from flax import serialization
 
 from optax_bridge.training.fitting import Fit, fields_of, outlined, plain, register
+from optax_bridge.training.orbax import check_what_orbax_restores
 
 T = TypeVar("T")
 
@@ -52,9 +53,6 @@ def fit_on_restore(cls: type[Any]) -> None:
 
     def from_state_dict(state: Any, saved: Any) -> Any:
         if not _fitted.get():
-            from optax_bridge.training.flax_orbax import check_what_flax_restored
-
-            check_what_flax_restored()
             fit = Fit(cls.__name__)
             saved = fit.tree(state, plain(saved), (), own=True)
             fit.settle()
@@ -67,6 +65,7 @@ def fit_on_restore(cls: type[Any]) -> None:
             )
 
     register(cls, to_state_dict, from_state_dict)
+    check_what_orbax_restores()
 
 
 def restored(target: T, fitted: Any) -> T:
