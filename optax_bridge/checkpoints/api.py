@@ -16,9 +16,10 @@ from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name
+from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.recognise import Names, find_parts
-from optax_bridge.checkpoints.transfer import compare, on_device, placed_among, write
+from optax_bridge.checkpoints.transfer import compare, on_device, write
 from optax_bridge.checkpoints.transformed import is_transformation
 from optax_bridge.legacy import from_legacy
 from optax_bridge.training.full_train_state import FullTrainState
@@ -156,7 +157,7 @@ def _train_state(
         )
     tx = converted.definition
     if not is_transformation(tx):
-        tx = from_legacy(tx, converted.exact)
+        tx = from_legacy(tx, converted.exact is not False)
     step = jnp.asarray(converted.step, jnp.int32)
     return cls.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | fields))
 

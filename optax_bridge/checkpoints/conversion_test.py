@@ -231,7 +231,7 @@ def test_values_beside_the_optimizer_come_along(msgpack: bool, tmp_path: Path) -
     """Python's numbers, text, and fields that a TrainState has names of its own for."""
     definition = parse_definition(OPTIMIZERS["momentum"])
     source = FILES / "values.msgpack"
-    convert_file(source, tmp_path / "new", definition, msgpack=msgpack)
+    convert_file(source, tmp_path / "new", definition, msgpack=msgpack, layout="flat")
     new = read_checkpoint(tmp_path / "new").tree
     assert (new["legacy_step"], new["epoch"], new["best"], new["done"]) == (70, 3, 0.93, True)
     assert (new["note"], np.asarray(new["step"])) == ("hello", 4)
@@ -273,13 +273,17 @@ def held(name: str, folder: Path) -> Path:
     return folder / name
 
 
+@pytest.mark.parametrize("layout", ["keep", "flat"])
 @pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
 @pytest.mark.parametrize("name", HOLDERS)
-def test_what_holds_an_optimizer_comes_back_whole(name: str, msgpack: bool, tmp_path: Path) -> None:
+def test_what_holds_an_optimizer_comes_back_whole(
+    name: str, msgpack: bool, layout: str, tmp_path: Path
+) -> None:
     """With the step beside the optimizer, which a TrainState has once, and at the same place."""
     file, part, expression = HOLDERS[name]
     source, definition = held(file, tmp_path), parse_definition(expression)
-    convert_file(source, tmp_path / "new", definition, msgpack=msgpack, part=part)
+    options = {"msgpack": msgpack, "part": part, "layout": layout}
+    convert_file(source, tmp_path / "new", definition, **options)
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     before, after = (dict(leaves(read_checkpoint(p).tree)) for p in (source, tmp_path / "back"))
     assert before.keys() == after.keys()
@@ -294,7 +298,7 @@ def test_what_holds_an_optimizer_comes_back_whole(name: str, msgpack: bool, tmp_
 def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path: Path) -> None:
     """What a conversion remembers of the old layout is not in the way."""
     source = FILES / "dictionary.msgpack"
-    convert_file(source, tmp_path / "new", msgpack=msgpack)
+    convert_file(source, tmp_path / "new", msgpack=msgpack, layout="flat")
     expected: Any = WithStats.from_legacy_checkpoint(source)
     empty = jax.tree.map(jnp.zeros_like, expected)
     if msgpack:

@@ -28,7 +28,7 @@ _OTHER_OPTIMIZER = (
 )
 _OTHER_DTYPE = (
     "Its bits would be lost: restore into the exact transformation (optax_bridge's own, "
-    "from_legacy(definition), `migrate --exact`), which keeps that dtype."
+    "from_legacy(definition), `migrate --exact`, `convert --exact`), which keeps that dtype."
 )
 
 
@@ -153,8 +153,8 @@ class Filler:
                     self.fit.wrong.append(
                         (path, "a trace before the step is scaled", "one after it, at the end")
                     )
-                return -new if self._negated else new
-            return -new if -1 in signs else new
+                return -np.asarray(new) if self._negated else new
+            return -np.asarray(new) if -1 in signs else new
 
         return jax.tree_util.tree_map_with_path(leaf, tree)
 

@@ -9,7 +9,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.msgpack_format import read_msgpack
 from optax_bridge.checkpoints.npz import read_npz
 from optax_bridge.checkpoints.orbax_read import read_orbax
-from optax_bridge.checkpoints.recognise import is_train_state
+from optax_bridge.checkpoints.recognise import find_states
 from optax_bridge.checkpoints.t5x import INDEX, is_t5x, read_t5x
 
 MSGPACK, NPZ, T5X, ORBAX = "Flax msgpack", "npz", "T5X", "Orbax"
@@ -43,8 +43,10 @@ class Read:
     @property
     def description(self) -> str:
         """Format and content in words."""
-        if self.format != T5X and is_train_state(self.tree):
-            return f"{self.format}, a TrainState"
+        states = [] if self.format == T5X else list(find_states(self.tree))
+        if states:
+            where = ", ".join("/".join(path) for path in states if path)
+            return f"{self.format}, a TrainState" + (f" at {where}" if where else "")
         return self.format + (f", version {self.version}" if self.version is not None else "")
 
 

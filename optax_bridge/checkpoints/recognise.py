@@ -65,6 +65,24 @@ def is_train_state(tree: Any) -> bool:
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
+def find_states(tree: Any, path: Names = ()) -> Iterator[Names]:
+    """Where the state dicts of TrainStates stand in a tree."""
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, Mapping):
+        return
+    found = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
+    # What holds one may itself have fields of these names.
+    yield from found or ([path] if is_train_state(tree) else [])
+
+
+def at_path(tree: Any, path: Names) -> Any:
+    """What stands at a path."""
+    for name in path:
+        tree = tree[int(name)] if isinstance(tree, list | tuple) else tree[name]
+    return tree
+
+
 def find_parts(tree: Any, place: Any) -> list[Part]:
     """Finds every legacy optimizer in a tree, in the order of the tree.
 

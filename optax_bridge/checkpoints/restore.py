@@ -177,6 +177,11 @@ def placed_like(target: T, tree: T) -> T:
     )  # fmt: skip
 
 
+def restored_like(target: T, saved: Any, place: Any) -> T:
+    """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later."""
+    return _restored(target, saved, place, "error")
+
+
 def _restored(target: T, saved: Any, place: Any, missing: str) -> T:
     _, fitted = _fitted(target, saved, place, missing)
     return restored(target, fitted)
@@ -223,8 +228,10 @@ class LegacyFit(Fit):
         outline = outlined(template.params)
         params = self.tree(outline, saved["target"], (*path, "target"), own=True)
         self._check_complete(path)
-        opt_state = self._opt_state(template, params, saved, states, step, path)
-        return {"step": step, "params": params, "opt_state": opt_state}
+        new_params = restored(template.params, params)
+        opt_state = self.opt_state(template, new_params, saved, step, path)
+        plain_state = plain(serialization.to_state_dict(opt_state))
+        return {"step": step, "params": params, "opt_state": plain_state}
 
     def _within(self, template: Any, saved: Any, path: Names) -> Any:
         """Fits a `TrainState` that stands for a whole legacy checkpoint, optimizer and the rest."""
@@ -275,17 +282,23 @@ class LegacyFit(Fit):
         if any(p[: len(at)] == at for p in found):
             raise self.error()
 
-    def _opt_state(
-        self, template: Any, params: Any, saved: Any, states: Any, step: Any, path: Names
-    ) -> Any:
-        """The state dict of the new state."""
-        new_params = restored(template.params, params)
+    def opt_state(self, template: Any, params: Any, saved: Any, step: Any, path: Names) -> Any:
+        """The state of the template's transformation, from a legacy optimizer's.
+
+        Args:
+          template: a state whose arrays may be shapes.
+          params: the new parameters.
+          saved: the state dict of the legacy optimizer.
+          step: steps taken.
+          path: where it stands.
+        """
+        states: Any = legacy_states(saved)
         raw, old = unboxed(template.params), unboxed(template.opt_state)
         by_path = self._rows(raw, saved, states, old, path)
-        filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, new_params)), path)
+        filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, params)), path)
         new = filler.filled(old, by_path, (*path, "opt_state"))
         treedef = jax.tree.structure(template.opt_state)
-        return plain(serialization.to_state_dict(treedef.unflatten(jax.tree.leaves(new))))
+        return treedef.unflatten(jax.tree.leaves(new))
 
     def _rows(
         self, params: Any, saved: Any, states: Any, opt_state: Any, path: Names
