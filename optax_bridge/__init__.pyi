@@ -3,6 +3,7 @@
 from . import checkpoints as checkpoints
 from . import correspondence as correspondence
 from .checkpoints import CheckpointError as CheckpointError
+from .checkpoints import LeftOverWarning as LeftOverWarning
 from .checkpoints import convert_state as convert_state
 from .correspondence.entry import UnsupportedSetting as UnsupportedSetting
 from .exact.arguments import accepted_arguments as accepted_arguments
