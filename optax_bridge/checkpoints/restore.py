@@ -111,7 +111,8 @@ def restore_checkpoint(
       CheckpointError: see `from_state_dict`.
       ValueError: there is no checkpoint of this step.
     """
-    from flax.training import checkpoints  # Orbax is slow to import
+    with quiet():
+        from flax.training import checkpoints  # Orbax is slow to import
 
     def by_flax(path: Any, into: Any, at: Any = None) -> Any:
         return checkpoints.restore_checkpoint(

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from flax import serialization, struct
+from flax.core import freeze
 from flax.training import checkpoints
 
 import legacy_optim as optim
@@ -25,6 +27,7 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
 FILES = Path(__file__).parent / "testdata"
 PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}}
@@ -399,3 +402,50 @@ def test_what_fills_no_field_is_listed(beside: Any, message: str, tmp_path: Path
     (tmp_path / "checkpoint_2").write_bytes(data)
     with pytest.warns(LeftOverWarning, match=message):
         TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM)
+
+
+@pytest.mark.parametrize("rate", [0.1, optax.constant_schedule(0.1)], ids=["number", "schedule"])
+def test_a_trace_that_optax_keeps_negated_is_turned(rate: Any) -> None:
+    optimizer = optim.LARS(0.1).create(PARAMS).apply_gradient(GRADS)
+    state = from_state_dict(fresh(optax.lars(rate)), serialization.to_state_dict(optimizer))
+    (trace,) = [s for s in state.opt_state if isinstance(s, optax.TraceState)]
+    momentum = optimizer.state.param_states["dense"]["kernel"].momentum
+    np.testing.assert_array_equal(trace.trace["dense"]["kernel"], -momentum)
+
+
+@pytest.mark.parametrize("kind", ["t5x", "npz", "orbax"])
+def test_folders_of_other_formats_are_restored(kind: str, tmp_path: Path) -> None:
+    saved: Any = serialization.to_state_dict({"optimizer": trained()})
+    if kind == "t5x":
+        write_t5x(tmp_path / "checkpoint_2", saved["optimizer"])
+    elif kind == "npz":
+        flat = {"/".join(path): leaf for path, leaf in leaves(saved["optimizer"])}
+        np.savez(tmp_path / "checkpoint_2.npz", **{f"opt/{k}": v for k, v in flat.items()})
+    else:
+        taken = TrainState.from_legacy(trained(), exact=False)
+        checkpoints.save_checkpoint(tmp_path, taken, 2)
+    assert_taken_over(restore_checkpoint(tmp_path, fresh()))
+
+
+def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:
+    boxed = {
+        "dense": {"kernel": nn.Partitioned(jnp.zeros((2, 3)), ("a", "b")), "bias": jnp.ones(3)}
+    }
+    for params in (boxed, freeze(PARAMS)):
+        state = from_bytes(fresh(params=params), serialization.to_bytes(trained()))
+        assert jax.tree.structure(state.params) == jax.tree.structure(params)
+        same = [jax.tree.leaves(t) for t in (state.opt_state, _taken().opt_state)]
+        for one, other in zip(*same, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def _taken() -> Any:
+    return TrainState.from_legacy(trained(), exact=False)
+
+
+def test_old_keys_become_typed_ones_where_the_template_has_them() -> None:
+    template = {"optimizer": fresh(), "rng": jax.random.key(0)}
+    restored = from_state_dict(
+        template, serialization.to_state_dict({"optimizer": trained(), "rng": KEY})
+    )
+    assert restored["rng"] == jax.random.key(3)

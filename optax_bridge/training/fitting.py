@@ -22,6 +22,10 @@ _STATES: set[type[Any]] = set()
 _opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
 
 _SAME_MAKE = "Restore into the model and the transformation that it was saved from."
+_OTHER_STATE = (
+    "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
+    "--exact, --stock or --like."
+)
 REMEDY = (
     "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
     "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
@@ -259,9 +263,12 @@ class Fit:
         ]
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
         found += [f"{_listed(surplus)} besides"] if surplus else []
+        remedies = [self.remedy]
+        if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
+            remedies.append(_OTHER_STATE)
         return CheckpointError(
             self.place, "every leaf of what is restored, and no other", "; ".join(found),
-            f"{self.remedy} {self.if_missing}" if missing else self.remedy,
+            " ".join([*remedies, self.if_missing] if missing else remedies),
         )  # fmt: skip
 
 
