@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.recognise import Names, is_array, leaves
+from optax_bridge.training.fitting import is_key
 
 _STEPS = ("step", "global_step")
 # Field of a state -> what programs called the same.
@@ -103,7 +104,7 @@ def _fits(field: str, value: Any, params: Any) -> bool:
     if field == "dynamic_scale":
         return isinstance(value, Mapping) and set(value) == {"fin_steps", "scale"}
     if field in ("rngs", "rng"):
-        return all(is_array(leaf) and leaf.dtype == np.uint32 for _, leaf in leaves(value))
+        return all(is_key(v) or (is_array(v) and v.dtype == np.uint32) for _, v in leaves(value))
     if field == _STATISTICS:
         return isinstance(value, Mapping)
     return True

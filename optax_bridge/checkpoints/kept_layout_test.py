@@ -19,6 +19,7 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.restore_test import (
     ADAM,
     LAYOUTS,
+    PARAMS,
     assert_taken_over,
     fresh,
     trained,
@@ -156,6 +157,20 @@ def _shapes(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: _shapes(value) for name, value in sorted(tree.items())}
     return np.shape(tree)
+
+
+def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:
+    """LAMB has no equal in public Optax, Adam has one; each group is what `migrate` makes of it."""
+    groups = 'MultiOptimizer(("*kernel", LAMB(0.1)), ("*bias", Adam(0.1)))'
+    optimizer = parse_definition(groups).create(PARAMS).apply_gradient(PARAMS)
+    (tmp_path / "old").write_bytes(serialization.to_bytes(optimizer))
+    options = ["--optimizer", groups]
+    assert bridge("convert", tmp_path / "old", tmp_path / "new", *options).exit_code == 0
+    inner = read_checkpoint(tmp_path / "new").tree["opt_state"]["inner"]
+    assert [set(inner["0"]), set(inner["1"]["0"])] == [{"count", "mu", "nu"}] * 2
+    done = bridge("convert", tmp_path / "new", tmp_path / "back", *options, "--to", "legacy")
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "old").read_bytes()
 
 
 def test_layout_is_keep_or_flat(tmp_path: Path) -> None:

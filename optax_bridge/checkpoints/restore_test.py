@@ -3,7 +3,7 @@
 import functools
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -215,6 +215,26 @@ def test_a_definition_of_ones_own_is_restored_by_its_fields() -> None:
     same_bits(state.params, optimizer.target)
 
 
+class Pair(NamedTuple):
+    """A named tuple that holds an optimizer."""
+
+    optimizer: Any
+    epoch: Any
+
+
+def test_named_tuples_as_they_are_and_as_they_were_saved_long_ago() -> None:
+    saved = serialization.to_state_dict(Pair(trained(), 3))
+    old = {
+        "name": "Pair",
+        "fields": {"0": "optimizer", "1": "epoch"},
+        "values": {"0": saved["optimizer"], "1": 3},
+    }
+    for tree in (saved, old):
+        restored = from_state_dict(Pair(fresh(), 0), tree)
+        assert_taken_over(restored.optimizer)
+        assert restored.epoch == 3
+
+
 def test_groups_of_before_flax_0_3_3() -> None:
     kernel, bias = (optim.ModelParamTraversal(lambda p, _, n=n: n in p) for n in ("kern", "bias"))
     tx = optax_bridge.multi_optimizer((bias, optax.adam(0.1)), (kernel, optax.sgd(0.1, 0.9)))
@@ -407,10 +427,11 @@ def test_what_fills_no_field_is_listed(beside: Any, message: str, tmp_path: Path
 @pytest.mark.parametrize("rate", [0.1, optax.constant_schedule(0.1)], ids=["number", "schedule"])
 def test_a_trace_that_optax_keeps_negated_is_turned(rate: Any) -> None:
     optimizer = optim.LARS(0.1).create(PARAMS).apply_gradient(GRADS)
-    state = from_state_dict(fresh(optax.lars(rate)), serialization.to_state_dict(optimizer))
-    (trace,) = [s for s in state.opt_state if isinstance(s, optax.TraceState)]
+    state: Any = from_state_dict(fresh(optax.lars(rate)), serialization.to_state_dict(optimizer))
+    (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
+    kernel: Any = trace["dense"]["kernel"]  # pyright: ignore
     momentum = optimizer.state.param_states["dense"]["kernel"].momentum
-    np.testing.assert_array_equal(trace.trace["dense"]["kernel"], -momentum)
+    np.testing.assert_array_equal(kernel, -momentum)
 
 
 @pytest.mark.parametrize("kind", ["t5x", "npz", "orbax"])

@@ -17,6 +17,7 @@ Names = tuple[str, ...]
 
 _LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
+_NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 _NAMED = 8  # leaves that a message names before it counts the rest
 _STATES: set[type[Any]] = set()
 _opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
@@ -164,6 +165,8 @@ class Fit:
             else:
                 self.wrong.append((path, f"a level with {shown(sorted(expected))}", kind(saved)))
                 return expected
+        if set(saved) == _NAMED_TUPLE != set(expected):
+            saved = _of_named_tuple(saved)
         for name in saved.keys() - expected.keys():
             self._over(saved[name], (*path, name), own)
         fitted = {}
@@ -293,6 +296,14 @@ def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
             yield from leaves(value, (*path, str(name)))
     else:
         yield path, tree
+
+
+def _of_named_tuple(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields, values = saved["fields"], saved["values"]
+    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
+    if not fits or fields.keys() != values.keys():
+        return saved
+    return {str(fields[number]): values[number] for number in fields}
 
 
 def optimizers(tree: Any, path: Names = ()) -> Iterator[Names]:
