@@ -13,9 +13,12 @@ from rich.tree import Tree
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import (
+    Names,
     Part,
+    at_path,
     candidates,
     find_parts,
+    find_states,
     has_unmatched,
     is_array,
     is_train_state,
@@ -60,9 +63,11 @@ def run(path: Path, json: bool = False) -> int:
     )  # fmt: skip
     for line in lines:
         console.print(line, markup=False, highlight=False)
-    if is_train_state(read.tree):
-        console.print(f"step {_step(read)}", markup=False, highlight=False)
-    elif not parts and problem is None:
+    states = list(find_states(read.tree))
+    for state in states:
+        where = f"TrainState {'/'.join(state)}: " if state else ""
+        console.print(f"{where}step {_step(read, state)}", markup=False, highlight=False)
+    if not states and not parts and problem is None:
         console.print("no optimizer in it: parameters or other data only", highlight=False)
     tree = Tree(escape(read.path.name))
     _grow(tree, read.tree)
@@ -70,8 +75,8 @@ def run(path: Path, json: bool = False) -> int:
     return FOUND if problem is None else FAILED
 
 
-def _step(read: Read) -> Any:
-    step = read.tree["step"]
+def _step(read: Read, path: Names) -> Any:
+    step = at_path(read.tree, path)["step"]
     return np.asarray(step).tolist() if is_array(step) else shown(step)
 
 
@@ -87,9 +92,11 @@ def _facts(read: Read, parts: list[Part]) -> dict[str, Any]:
         {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
         for path, leaf in leaves(read.tree)
     ]
-    step = {"step": _step(read)} if is_train_state(read.tree) else {}
+    states = [{"part": "/".join(p), "step": _step(read, p)} for p in find_states(read.tree)]
+    step = {"step": _step(read, ())} if is_train_state(read.tree) else {}
     return {
         "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
+        "states": states,
         "leaves": found,
     }  # fmt: skip
 
