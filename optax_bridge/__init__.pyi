@@ -3,6 +3,7 @@
 from . import checkpoints as checkpoints
 from . import correspondence as correspondence
 from .checkpoints import CheckpointError as CheckpointError
+from .checkpoints import LeftOverWarning as LeftOverWarning
 from .correspondence.entry import UnsupportedSetting as UnsupportedSetting
 from .exact.arguments import accepted_arguments as accepted_arguments
 from .exact.boxed import with_axis_metadata as with_axis_metadata

@@ -1,7 +1,8 @@
 """What a `TrainState` calls: states from checkpoints, and to checkpoints."""
 
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,16 +12,21 @@ import optax
 from flax import serialization
 
 import legacy_optim
+from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name
 from optax_bridge.checkpoints.fitting import is_state
+from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.transfer import compare, on_device, placed_among, write
+from optax_bridge.checkpoints.recognise import Names, find_parts
+from optax_bridge.checkpoints.transfer import compare, on_device, write
 from optax_bridge.checkpoints.transformed import is_transformation
 from optax_bridge.legacy import from_legacy
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
+_NAMED = 8  # leaves that a message names before it counts the rest
+_OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
 Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
@@ -41,7 +47,7 @@ def from_legacy_checkpoint(
     converted = convert_tree(
         read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
     )
-    return train_state(cls, converted, apply_fn, sharding, fields)
+    return train_state(cls, converted, apply_fn, sharding, fields, part, read.path)
 
 
 def to_legacy_checkpoint(
@@ -84,18 +90,63 @@ def train_state(
     apply_fn: Callable[..., Any] | None = None,
     sharding: Any = None,
     fields: dict[str, Any] | None = None,
+    part: str | None = None,
+    place: Any = "state",
 ) -> State:
     """A TrainState whose leaves are put on their devices one after another."""
-    tree = {"params": converted.params, "opt_state": converted.opt_state}
     made: Any = cls
-    own = {field.name for field in dataclasses.fields(made)} - {"step", "apply_fn", "tx", *tree}
-    tree |= {name: value for name, value in converted.others.items() if name in own}
+    fields = fields or {}
+    tree = {"params": converted.params, "opt_state": converted.opt_state}
+    found, left = _collections(made, converted, sharding, part)
+    given = fields.get("dynamic_scale")
+    scale = found.pop("dynamic_scale", None)
+    tree |= {name: value for name, value in found.items() if name not in fields}
     placed = _placed(tree, sharding)
+    if scale is not None:
+        fields = fields | {"dynamic_scale": _scale(given, scale)}
+    if "ema_params" in tree and fields.get("ema_decay") is None:
+        _say_left(
+            place,
+            "ema_params are taken over and stay as they are: no checkpoint has the "
+            "decay of an average. Pass ema_decay= to go on averaging.",
+        )
+    if left:
+        names = ", ".join(map(leaf_name, left[:_NAMED]))
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        _say_left(
+            place,
+            f"{names}{more} left over: {made.__name__} has no field for it. FullTrainState has "
+            "those of statistics, keys, averages and scales; a subclass with a field of that name "
+            "has any other.",
+        )
     tx = converted.definition
     if not is_transformation(tx):
-        tx = from_legacy(tx, converted.exact)
+        tx = from_legacy(tx, converted.exact is not False)
     step = jnp.asarray(converted.step, jnp.int32)
-    return made.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | (fields or {})))
+    return made.create(apply_fn=apply_fn, tx=tx, step=step, **(placed | fields))
+
+
+def _collections(
+    cls: Any, converted: Converted, sharding: Any, part: str | None
+) -> tuple[dict[str, Any], list[Names]]:
+    """The fields that the checkpoint fills besides the optimizer's, and what is left over."""
+    names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
+    if is_state(sharding):
+        names = {name for name in names if getattr(sharding, name, None) is not None}
+    entries = beside(converted.others, converted.layout.part)
+    if part is not None:  # the caller knows that there are others
+        entries = {path: v for path, v in entries.items() if not find_parts(v, part)}
+    return fields_filled(names, entries, converted.params, int(converted.step))
+
+
+def _scale(given: Any, found: Mapping[str, Any]) -> Any:
+    """The loss scale with its settings as given: no checkpoint has them."""
+    made = legacy_optim.DynamicScale() if given is None else given
+    return serialization.from_state_dict(made, dict(found))
+
+
+def _say_left(place: Any, text: str) -> None:
+    warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
 
 
 def _placed(tree: dict[str, Any], sharding: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,9 +16,18 @@ from flax import serialization
 import legacy_optim
 from optax_bridge.checkpoints.definitions import focused, infer_definitions, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.layout import LAYOUT, Layout, layout_of, renamed
+from optax_bridge.checkpoints.fitting import plain
+from optax_bridge.checkpoints.layout import (
+    LAYOUT,
+    Layout,
+    layout_of,
+    placed_among,
+    renamed,
+    with_lists,
+)
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
-from optax_bridge.checkpoints.recognise import Part, find_parts, is_array, is_train_state, leaves
+from optax_bridge.checkpoints.recognise import Part, find_parts, find_states, is_array, leaves
+from optax_bridge.checkpoints.restore import LegacyFit
 from optax_bridge.checkpoints.transformed import (
     filled,
     is_transformation,
@@ -25,6 +35,8 @@ from optax_bridge.checkpoints.transformed import (
     param_states,
     state_template,
 )
+from optax_bridge.correspondence import default_recipe
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy, to_legacy, to_optax
 
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
@@ -45,7 +57,8 @@ class Converted:
 
     Attributes:
       definition: the legacy definition, or the transformation that was given in its place.
-      exact: whether the state is that of the exact recipe, or of the stock one.
+      exact: whether the state is that of the exact recipe, or of the stock one; None: of the one
+        that `migrate` writes.
       params: the parameters, nested dicts.
       opt_state: the state of the definition's transformation, in its own NamedTuples.
       step: steps taken.
@@ -54,14 +67,20 @@ class Converted:
     """
 
     definition: Any
-    exact: bool
+    exact: bool | None
     params: Any
     opt_state: Any
     step: np.ndarray
     others: dict[str, Any] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self, place: Any = "state") -> Any:
+        """What was converted, with `step`, `params`, `opt_state` where its optimizer stood."""
+        state = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
+        part = self.layout.part
+        return with_lists(placed_among(self.others, part, state, place)) if part else state
+
+    def flat_tree(self) -> dict[str, Any]:
         """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
         tree = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
         for name, value in self.others.items():
@@ -85,7 +104,7 @@ def choose_part(tree: Any, place: Any, name: str | None = None) -> Part:
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
         return fitting[0]
-    if not parts and is_train_state(tree):
+    if not parts and any(True for _ in find_states(tree)):
         raise CheckpointError(
             place, "an optimizer of flax.optim", "a TrainState, which is converted already",
             "Restore it with Orbax; --to legacy converts it back.",
@@ -107,7 +126,7 @@ def convert_tree(
     tree: Any,
     optimizer_def: Any = None,
     *,
-    exact: bool = True,
+    exact: bool | None = True,
     part: str | None = None,
     allow_nan: bool = False,
     place: Any = "state",
@@ -119,6 +138,7 @@ def convert_tree(
       optimizer_def: the definition that made the state; read from the state's fields if None. Or a
         transformation of this package with a state for every parameter: `adafactor` by axis.
       exact: the state of the exact recipe, or of the stock one; see `optax_bridge.from_legacy`.
+        None: the one that `migrate` writes, each part of an optimizer for itself.
       part: which optimizer, where there are several: its '/'-joined path.
       allow_nan: whether NaN in the optimizer's state is let through.
       place: how errors call the tree, usually the file.
@@ -155,7 +175,9 @@ def convert_tree(
     return Converted(definition, exact, target, opt_state, step, others, layout)
 
 
-def _optax_state(chosen: Part, optimizer: Any, exact: bool, place: Any) -> Any:
+def _optax_state(chosen: Part, optimizer: Any, exact: bool | None, place: Any) -> Any:
+    if exact is None:
+        return _default_state(chosen, optimizer, place)
     if not exact:  # some fields change sign or dtype on the way to public Optax
         optimizer = loaded(optimizer)
     try:
@@ -170,6 +192,19 @@ def _optax_state(chosen: Part, optimizer: Any, exact: bool, place: Any) -> Any:
     if not exact:
         _check_kept(chosen, optimizer, opt_state, place)
     return opt_state
+
+
+def _default_state(chosen: Part, optimizer: Any, place: Any) -> Any:
+    """The state of the transformation that `migrate` writes."""
+    tx = build(default_recipe(optimizer.optimizer_def))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), optimizer.target)
+    opt_state = shape_of_state(tx.init, shapes, place, optimizer.optimizer_def)
+    template: Any = SimpleNamespace(params=shapes, tx=tx, opt_state=opt_state)
+    fit = LegacyFit(place, {}, {}, keep=False)
+    saved = plain(serialization.to_state_dict(optimizer))
+    new = fit.opt_state(template, optimizer.target, saved, chosen.step, chosen.path)
+    fit.settle()
+    return new
 
 
 def _check_kept(chosen: Part, optimizer: Any, opt_state: Any, place: Any) -> None:
@@ -374,15 +409,16 @@ def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict
 
 
 def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[tuple[bool, Any]]:
-    """Optimizer states without data that may belong to a definition: exact (True), then stock."""
+    """Optimizer states without data that may belong to a definition: exact (True), or stock."""
     if is_transformation(definition):
         return [(True, state_template(definition, params, "opt_state"))]
     templates = []
-    for exact in (True, False):
+    for exact in (True, False, None):
         try:
-            tx = from_legacy(definition, exact)
+            is_mixed = exact is None
+            tx = build(default_recipe(definition)) if is_mixed else from_legacy(definition, exact)
         except ValueError:
             continue
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        templates.append((exact, shape_of_state(tx.init, shapes, "params", definition)))
+        templates.append((bool(exact), shape_of_state(tx.init, shapes, "params", definition)))
     return templates

@@ -18,15 +18,21 @@ from rich.console import Console
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.checkpoints.template import template_named
 from optax_bridge.checkpoints.transfer import Conversion, convert_file
-from optax_bridge.correspondence import UnsupportedSetting
+from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError
 
 DONE, FAILED, MISUSE = 0, 1, 2
 
 
 def run(
-    source: Path, destination: Path, optimizer: str | None, json: bool = False, **options: Any
+    source: Path,
+    destination: Path,
+    optimizer: str | None,
+    like: str | None = None,
+    json: bool = False,
+    **options: Any,
 ) -> int:
     """Converts, with a progress bar, and says what was done.
 
@@ -34,6 +40,7 @@ def run(
       source: see `convert_file`.
       destination: see `convert_file`.
       optimizer: a legacy constructor call as text, or None to read it from the state.
+      like: the name of a program's function that makes the template, see `template_named`.
       json: print what was done as JSON.
       **options: of `convert_file`.
 
@@ -43,6 +50,14 @@ def run(
     errors = Console(stderr=True, soft_wrap=True)
     # The old optimizers' advice to move on is what is being followed.
     warnings.simplefilter("ignore", DeprecationWarning)
+    if like is not None and (optimizer or options.get("to_legacy") or options.get("params_only")):
+        errors.print(
+            "--like says what everything becomes: leave --optimizer, --to legacy and "
+            "--params-only out",
+            markup=False,
+            highlight=False,
+        )
+        return MISUSE
     try:
         definition = None if optimizer is None else parse_definition(optimizer)
     except (ExpressionError, TypeError, ValueError) as error:
@@ -74,6 +89,7 @@ def run(
                 source,
                 destination,
                 definition,
+                like=None if like is None else template_named(like),
                 told=told if errors.is_terminal else None,
                 **options,
             )
@@ -88,13 +104,13 @@ def run(
         if hook is not sys.__unraisablehook__:  # the plain one need not come back: threads go on
             sys.unraisablehook = hook
     is_new_state = not (options.get("to_legacy") or options.get("params_only"))
-    if is_new_state and not options.get("exact", True) and _has_small_floats(done.tree["params"]):
+    if is_new_state and _is_stock(done, options) and _has_small_floats(done.read.tree):
         errors.print(
             "note: the bounds of public Optax are for float32; these parameters have fewer bits, "
             "and its steps may differ by more. `optax-bridge recipe` says how.",
             markup=False, highlight=False,
         )  # fmt: skip
-    _report(done, destination, options.get("verify", True), json)
+    _report(done, destination, options.get("verify", True), json, like)
     return DONE
 
 
@@ -109,6 +125,14 @@ def _without_closed_loops(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
+def _is_stock(done: Conversion, options: dict[str, Any]) -> bool:
+    """Whether a state of public Optax was written, by order or by default."""
+    exact = options.get("exact", True)
+    if exact is None and done.definition is not None:
+        return default_recipe(done.definition) != recipe_of(done.definition)[0]
+    return not exact
+
+
 def _has_small_floats(params: Any) -> bool:
     return any(leaf.dtype.itemsize < 4 for _, leaf in leaves(params) if is_array(leaf))
 
@@ -117,7 +141,9 @@ def _terminate(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _report(done: Conversion, destination: Path, verified: bool, json: bool) -> None:
+def _report(
+    done: Conversion, destination: Path, verified: bool, json: bool, like: str | None
+) -> None:
     read = done.read
     plain = to_state_dict(done.tree)
     arrays = [leaf for _, leaf in leaves(plain) if is_array(leaf)]
@@ -130,7 +156,7 @@ def _report(done: Conversion, destination: Path, verified: bool, json: bool) -> 
             "arrays": len(arrays), "bytes": size, "verified": verified,
         }))  # fmt: skip
         return
-    what = "parameters alone" if name is None else name
+    what = name or ("as the template has it" if like else "parameters alone")
     checked = ", read again and compared" if verified else ""
     Console(soft_wrap=True).print(
         f"{read.path} ({read.description}) -> {destination}: {what}, {len(arrays)} arrays, "

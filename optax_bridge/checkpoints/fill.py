@@ -28,7 +28,7 @@ _OTHER_OPTIMIZER = (
 )
 _OTHER_DTYPE = (
     "Its bits would be lost: restore into the exact transformation (optax_bridge's own, "
-    "from_legacy(definition), `migrate --exact`), which keeps that dtype."
+    "from_legacy(definition), `migrate --exact`, `convert --exact`), which keeps that dtype."
 )
 
 
@@ -96,13 +96,12 @@ class Filler:
         if isinstance(node, tuple) and hasattr(node, "_fields"):
             return self._named_tuple(node, rows, path, last)
         if isinstance(node, tuple | list):
-            types = tuple(type(item).__name__ for item in node)
+            is_negated = _types(node) == _types_of_negated()
             new = []
             for index, item in enumerate(node):
-                ends = last and index == len(node) - 1
-                if types == _signature_of_negated() and index == len(node) - 1:
-                    self._negated = True
-                new.append(self._node(item, rows, (*path, str(index)), ends))
+                is_last = index == len(node) - 1
+                self._negated = is_negated and is_last
+                new.append(self._node(item, rows, (*path, str(index)), last and is_last))
                 self._negated = False
             return type(node)(new)
         if isinstance(node, dict):
@@ -153,8 +152,8 @@ class Filler:
                     self.fit.wrong.append(
                         (path, "a trace before the step is scaled", "one after it, at the end")
                     )
-                return -new if self._negated else new
-            return -new if -1 in signs else new
+                return -np.asarray(new) if self._negated else new
+            return -np.asarray(new) if -1 in signs else new
 
         return jax.tree_util.tree_map_with_path(leaf, tree)
 
@@ -193,7 +192,8 @@ class Filler:
 
     def _count(self, old: Any) -> Any:
         next(self.dtypes)
-        return np.broadcast_to(np.asarray(self.step, old.dtype), old.shape)
+        dtype = old.dtype if hasattr(old, "dtype") else np.int32
+        return np.broadcast_to(np.asarray(self.step, dtype), np.shape(old))
 
     def _kept(self, old: Any) -> Any:
         next(self.dtypes)
@@ -240,9 +240,15 @@ def _fields() -> dict[str, dict[str, set[int]]]:
 
 
 @cache
-def _signature_of_negated() -> tuple[str, ...]:
+def _types_of_negated() -> tuple[str, ...]:
     """The types of the state of the one stock recipe that keeps a legacy value negated."""
     (entry,) = [e for e in ENTRIES.values() if any(f.stock_sign == -1 for f in e.state)]
     recipe, _ = entry.stock_recipe(entry.defaults() | {"learning_rate": 0.1})
     state = jax.eval_shape(build(recipe).init, {"w": jax.ShapeDtypeStruct((2,), jnp.float32)})
-    return tuple(type(item).__name__ for item in state)
+    return _types(state)
+
+
+def _types(chain: Any) -> tuple[str, ...]:
+    """The types of a chain's states; a rate has one or not, as it is a schedule or a number."""
+    names = (type(item).__name__ for item in chain)
+    return tuple("EmptyState" if name == "ScaleByScheduleState" else name for name in names)

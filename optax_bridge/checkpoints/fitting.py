@@ -19,12 +19,17 @@ Names = tuple[str, ...]
 
 _LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
+_NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 _NAMED = 8  # leaves that a message names before it counts the rest
 _STATES: set[type[Any]] = set()
 _opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
 _fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
 
 _SAME_MAKE = "Restore into the model and the transformation that it was saved from."
+_OTHER_STATE = (
+    "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
+    "--exact, --stock or --like."
+)
 REMEDY = (
     "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
     "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
@@ -166,7 +171,7 @@ class Fit:
                 "an Optimizer: target, state", REMEDY,
             )  # fmt: skip
         if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
-            remedy = REMEDY if any(legacy_states(node) for node in _levels(saved)) else self.remedy
+            remedy = REMEDY if any(True for _ in optimizers(saved)) else self.remedy
             raise CheckpointError(
                 self.named(path), f"a {type(template).__name__}: step, params, opt_state",
                 kind(saved), remedy,
@@ -185,6 +190,8 @@ class Fit:
             else:
                 self.wrong.append((path, f"a level with {shown(sorted(expected))}", kind(saved)))
                 return expected
+        if set(saved) == _NAMED_TUPLE != set(expected):
+            saved = _of_named_tuple(saved)
         for name in saved.keys() - expected.keys():
             self._over(saved[name], (*path, name), own)
         fitted = {}
@@ -269,7 +276,7 @@ class Fit:
                 f"{self.place}: {_listed(left)} left over: nothing that was restored has a "
                 "place for it. Give the template a field of that name to have it.",
                 LeftOverWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def error(self) -> CheckpointError:
@@ -284,9 +291,12 @@ class Fit:
         ]
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
         found += [f"{_listed(surplus)} besides"] if surplus else []
+        remedies = [self.remedy]
+        if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
+            remedies.append(_OTHER_STATE)
         return CheckpointError(
             self.place, "every leaf of what is restored, and no other", "; ".join(found),
-            f"{self.remedy} {self.if_missing}" if missing else self.remedy,
+            " ".join([*remedies, self.if_missing] if missing else remedies),
         )  # fmt: skip
 
 
@@ -313,11 +323,21 @@ def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
         yield path, tree
 
 
-def _levels(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        yield tree
-        for value in tree.values():
-            yield from _levels(value)
+def _of_named_tuple(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields, values = saved["fields"], saved["values"]
+    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
+    if not fits or fields.keys() != values.keys():
+        return saved
+    return {str(fields[number]): values[number] for number in fields}
+
+
+def optimizers(tree: Any, path: Names = ()) -> Iterator[Names]:
+    """Where legacy optimizers stand in a state dict."""
+    if legacy_states(tree) is not None:
+        yield path
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from optimizers(value, (*path, str(name)))
 
 
 def array_like(leaf: Any) -> bool:

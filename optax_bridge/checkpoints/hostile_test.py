@@ -364,7 +364,7 @@ def test_bad_memory_of_the_old_layout_is_a_clear_error(
 ) -> None:
     adagrad = parse_definition("Adagrad(1e-2)")
     path = tmp_path / "new"
-    convert_file(FILES / "dictionary.msgpack", path, adagrad, msgpack=msgpack)
+    convert_file(FILES / "dictionary.msgpack", path, adagrad, msgpack=msgpack, layout="flat")
     if msgpack:
         tree = serialization.msgpack_restore(path.read_bytes())
         change(tree["legacy_layout"])

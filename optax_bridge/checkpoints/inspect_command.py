@@ -12,12 +12,14 @@ from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.outline import AT_FIRST, print_outline
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import (
+    Names,
     Part,
+    at_path,
     candidates,
     find_parts,
+    find_states,
     has_unmatched,
     is_array,
-    is_train_state,
     leaves,
     looks_like,
 )
@@ -42,17 +44,16 @@ def run(path: Path, json: bool = False, everything: bool = False) -> int:
     except CheckpointError as error:
         errors.print(str(error), markup=False, highlight=False)
         return FAILED
-    parts, lines, problem = [], [], None
+    parts, lines, states, problem = [], [], {}, None
     try:
         parts = find_parts(read.tree, read.path)
         lines = [described(part, read.path) for part in parts]
-        if is_train_state(read.tree):
-            lines.append(f"step {_step(read)}")
+        states = {path: _step(read, path) for path in find_states(read.tree)}
     except CheckpointError as error:  # no state of an optimizer known here; its leaves are listed
         problem = error
         errors.print(str(error), markup=False, highlight=False)
     if json:
-        print(dumps(_facts(read, parts) if problem is None else _facts(read, [], {})))
+        print(dumps(_facts(read, *((parts, states) if problem is None else ([], {})))))
         return FOUND if problem is None else FAILED
     arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
@@ -62,20 +63,23 @@ def run(path: Path, json: bool = False, everything: bool = False) -> int:
     )  # fmt: skip
     for line in lines:
         console.print(line, markup=False, highlight=False)
-    if not lines and problem is None:
+    for path_in_it, step in states.items():
+        where = f"TrainState {'/'.join(path_in_it)}: " if path_in_it else ""
+        console.print(f"{where}step {step}", markup=False, highlight=False)
+    if not states and not parts and problem is None:
         console.print("no optimizer in it: parameters or other data only", highlight=False)
     print_outline(console, read.path.name, read.tree, None if everything else AT_FIRST)
     return FOUND if problem is None else FAILED
 
 
-def _step(read: Read) -> Any:
-    step = read.tree["step"]
+def _step(read: Read, path: Names) -> Any:
+    step = at_path(read.tree, path)["step"]
     if is_array(step) and step.size != 1:
         return f"{step.dtype}{list(step.shape)}"
     return np.asarray(step).tolist() if is_array(step) else shown(step)
 
 
-def _facts(read: Read, parts: list[Part], step: dict[str, Any] | None = None) -> dict[str, Any]:
+def _facts(read: Read, parts: list[Part], states: dict[Names, Any]) -> dict[str, Any]:
     optimizers = [
         {
             "part": part.name, "candidates": candidates(part, read.path), "step": part.step,
@@ -87,10 +91,10 @@ def _facts(read: Read, parts: list[Part], step: dict[str, Any] | None = None) ->
         {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
         for path, leaf in leaves(read.tree)
     ]
-    if step is None:
-        step = {"step": _step(read)} if is_train_state(read.tree) else {}
+    step = {"step": states[()]} if () in states else {}
     return {
         "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
+        "states": [{"part": "/".join(path), "step": step} for path, step in states.items()],
         "leaves": found,
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.recognise import Names, is_array
+from optax_bridge.checkpoints.recognise import Names, is_array, is_train_state
 
 LAYOUT = "legacy_layout"
 
@@ -63,7 +63,7 @@ def read_layout(found: Any, place: Any) -> Layout:
     Raises:
       CheckpointError: it is none.
     """
-    part, steps = (found.get(k) for k in ("part", "steps")) if _has_two(found) else (None, None)
+    part, steps = (found.get(k) for k in ("part", "steps")) if is_layout(found) else (None, None)
     numbers = [str(index) for index in range(len(part))] if isinstance(part, Mapping) else None
     texts = isinstance(part, Mapping) and all(isinstance(name, str) for name in part.values())
     kinds = isinstance(steps, Mapping) and all(
@@ -78,7 +78,8 @@ def read_layout(found: Any, place: Any) -> Layout:
     return Layout(tuple(part[number] for number in numbers), dict(steps))
 
 
-def _has_two(found: Any) -> bool:
+def is_layout(found: Any) -> bool:
+    """Whether this is what a layout is written as, or the ruins of it."""
     return isinstance(found, Mapping) and set(found) == {"part", "steps"}
 
 
@@ -109,6 +110,34 @@ def renamed_back(name: str) -> str:
     """The inverse of `renamed`."""
     is_renamed = name.startswith("legacy_") and _TAKEN.fullmatch(name)
     return name.removeprefix("legacy_") if is_renamed else name
+
+
+def placed_among(others: Any, path: Names, tree: Any, place: Any) -> Any:
+    """What else there is, with the optimizer at a path.
+
+    Raises:
+      CheckpointError: something else stands there.
+    """
+    name, *rest = path
+    if not isinstance(others, Mapping) or (name in others and not rest):
+        raise CheckpointError(
+            f"{place}, {leaf_name((name,))}", "a place for the optimizer", "something else there",
+            "Name another one: --part NAME.",
+        )  # fmt: skip
+    inner = placed_among(others.get(name, {}), tuple(rest), tree, place) if rest else tree
+    return {**others, name: inner}
+
+
+def with_lists(tree: Any) -> Any:
+    """The tree with a list where names are 0, 1, 2: what was a list or a tuple when it was saved.
+
+    Msgpack does not tell them from dicts, Orbax does; TrainStates have lists of their own already.
+    """
+    if not isinstance(tree, dict) or is_train_state(tree):
+        return tree
+    new = {name: with_lists(value) for name, value in tree.items()}
+    numbers = [str(index) for index in range(len(new))]
+    return [new[number] for number in numbers] if new and sorted(new) == sorted(numbers) else new
 
 
 def place_in(others: Mapping[str, Any]) -> Names:

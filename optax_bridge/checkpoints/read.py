@@ -7,7 +7,7 @@ from typing import Any
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.formats import orbax, registry
-from optax_bridge.checkpoints.recognise import is_train_state
+from optax_bridge.checkpoints.recognise import find_states
 
 ORBAX = orbax.FORMAT.name
 # `checkpoint_100` of flax.training, `ckpt-7.flax` of clu; the step may be a decimal number.
@@ -45,8 +45,11 @@ class Read:
     @property
     def description(self) -> str:
         """Format and content in words."""
-        if is_train_state(self.tree):
-            return f"{self.format}, a TrainState"
+        # A format whose optimizers all stand at one level has no states of this package.
+        states = [] if self.level is not None else list(find_states(self.tree))
+        if states:
+            where = ", ".join("/".join(path) for path in states if path)
+            return f"{self.format}, a TrainState" + (f" at {where}" if where else "")
         variant = f"version {self.version}" if self.version is not None else self.variant
         return f"{self.format}, {variant}" if variant else self.format
 

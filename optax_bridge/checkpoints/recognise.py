@@ -65,6 +65,24 @@ def is_train_state(tree: Any) -> bool:
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
+def find_states(tree: Any, path: Names = ()) -> Iterator[Names]:
+    """Where the state dicts of TrainStates stand in a tree."""
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, Mapping):
+        return
+    found = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
+    # What holds one may itself have fields of these names.
+    yield from found or ([path] if is_train_state(tree) else [])
+
+
+def at_path(tree: Any, path: Names) -> Any:
+    """What stands at a path."""
+    for name in path:
+        tree = tree[int(name)] if isinstance(tree, list | tuple) else tree[name]
+    return tree
+
+
 def find_parts(tree: Any, place: Any) -> list[Part]:
     """Finds every legacy optimizer in a tree, in the order of the tree.
 
@@ -88,6 +106,14 @@ def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
         for name, value in tree.items():
             yield from _parts(value, (*path, str(name)), place)
         return
+    besides = [(*path, name) for name in tree if name not in ("target", "state")]
+    for state in states:
+        besides += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
+    if besides:
+        raise CheckpointError(
+            f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
+            "something besides", "flax.optim saved no such thing: what is it?",
+        )  # fmt: skip
     found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(found)) != 1:
         raise CheckpointError(

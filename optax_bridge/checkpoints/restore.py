@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from flax import serialization
 
+from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.fill import Filler, Row
 from optax_bridge.checkpoints.fitting import (
@@ -17,6 +18,7 @@ from optax_bridge.checkpoints.fitting import (
     is_state,
     leaves,
     legacy_states,
+    optimizers,
     outline_of,
     outlined,
     plain,
@@ -29,6 +31,7 @@ from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path, unboxed
 
 T = TypeVar("T")
+_OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 
 
 def from_state_dict(target: T, state: Any, name: str = ".", *, missing: str = "error") -> T:
@@ -108,7 +111,8 @@ def restore_checkpoint(
       CheckpointError: see `from_state_dict`.
       ValueError: there is no checkpoint of this step.
     """
-    from flax.training import checkpoints  # Orbax is slow to import
+    with quiet():
+        from flax.training import checkpoints  # Orbax is slow to import
 
     def by_flax(path: Any, into: Any, at: Any = None) -> Any:
         return checkpoints.restore_checkpoint(
@@ -174,6 +178,11 @@ def placed_like(target: T, tree: T) -> T:
     )  # fmt: skip
 
 
+def restored_like(target: T, saved: Any, place: Any) -> T:
+    """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later."""
+    return _restored(target, saved, place, "error")
+
+
 def _restored(target: T, saved: Any, place: Any, missing: str) -> T:
     _, fitted = _fitted(target, saved, place, missing)
     return restored(target, fitted)
@@ -203,21 +212,59 @@ class LegacyFit(Fit):
 
     def state(self, template: Any, saved: Any, path: Names) -> Any:
         """Fits a `TrainState`, from a legacy optimizer where one stands in its place."""
-        states = legacy_states(saved)
-        if states is None:
-            return super().state(template, saved, path)
+        if legacy_states(saved) is None:
+            return self._within(template, saved, path)
+        fitted = self._optimizer(template, saved, path)
+        return fitted | self._fields(outline_of(template), {}, path)
+
+    def _optimizer(self, template: Any, saved: Any, path: Names) -> dict[str, Any]:
+        """Step, parameters and state from a legacy optimizer."""
+        states: Any = legacy_states(saved)
         self.changed = True
-        outline = outline_of(template)
-        fitted = {
-            name: self.lacking(value, (*path, name))
-            for name, value in outline.items()
-            if name not in ("step", "params", "opt_state")
-        }
+        self.surplus += [(*path, n) for n in saved if n not in ("target", "state")]
+        for state in states:
+            others = (n for n in state if n not in ("step", "param_states"))
+            self.surplus += [(*path, "state", n) for n in others]
         step = self._step(template.step, states, path)
-        params = self.tree(outline["params"], saved["target"], (*path, "target"), own=True)
+        outline = outlined(template.params)
+        params = self.tree(outline, saved["target"], (*path, "target"), own=True)
         self._check_complete(path)
-        opt_state = self._opt_state(template, params, saved, states, step, path)
-        return fitted | {"step": step, "params": params, "opt_state": opt_state}
+        new_params = restored(template.params, params)
+        opt_state = self.opt_state(template, new_params, saved, step, path)
+        plain_state = plain(serialization.to_state_dict(opt_state))
+        return {"step": step, "params": params, "opt_state": plain_state}
+
+    def _within(self, template: Any, saved: Any, path: Names) -> Any:
+        """Fits a `TrainState` that stands for a whole legacy checkpoint, optimizer and the rest."""
+        is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
+        parts = [] if is_new else list(optimizers(saved))
+        if len(parts) != 1:
+            return super().state(template, saved, path)
+        (at,) = parts
+        optimizer = saved
+        for name in at:
+            optimizer = optimizer[name]
+        fitted = self._optimizer(template, optimizer, (*path, *at))
+        outline = outline_of(template)
+        names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
+        step = int(np.ravel(np.asarray(fitted["step"]))[0])
+        target = optimizer["target"]
+        found, left = fields_filled(names - _OF_THE_OPTIMIZER, beside(saved, at), target, step)
+        keys = outline.get("rngs")
+        if len(found.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
+            found["rngs"] = dict(zip(keys, found["rngs"].values(), strict=True))
+        self.left += [(*path, *names) for names in left]
+        return fitted | self._fields(outline, found, path)
+
+    def _fields(self, outline: Mapping[str, Any], found: Mapping[str, Any], path: Names) -> Any:
+        """The fields besides the optimizer's, as far as they are found."""
+        return {
+            name: self.tree(value, found[name], (*path, name), own=True)
+            if name in found
+            else self.lacking(value, (*path, name))
+            for name, value in outline.items()
+            if name not in _OF_THE_OPTIMIZER
+        }
 
     def _step(self, expected: Any, states: Sequence[Mapping[str, Any]], path: Names) -> Any:
         steps = [np.asarray(state["step"]) for state in states]
@@ -236,17 +283,23 @@ class LegacyFit(Fit):
         if any(p[: len(at)] == at for p in found):
             raise self.error()
 
-    def _opt_state(
-        self, template: Any, params: Any, saved: Any, states: Any, step: Any, path: Names
-    ) -> Any:
-        """The state dict of the new state."""
-        new_params = restored(template.params, params)
+    def opt_state(self, template: Any, params: Any, saved: Any, step: Any, path: Names) -> Any:
+        """The state of the template's transformation, from a legacy optimizer's.
+
+        Args:
+          template: a state whose arrays may be shapes.
+          params: the new parameters.
+          saved: the state dict of the legacy optimizer.
+          step: steps taken.
+          path: where it stands.
+        """
+        states: Any = legacy_states(saved)
         raw, old = unboxed(template.params), unboxed(template.opt_state)
         by_path = self._rows(raw, saved, states, old, path)
-        filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, new_params)), path)
+        filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, params)), path)
         new = filler.filled(old, by_path, (*path, "opt_state"))
         treedef = jax.tree.structure(template.opt_state)
-        return plain(serialization.to_state_dict(treedef.unflatten(jax.tree.leaves(new))))
+        return treedef.unflatten(jax.tree.leaves(new))
 
     def _rows(
         self, params: Any, saved: Any, states: Any, opt_state: Any, path: Names
@@ -338,7 +391,7 @@ def _copies(expected: Any, saved: Any) -> tuple[int | None, int | None] | None:
         states = legacy_states(saved)
         step: Any = saved.get("step") if isinstance(saved, Mapping) else None
         step = states[0]["step"] if states else step
-        return _leading(step), _leading(expected.step)
+        return _leading(step, saved), _leading(expected.step, outlined(expected.params))
     if isinstance(expected, Mapping) and isinstance(saved, Mapping):
         for name, value in expected.items():
             found = _copies(value, saved.get(name))
@@ -347,8 +400,11 @@ def _copies(expected: Any, saved: Any) -> tuple[int | None, int | None] | None:
     return None
 
 
-def _leading(step: Any) -> int | None:
-    return step.shape[0] if getattr(step, "ndim", 0) == 1 else None
+def _leading(step: Any, tree: Any) -> int | None:
+    """The size of the leading axis, if a tree was replicated: all its arrays have the same."""
+    copies = step.shape[0] if getattr(step, "ndim", 0) == 1 else None
+    arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
+    return copies if all(leaf.shape[:1] == (copies,) for leaf in arrays) else None
 
 
 def _dtype(leaf: Any) -> np.dtype:

@@ -1,15 +1,18 @@
 """What `flax.optim` saved, restored into states: the next step is the one that would have come."""
 
 import functools
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from flax import serialization, struct
+from flax.core import freeze
 from flax.training import checkpoints
 
 import legacy_optim as optim
@@ -22,7 +25,9 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
 FILES = Path(__file__).parent / "testdata"
 PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}}
@@ -210,6 +215,26 @@ def test_a_definition_of_ones_own_is_restored_by_its_fields() -> None:
     same_bits(state.params, optimizer.target)
 
 
+class Pair(NamedTuple):
+    """A named tuple that holds an optimizer."""
+
+    optimizer: Any
+    epoch: Any
+
+
+def test_named_tuples_as_they_are_and_as_they_were_saved_long_ago() -> None:
+    saved = serialization.to_state_dict(Pair(trained(), 3))
+    old = {
+        "name": "Pair",
+        "fields": {"0": "optimizer", "1": "epoch"},
+        "values": {"0": saved["optimizer"], "1": 3},
+    }
+    for tree in (saved, old):
+        restored = from_state_dict(Pair(fresh(), 0), tree)
+        assert_taken_over(restored.optimizer)
+        assert restored.epoch == 3
+
+
 def test_groups_of_before_flax_0_3_3() -> None:
     kernel, bias = (optim.ModelParamTraversal(lambda p, _, n=n: n in p) for n in ("kern", "bias"))
     tx = optax_bridge.multi_optimizer((bias, optax.adam(0.1)), (kernel, optax.sgd(0.1, 0.9)))
@@ -277,3 +302,171 @@ def test_what_is_left_over_beside_the_states_is_listed() -> None:
     saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
     with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
         assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
+
+
+def experiment() -> Any:
+    saved = {"optimizer": trained(), "model_state": STATS, "epoch": np.int32(3)}
+    return serialization.to_state_dict(saved)
+
+
+def changed(path: tuple[str, ...], change: str) -> Any:
+    """The state dict of an old program with a leaf that is changed."""
+
+    def copied(node: Any) -> Any:
+        return {k: copied(v) for k, v in node.items()} if isinstance(node, dict) else node
+
+    tree = level = copied(experiment())
+    for name in path[:-1]:
+        level = level[name]
+    leaf = level[path[-1]] if change in ("added", "reshaped") else level.pop(path[-1])
+    if change == "reshaped":
+        level[path[-1]] = leaf[None]
+    elif change != "deleted":
+        level[f"{path[-1]}_too"] = leaf
+    return tree
+
+
+def by_template(path: tuple[str, ...], change: str) -> Any:
+    template = {"optimizer": fresh(), "model_state": NO_STATS, "epoch": 0}
+    return from_state_dict(template, changed(path, change))
+
+
+def by_class(path: tuple[str, ...], change: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "checkpoint_2")
+        file.write_bytes(serialization.msgpack_serialize(changed(path, change)))
+        return WithEpoch.from_legacy_checkpoint(file, optimizer_def=ADAM)
+
+
+class WithEpoch(optax_bridge.FullTrainState):
+    """A state with a place for all that the old program saved."""
+
+    epoch: Any = None
+
+
+LEAVES = [path for path, _ in leaves(experiment())]
+
+
+# Without a template nothing says what there should be beside the optimizer.
+WAYS = [(by_template, path) for path in LEAVES]
+WAYS += [(by_class, path) for path in LEAVES if path[0] == "optimizer"]
+
+
+@pytest.mark.parametrize("change", ["deleted", "renamed", "added", "reshaped"])
+@pytest.mark.parametrize(
+    ("way", "path"), WAYS, ids=[f"{way.__name__}-{'.'.join(path)}" for way, path in WAYS]
+)
+def test_no_leaf_of_an_old_program_is_lost_unsaid(
+    way: Any, path: tuple[str, ...], change: str
+) -> None:
+    with pytest.raises((CheckpointError, LeftOverWarning)):
+        way(path, change)
+
+
+KEY = jax.random.PRNGKey(3)
+COLLECTIONS = {
+    "model_state": ({"model_state": STATS}, "batch_stats", STATS["batch_stats"]),
+    "flat model_state": (
+        {"model_state": STATS["batch_stats"]},
+        "batch_stats",
+        STATS["batch_stats"],
+    ),
+    "batch_stats": ({"batch_stats": STATS["batch_stats"]}, "batch_stats", STATS["batch_stats"]),
+    "nested batch_stats": ({"batch_stats": STATS}, "batch_stats", STATS["batch_stats"]),
+    "ema_params": ({"ema_params": PARAMS}, "ema_params", PARAMS),
+    "ema of variables": ({"ema": {"params": PARAMS}}, "ema_params", PARAMS),
+    "rng": ({"rng": KEY}, "rngs", {"rng": KEY}),
+    "dropout_rng": ({"dropout_rng": KEY}, "rngs", {"dropout": KEY}),
+    "rngs": ({"rngs": {"noise": KEY}}, "rngs", {"noise": KEY}),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_collections_fill_the_fields_that_they_are_of(name: str, tmp_path: Path) -> None:
+    beside, field, expected = COLLECTIONS[name]
+    data = serialization.to_bytes({"optimizer": trained(), "step": 2, **beside})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM, ema_decay=0.9)
+    same_bits(getattr(state, field), expected)
+    zeros = jax.tree.map(np.zeros_like, expected)
+    decay = {"ema_decay": 0.9} if field == "ema_params" else {}
+    template = fresh(**{field: zeros}, **decay)
+    restored = from_bytes(template, data)
+    same_bits(getattr(restored, field), expected)
+    assert_taken_over(restored)
+
+
+def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> None:
+    scale = optim.DynamicScale(scale=jnp.float32(8.0), fin_steps=jnp.int32(1))
+    data = serialization.to_bytes({"optimizer": trained(), "dynamic_scale": scale})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    own = optim.DynamicScale(growth_interval=7)
+    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM, dynamic_scale=own)
+    for restored in (state, from_bytes(fresh(dynamic_scale=own), data)):
+        assert restored.dynamic_scale.growth_interval == 7
+        assert (restored.dynamic_scale.scale, restored.dynamic_scale.fin_steps) == (8.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("beside", "message"),
+    [
+        ({"best": 0.5}, r"\['best'\] left over"),
+        ({"global_step": 9}, r"\['global_step'\] left over"),
+        ({"model_state": {**STATS, "cache": np.ones(2)}}, r"\['model_state'\]\['cache'\]"),
+        ({"ema_params": {"other": np.ones(2)}}, r"\['ema_params'\]\['other'\]"),
+    ],
+    ids=["best", "another step", "another collection", "another average"],
+)
+def test_what_fills_no_field_is_listed(beside: Any, message: str, tmp_path: Path) -> None:
+    data = serialization.to_bytes({"optimizer": trained(), **beside})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    with pytest.warns(LeftOverWarning, match=message):
+        TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM)
+
+
+@pytest.mark.parametrize("rate", [0.1, optax.constant_schedule(0.1)], ids=["number", "schedule"])
+def test_a_trace_that_optax_keeps_negated_is_turned(rate: Any) -> None:
+    optimizer = optim.LARS(0.1).create(PARAMS).apply_gradient(GRADS)
+    state: Any = from_state_dict(fresh(optax.lars(rate)), serialization.to_state_dict(optimizer))
+    (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
+    kernel: Any = trace["dense"]["kernel"]  # pyright: ignore
+    momentum = optimizer.state.param_states["dense"]["kernel"].momentum
+    np.testing.assert_array_equal(kernel, -momentum)
+
+
+@pytest.mark.parametrize("kind", ["t5x", "npz", "orbax"])
+def test_folders_of_other_formats_are_restored(kind: str, tmp_path: Path) -> None:
+    saved: Any = serialization.to_state_dict({"optimizer": trained()})
+    if kind == "t5x":
+        write_t5x(tmp_path / "checkpoint_2", saved["optimizer"])
+    elif kind == "npz":
+        flat = {"/".join(path): leaf for path, leaf in leaves(saved["optimizer"])}
+        np.savez(tmp_path / "checkpoint_2.npz", **{f"opt/{k}": v for k, v in flat.items()})
+    else:
+        taken = TrainState.from_legacy(trained(), exact=False)
+        checkpoints.save_checkpoint(tmp_path, taken, 2)
+    assert_taken_over(restore_checkpoint(tmp_path, fresh()))
+
+
+def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:
+    boxed = {
+        "dense": {"kernel": nn.Partitioned(jnp.zeros((2, 3)), ("a", "b")), "bias": jnp.ones(3)}
+    }
+    for params in (boxed, freeze(PARAMS)):
+        state = from_bytes(fresh(params=params), serialization.to_bytes(trained()))
+        assert jax.tree.structure(state.params) == jax.tree.structure(params)
+        same = [jax.tree.leaves(t) for t in (state.opt_state, _taken().opt_state)]
+        for one, other in zip(*same, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def _taken() -> Any:
+    return TrainState.from_legacy(trained(), exact=False)
+
+
+def test_old_keys_become_typed_ones_where_the_template_has_them() -> None:
+    template = {"optimizer": fresh(), "rng": jax.random.key(0)}
+    restored = from_state_dict(
+        template, serialization.to_state_dict({"optimizer": trained(), "rng": KEY})
+    )
+    assert restored["rng"] == jax.random.key(3)

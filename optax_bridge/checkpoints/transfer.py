@@ -1,7 +1,7 @@
 """From one checkpoint to another: reads, converts, writes, reads again and compares."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,17 @@ from optax_bridge.checkpoints.layout import (
     LAYOUT,
     Layout,
     place_in,
+    placed_among,
     read_layout,
     renamed_back,
 )
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.read import Read, read_checkpoint
-from optax_bridge.checkpoints.recognise import is_array, is_train_state, leaves
+from optax_bridge.checkpoints.recognise import Names, at_path, find_states, is_array, leaves
+from optax_bridge.checkpoints.restore import restored_like
 
 _LEGACY = "msgpack"  # what programs of flax.optim read
+KEEP, FLAT = "keep", "flat"
 Told = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
 
 
@@ -64,7 +67,9 @@ def convert_file(
     file_format: str = "orbax",
     msgpack: bool = False,
     params_only: bool = False,
-    exact: bool = True,
+    exact: bool | None = True,
+    layout: str = KEEP,
+    like: Any = None,
     part: str | None = None,
     allow_nan: bool = False,
     verify: bool = True,
@@ -81,7 +86,12 @@ def convert_file(
       file_format: what to write, one of `formats.registry.writable()`.
       msgpack: the same as `file_format="msgpack"`.
       params_only: write the parameters alone.
-      exact: see `optax_bridge.from_legacy`.
+      exact: see `optax_bridge.from_legacy`; None: what `migrate` writes unless told otherwise, the
+        stock recipe where it is identical or differs by rounding alone.
+      layout: "keep": what stood around the optimizer stays where it stood, so that the program's
+        own restore finds it; "flat": all of it as fields of one TrainState.
+      like: what the program saves, a `TrainState` or a tree with some in it, as the template; it
+        says what every optimizer of the checkpoint becomes.
       part: which optimizer, where there are several; on the way back, where it is to stand.
       allow_nan: let NaN in the optimizer's state through.
       verify: read again what was written, and compare every leaf.
@@ -95,6 +105,8 @@ def convert_file(
       CheckpointError: see the readers; nothing is left at the destination then.
       ValueError: no such format is written.
     """
+    if layout not in (KEEP, FLAT):
+        raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
     if msgpack or to_legacy:
         file_format = _LEGACY
     written_as(file_format)
@@ -104,15 +116,20 @@ def convert_file(
     if params_only:
         definition, tree = None, _parameters(read, part)
     elif to_legacy:
-        tree = back(read, optimizer_def, part)
-        step = int(np.asarray(read.tree["step"]))
+        tree, step = back(read, optimizer_def, part)
+    elif like is not None:
+        tree = restored_like(like, read.tree, read.path)
     else:
         converted = convert_tree(
             read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
         )
-        definition, tree, step = converted.definition, converted.tree(), int(converted.step)
-        if set(read.tree) == {read.level}:
-            del tree[LAYOUT]  # every checkpoint of T5X has that level; the way back is Flax's
+        definition, step = converted.definition, int(converted.step)
+        # Every checkpoint of T5X has that level; the way back is Flax's.
+        of_level = set(read.tree) == {read.level}
+        flat = layout == FLAT or of_level
+        tree = converted.flat_tree() if flat else converted.tree(read.path)
+        if of_level:
+            del tree[LAYOUT]
     with written_whole(destination, force=force) as path:
         write(path, tree, file_format, told=told, name=destination)
         if verify:
@@ -132,8 +149,9 @@ def _check_apart(source: Path, destination: Path) -> None:
 
 def _parameters(read: Read, part: str | None) -> Any:
     """The parameters alone: whoever wants no more need not say which optimizer it was."""
-    if is_train_state(read.tree):
-        return read.tree["params"]
+    states = _named(find_states(read.tree), part)
+    if len(states) == 1:
+        return at_path(read.tree, states[0])["params"]
     if part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
         return read.tree
     chosen = choose_part(read.tree, read.path, part)
@@ -200,19 +218,33 @@ def _same(expected: Any, found: Any) -> bool:
     return True
 
 
-def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | None = None) -> Any:
-    """The legacy tree for a TrainState's checkpoint.
+def _named(paths: Iterable[Names], part: str | None) -> list[Names]:
+    name = part and part.strip("/")
+    return [path for path in paths if not name or not path or name == "/".join(path)]
+
+
+def back(
+    read: Read, definition: legacy_optim.OptimizerDef | None, part: str | None = None
+) -> tuple[Any, int]:
+    """The legacy tree for a TrainState's checkpoint, and its step.
 
     Args:
       read: the checkpoint.
       definition: the legacy definition.
       part: where the optimizer is to stand among what else there is, `models/generator`; where
-        it stood if None, else at `optimizer`, or alone if there is nothing else.
+        it stood if None, else at `optimizer`, or alone if there is nothing else. In a checkpoint
+        with TrainStates at several places: which.
 
     Raises:
       CheckpointError: it is no TrainState, or one of another optimizer.
     """
-    if not is_train_state(read.tree):
+    states = _named(find_states(read.tree), part)
+    if len(states) > 1:
+        raise CheckpointError(
+            read.path, "one TrainState to convert", ", ".join(map("/".join, states)),
+            "Name one: --part NAME, or part= in Python.",
+        )  # fmt: skip
+    if not states:
         names = shown(sorted(read.tree)) if isinstance(read.tree, Mapping) else shown(read.tree)
         raise CheckpointError(
             read.path, "a TrainState: step, params, opt_state", names, "Is it a legacy checkpoint?"
@@ -222,9 +254,13 @@ def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | N
             read.path, "the legacy optimizer to make", "none given",
             'Name it: --optimizer "Adam(learning_rate=1e-3)".',
         )  # fmt: skip
-    params, step = read.tree["params"], read.tree["step"]
-    opt_state = _fitted(read.tree["opt_state"], definition, params, read.path)
+    state = at_path(read.tree, states[0])
+    params, step = state["params"], state["step"]
+    number = int(np.asarray(step))
+    opt_state = _fitted(state["opt_state"], definition, params, read.path)
     tree = legacy_tree(params, opt_state, step, definition)
+    if states[0]:
+        return _replaced(read.tree, states[0], tree), number
     others = {
         renamed_back(name): value
         for name, value in read.tree.items()
@@ -232,25 +268,17 @@ def back(read: Read, definition: legacy_optim.OptimizerDef | None, part: str | N
     }
     layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
     if not others and not layout.part and part is None:
-        return tree
+        return tree, number
     path = tuple(part.strip("/").split("/")) if part else layout.part or place_in(others)
-    return placed_among(others | layout.steps_at(step), path, tree, read.path)
+    return placed_among(others | layout.steps_at(step), path, tree, read.path), number
 
 
-def placed_among(others: Any, path: tuple[str, ...], tree: Any, place: Path) -> Any:
-    """What else there is, with the optimizer at a path.
-
-    Raises:
-      CheckpointError: something else stands there.
-    """
-    name, *rest = path
-    if not isinstance(others, Mapping) or (name in others and not rest):
-        raise CheckpointError(
-            f"{place}, {leaf_name((name,))}", "a place for the optimizer", "something else there",
-            "Name another one: --part NAME.",
-        )  # fmt: skip
-    inner = placed_among(others.get(name, {}), tuple(rest), tree, place) if rest else tree
-    return {**others, name: inner}
+def _replaced(tree: Any, path: Names, value: Any) -> Any:
+    if not path:
+        return value
+    if isinstance(tree, list | tuple):
+        tree = {str(index): item for index, item in enumerate(tree)}
+    return {**tree, path[0]: _replaced(tree[path[0]], path[1:], value)}
 
 
 def _fitted(found: Any, definition: legacy_optim.OptimizerDef, params: Any, place: Path) -> Any:

@@ -43,6 +43,8 @@ def same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_there_and_back(name: str, file_format: str, tmp_path: Path) -> None:
     source, optimizer = FILES / f"{name}.msgpack", ["--optimizer", OPTIMIZERS[name]]
+    if "bfloat16" in name:  # which public Optax keeps otherwise, and convert says so
+        optimizer.append("--exact")
     done = bridge("convert", source, tmp_path / "new", *optimizer, "--format", file_format)
     assert (done.exit_code, done.stderr) == (0, ""), done.stderr
     assert "read again and compared" in done.stdout
@@ -84,7 +86,7 @@ def test_settings_that_shape_the_state_are_inferred_with_it(name: str, tmp_path:
     """Momentum, its dtype, and which axes are long enough to be factored."""
     done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new")
     assert done.exit_code == 0, done.stderr
-    optimizer = ["--optimizer", OPTIMIZERS[name]]
+    optimizer = ["--optimizer", OPTIMIZERS[name], "--exact"]
     assert bridge("convert", FILES / f"{name}.msgpack", tmp_path / "x", *optimizer).exit_code == 0
     same(tmp_path / "new", tmp_path / "x")
 

@@ -16,6 +16,13 @@ class Target(enum.StrEnum):
     LEGACY = "legacy"
 
 
+class Layout(enum.StrEnum):
+    """Where `convert` puts what stood around an optimizer."""
+
+    KEEP = "keep"
+    FLAT = "flat"
+
+
 def convert(
     source: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of numbered ones.")],
     destination: Annotated[Path, typer.Argument(help="What to write.")],
@@ -37,9 +44,25 @@ def convert(
     params_only: Annotated[
         bool, typer.Option("--params-only", help="Write the parameters alone.")
     ] = False,
-    stock: Annotated[
-        bool, typer.Option("--stock", help="The state of public Optax, not of the exact recipe.")
-    ] = False,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--stock",
+            help="The state of the exact recipe, or of public Optax; as `migrate` unless given: "
+            "public Optax where it is the same but for rounding.",
+        ),
+    ] = None,
+    layout: Annotated[
+        Layout,
+        typer.Option(help="`keep`: what stood around the optimizer stays; `flat`: one TrainState."),
+    ] = Layout.KEEP,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="The template, `train.py:make_state`: a function of the program that makes what "
+            "it saves. It decides everything, also for several optimizers."
+        ),
+    ] = None,
     part: Annotated[
         str | None,
         typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
@@ -59,6 +82,8 @@ def convert(
     Examples:
     - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`
 
+    - `optax-bridge convert checkpoint_100 new/ --like train.py:make_state`
+
     - `optax-bridge convert new/ checkpoint_100 --to legacy --optimizer "Adam(1e-3)"`
 
     - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
@@ -75,11 +100,13 @@ def convert(
             source,
             destination,
             optimizer,
+            like,
             json,
             to_legacy=to is Target.LEGACY,
             file_format=file_format,
             params_only=params_only,
-            exact=not stock,
+            exact=exact,
+            layout=layout.value,
             part=part,
             allow_nan=allow_nan,
             verify=verify,

@@ -12,6 +12,7 @@ from optax_bridge.correspondence.entry import Verdict as Verdict
 from optax_bridge.correspondence.recipe import Call as Call
 from optax_bridge.correspondence.table import ENTRIES as ENTRIES
 from optax_bridge.correspondence.table import Described as Described
+from optax_bridge.correspondence.table import default_recipe as default_recipe
 from optax_bridge.correspondence.table import describe as describe
 from optax_bridge.correspondence.table import entry_of as entry_of
 from optax_bridge.correspondence.table import recipe_of as recipe_of

@@ -1,5 +1,6 @@
 """The table of all entries, and what is asked of it: entry, description and recipe."""
 
+import contextlib
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any
 
 import legacy_optim
 from optax_bridge.correspondence import entries
-from optax_bridge.correspondence.entry import Claim, Entry, Verdict
+from optax_bridge.correspondence.entry import Claim, Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Call
 
 
@@ -91,6 +92,37 @@ def recipe_of(
         weakest = max([described.entry.around, *claims], key=_weakness)
         return described.entry.exact_recipe(settings), weakest
     return described.entry.stock_recipe(settings)
+
+
+def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
+    """The recipe that `migrate` writes unless told otherwise: public Optax where it is the same.
+
+    Args:
+      optimizer: see `recipe_of`.
+
+    Returns:
+      The stock recipe where it is identical or differs by rounding alone, else the exact one; for
+      wrapped and grouped optimizers each part for itself.
+    """
+    described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
+    if not isinstance(described, Described):
+        return Call("optax_bridge.wrap_definition", (described,))
+    is_nested = False
+
+    def nested(value: Any) -> Any:
+        nonlocal is_nested
+        if isinstance(value, Described | legacy_optim.OptimizerDef):
+            is_nested = True
+            return default_recipe(value)
+        return tuple(map(nested, value)) if isinstance(value, tuple) else value
+
+    settings = {name: nested(value) for name, value in described.settings.items()}
+    if not is_nested:
+        with contextlib.suppress(UnsupportedSetting):
+            recipe, claim = described.entry.stock_recipe(settings)
+            if claim.verdict is not Verdict.DIFFERENT:
+                return recipe
+    return described.entry.exact_recipe(settings)
 
 
 EXACT = Claim(Verdict.IDENTICAL, why="the legacy operations in the legacy order")

@@ -1,17 +1,25 @@
 """From Linen to NNX: a migrated optimizer on an `nnx.Module`, in the middle of its training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import step as take_step
-from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
 from optax_bridge.metadata.trees import Updates
+from optax_bridge.training.nnx_variables import arrays as _arrays
+from optax_bridge.training.nnx_variables import (
+    hand_over_collections,
+    hand_over_keys,
+    say_left,
+)
+from optax_bridge.training.nnx_variables import set_values as _set
 from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
@@ -50,7 +58,24 @@ class Optimizer(nnx.Optimizer[M]):
         nnx.update(model, new_params)
         _set(self.opt_state, new_state)
         _set(self.step, _arrays(self.step) + 1)
+        if self.average is not None:
+            new = jax.tree.map(self._averaged, self.ema_params, _arrays(nnx.state(model, self.wrt)))
+            _set(self.average.opt_state.ema, new)
         return difference(new_params, params, grads)
+
+    # Flax's optimizer over the same parameters, whose state is the average: variables as the
+    # version of Flax at hand has them.
+    average: Any = None
+    ema_decay: float = 0.0
+
+    @property
+    def ema_params(self) -> Any:
+        """The exponential moving average of the parameters, arrays; None if there is none."""
+        return None if self.average is None else _arrays(self.average.opt_state.ema)
+
+    def _averaged(self, old: Any, param: Any) -> Any:
+        decay = self.ema_decay
+        return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
 
 def hand_off(
@@ -60,23 +85,37 @@ def hand_off(
     rename: Callable[[str], str] = lambda path: path,
     wrt: Any = nnx.Param,
     optimizer: type[nnx.Optimizer[Any]] = Optimizer,
+    collections: Mapping[str, Any] | None = None,
+    missing: str = "error",
 ) -> nnx.Optimizer[M]:
-    """Takes a Linen training over: parameters into the module, moments and step into an optimizer.
+    """Takes a Linen training over: all variables into the module, the rest into an optimizer.
+
+    Batch statistics and other collections among the state's fields go to the module's variables,
+    its keys to the module's streams of the same name, each folded with the stream's number where
+    there are several, and its average to the optimizer's `ema_params`.
 
     Args:
       state: the training state.
-      model: the module; its parameters are replaced by the state's.
-      rename: '/'-joined path of a Linen parameter, `Dense_0/kernel`, to that of the module's,
+      model: the module; its variables are replaced by the state's.
+      rename: '/'-joined path of a Linen variable, `Dense_0/kernel`, to that of the module's,
         `linear1/kernel`.
       wrt: which variables are optimized.
-      optimizer: `Optimizer`, or `nnx.Optimizer`.
+      optimizer: `Optimizer`, or `nnx.Optimizer`, which keeps no average.
+      collections: name -> collection, those that the state has no field for.
+      missing: "error", or "keep": variables that the state has nothing for stay as they are.
 
     Returns:
       The optimizer, whose next `update` is the step that the state would have taken.
 
     Raises:
-      ValueError: the module has other parameters, or another shape of one.
+      ValueError: the module has other parameters, another shape of one, or a variable that the
+        state has nothing for.
+
+    Warns:
+      LeftOverWarning: the state has something that neither module nor optimizer has a place for.
     """
+    if missing not in ("error", "keep"):
+        raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     target = nnx.state(model, wrt)
     flat = leaves_with_path(target)
     moved = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(state.params)}
@@ -99,31 +138,19 @@ def hand_off(
     made = optimizer(model, state.tx, wrt=wrt)
     _set(made.opt_state, _moved_state(made.opt_state, state, list(moved), places))
     _set(made.step, jnp.asarray(state.step, jnp.uint32))
+    left = hand_over_collections(state, model, rename, wrt, collections or {}, missing == "keep")
+    left += hand_over_keys(state, model)
+    average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
+    if average is not None and decay is not None and isinstance(made, Optimizer):
+        flat_average = {k: v for k, (_, v) in zip(moved, _flat(average), strict=True)}
+        made.ema_decay = decay
+        made.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=wrt)
+        values = [flat_average[key_names(path)] for path, _ in flat]
+        _set(made.average.opt_state.ema, treedef.unflatten(values))
+    elif average is not None:
+        left.append("ema_params")
+    say_left(left)
     return made
-
-
-def _arrays(tree: Any) -> Any:
-    """The tree with what is in each variable, in every Flax: `nnx.as_pure` came with 0.12.7."""
-    return jax.tree.map(_raw, tree, is_leaf=is_variable)
-
-
-def _raw(leaf: Any) -> Any:
-    if not is_variable(leaf):
-        return leaf
-    if hasattr(leaf, "get_raw_value"):
-        return leaf.get_raw_value()
-    # Before flax 0.11: an optimizer has variables, a state of it or of a module VariableStates.
-    return leaf.raw_value if isinstance(leaf, nnx.Variable) else leaf.value
-
-
-def _set(variables: Any, values: Any) -> None:
-    """Puts values into the variables of a tree."""
-    flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
-    for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):
-        if hasattr(variable, "set_raw_value"):
-            variable.set_raw_value(value)
-        else:  # before flax 0.11
-            variable.raw_value = value
 
 
 def _gradients(grads: Any, wrt: Any) -> Any:

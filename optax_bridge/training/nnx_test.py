@@ -15,6 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.checkpoints import LeftOverWarning
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.metadata import axis_metadata
@@ -167,3 +168,98 @@ def test_a_sharded_model_under_a_mesh(make: Any):
         if len(jax.tree.leaves(model.kernel)[0].sharding.device_set) > 1:  # from flax 0.12 on
             specs = {jax.tree.leaves(box)[0].sharding.spec for _, box in kept}
             assert {PartitionSpec("data"), PartitionSpec("model")} <= specs
+
+
+class LinenNorm(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.BatchNorm(use_running_average=False, momentum=0.9)(nn.Dense(3)(x))
+        return nn.Dropout(0.5, deterministic=False)(x)
+
+
+class NnxNorm(nnx.Module):
+    def __init__(self, dropouts: int = 1):
+        self.dense = nnx.Linear(4, 3, rngs=nnx.Rngs(1))
+        self.norm = nnx.BatchNorm(3, momentum=0.9, rngs=nnx.Rngs(1))
+        streams = nnx.Rngs(dropout=7)
+        self.dropout = nnx.Dropout(0.0, rngs=streams)
+        if dropouts == 2:
+            self.another = nnx.Dropout(0.0, rngs=nnx.Rngs(dropout=8))
+
+    def __call__(self, x: Any) -> Any:
+        return self.dropout(self.norm(self.dense(x)))
+
+
+MODULES = {"Dense_0": "dense", "BatchNorm_0": "norm"}
+
+
+def module_of(path: str) -> str:
+    module, name = path.split("/")
+    return f"{MODULES[module]}/{name}"
+
+
+def full_state(**fields: Any) -> Any:
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    variables = LinenNorm().init(keys, INPUTS)
+    state = optax_bridge.FullTrainState.create(
+        apply_fn=None, params=variables["params"], tx=optax_bridge.momentum(0.1),
+        batch_stats={"BatchNorm_0": {"mean": jnp.arange(3.0), "var": jnp.arange(3.0) + 1}},
+        ema_decay=0.9, rngs={"dropout": jax.random.key(5)}, **fields,
+    )  # fmt: skip
+    return state.apply_gradients(grads=jax.tree.map(jnp.ones_like, state.params))
+
+
+def variables(model: Any, kind: Any) -> Any:
+    return nnx.to_pure_dict(nnx.state(model, kind))
+
+
+def test_all_collections_the_average_and_the_keys_are_handed_over() -> None:
+    state, model = full_state(), NnxNorm()
+    optimizer: Any = nnx_optimizer.hand_off(state, model, rename=module_of)
+    stats = variables(model, nnx.BatchStat)["norm"]
+    np.testing.assert_array_equal(stats["mean"], state.batch_stats["BatchNorm_0"]["mean"])
+    np.testing.assert_array_equal(stats["var"], state.batch_stats["BatchNorm_0"]["var"])
+    assert jax.random.key_data(_leaf(variables(model, nnx.RngKey))).tolist() == [0, 5]
+    assert int(_leaf(variables(model, nnx.RngCount))) == 1
+    for _ in range(2):
+        state = state.apply_gradients(grads=jax.tree.map(jnp.ones_like, state.params))
+        grads = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
+        optimizer.update(model, grads)
+    average = nnx.to_pure_dict(optimizer.ema_params)
+    for old, new in MODULES.items():
+        for name, leaf in state.ema_params[old].items():
+            np.testing.assert_array_equal(average[new][name], leaf)
+
+
+def _leaf(tree: Any) -> Any:
+    (leaf,) = jax.tree.leaves(tree)
+    return leaf
+
+
+def test_streams_of_one_name_get_keys_of_their_own() -> None:
+    model = NnxNorm(dropouts=2)
+    nnx_optimizer.hand_off(full_state(), model, rename=module_of)
+    keys = [jax.random.key_data(k).tolist() for k in jax.tree.leaves(variables(model, nnx.RngKey))]
+    folded = [jax.random.fold_in(jax.random.key(5), i) for i in range(2)]
+    assert keys == [jax.random.key_data(k).tolist() for k in folded]
+
+
+def test_what_a_module_lacks_is_named_and_what_the_state_lacks_as_well() -> None:
+    state = full_state(dynamic_scale=legacy_optim.DynamicScale(), accumulate_every=2)
+    with pytest.warns(LeftOverWarning, match=r"dynamic_scale.*accumulated"):
+        nnx_optimizer.hand_off(state, NnxNorm(), rename=module_of)
+    with pytest.warns(LeftOverWarning, match="ema_params left over"):
+        nnx_optimizer.hand_off(full_state(), NnxNorm(), rename=module_of, optimizer=nnx.Optimizer)
+    plain = full_state().replace(batch_stats=None)
+    with pytest.raises(ValueError, match=r"norm/mean, norm/var.*collections="):
+        nnx_optimizer.hand_off(plain, NnxNorm(), rename=module_of)
+    model = NnxNorm()
+    stats = {"BatchNorm_0": {"mean": jnp.full(3, 4.0), "var": jnp.full(3, 5.0)}}
+    nnx_optimizer.hand_off(plain, model, rename=module_of, collections={"batch_stats": stats})
+    assert float(variables(model, nnx.BatchStat)["norm"]["var"][0]) == 5.0
+    model = NnxNorm()
+    nnx_optimizer.hand_off(plain, model, rename=module_of, missing="keep")
+    assert float(variables(model, nnx.BatchStat)["norm"]["mean"][0]) == 0.0
+    short = plain.replace(batch_stats=jax.tree.map(lambda leaf: leaf[:2], stats))
+    with pytest.raises(ValueError, match=r"norm/mean.*\(3,\).*\(2,\)"):
+        nnx_optimizer.hand_off(short, NnxNorm(), rename=module_of)

@@ -20,6 +20,7 @@ from optax_bridge.checkpoints.fitting import (
     register,
     restored,
 )
+from optax_bridge.training.orbax import check_what_orbax_restores
 
 T = TypeVar("T")
 
@@ -58,9 +59,6 @@ def fit_on_restore(cls: type[Any]) -> None:
 
     def from_state_dict(state: Any, saved: Any) -> Any:
         if not is_fitted():
-            from optax_bridge.training.flax_orbax import check_what_flax_restored
-
-            check_what_flax_restored()
             fit = Fit(cls.__name__)
             saved = fit.tree(state, plain(saved), (), own=True)
             fit.settle()
@@ -73,6 +71,7 @@ def fit_on_restore(cls: type[Any]) -> None:
             )
 
     register(cls, to_state_dict, from_state_dict)
+    check_what_orbax_restores()
 
 
 def _state_dict(value: Any) -> Any:

@@ -258,13 +258,20 @@ class TrainState(train_state.TrainState):
             to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
             another.
           allow_nan: let NaN in the optimizer's state through.
-          **kwargs: the subclass's own fields; those that the checkpoint has come from there.
+          **kwargs: the subclass's own fields, in place of what the checkpoint has. What stands
+            beside the optimizer fills the others: `batch_stats`, also from
+            `model_state={"batch_stats": ...}`, `ema_params`, `rngs`, `dynamic_scale` (one given
+            here says its settings, which no file has), and any by its own name.
 
         Returns:
-          A state whose next step is the one that the saved optimizer would have taken.
+          A state whose next step is the one that the saved optimizer would have taken; of
+          `TrainState` itself a `FullTrainState` where the checkpoint has collections.
 
         Raises:
           CheckpointError: it cannot be read, or is not of this optimizer.
+
+        Warns:
+          LeftOverWarning: the checkpoint has something that there is no field for.
         """
         from optax_bridge.checkpoints import api
 

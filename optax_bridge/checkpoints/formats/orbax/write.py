@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.layout import LAYOUT
+from optax_bridge.checkpoints.layout import LAYOUT, is_layout
 from optax_bridge.checkpoints.recognise import is_array, leaves
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -46,7 +46,9 @@ def write_orbax(
         fails.
     """
     metadata = None
-    if isinstance(tree, dict) and LAYOUT in tree:  # so that it is no leaf in the way of restoring
+    if isinstance(tree, dict) and is_layout(
+        tree.get(LAYOUT)
+    ):  # so that it is no leaf in the way of restoring
         metadata = {LAYOUT: tree[LAYOUT]}
         tree = {name: value for name, value in tree.items() if name != LAYOUT}
     _check_names(tree)
@@ -114,9 +116,10 @@ def _watched(folder: Path, told: Callable[[int], None] | None) -> Iterator[None]
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # temporary files come and go
-            total += path.stat().st_size
+    with contextlib.suppress(FileNotFoundError):  # temporary files come and go, and folders
+        for path in folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                total += path.stat().st_size
     return total
 
 

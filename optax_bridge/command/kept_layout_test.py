@@ -1,0 +1,178 @@
+"""A converted checkpoint is found by the migrated program's own restore, where it stood before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import serialization
+from flax.training import checkpoints
+
+from optax_bridge import from_legacy
+from optax_bridge.checkpoints import convert_file, read_checkpoint, restore_checkpoint
+from optax_bridge.checkpoints.convert import convert_tree
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.restore_test import (
+    ADAM,
+    LAYOUTS,
+    PARAMS,
+    assert_taken_over,
+    fresh,
+    trained,
+)
+from optax_bridge.command.checkpoints_test import bridge
+
+PROGRAM = """
+import jax, jax.numpy as jnp, optax, optax_bridge
+
+def make_state():
+    params = {"dense": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}}
+    create = lambda tx: optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    return {"actor": create(optax.adam(0.1)), "critic": create(optax_bridge.adam()), "epoch": 0}
+
+def fails():
+    raise RuntimeError("no data set here")
+"""
+
+
+def old_file(folder: Path, layout: str) -> Path:
+    saved, *_ = LAYOUTS[layout]
+    (folder / "checkpoint_2").write_bytes(serialization.to_bytes(saved(trained())))
+    return folder / "checkpoint_2"
+
+
+def restored_by(way: str, path: Path, template: Any) -> Any:
+    if way == "StandardCheckpointer":
+        with ocp.StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(path, template)
+    if way == "from_bytes":
+        return serialization.from_bytes(template, path.read_bytes())
+    restore = checkpoints.restore_checkpoint if way == "Flax" else restore_checkpoint
+    return restore(path, template)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "way"),
+    [
+        ("msgpack", "from_bytes"),
+        ("msgpack", "Flax"),
+        ("msgpack", "ours"),
+        ("orbax", "Flax"),
+        ("orbax", "ours"),
+        ("orbax", "StandardCheckpointer"),
+    ],
+)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "two in a list"])
+def test_what_stood_around_the_optimizer_stays(
+    layout: str, file_format: str, way: str, tmp_path: Path
+) -> None:
+    options = ["--optimizer", "Adam(learning_rate=0.1)", "--format", file_format]
+    done = bridge("convert", old_file(tmp_path, layout), tmp_path / "new", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    _, template, contents = LAYOUTS[layout]
+    for item in contents(restored_by(way, tmp_path / "new", template(fresh()))):
+        if isinstance(item, tuple):
+            assert item[0] == item[1]
+        else:
+            assert_taken_over(item)
+
+
+def test_flat_is_one_state(tmp_path: Path) -> None:
+    source = old_file(tmp_path, "tuple")
+    options = ["--optimizer", "Adam(learning_rate=0.1)", "--layout", "flat"]
+    assert bridge("convert", source, tmp_path / "new", *options).exit_code == 0
+    found = set(read_checkpoint(tmp_path / "new").tree)
+    assert found == {"step", "params", "opt_state", "1", "legacy_layout"}
+
+
+@pytest.mark.parametrize("file_format", ["msgpack", "orbax"])
+def test_like_a_program_each_optimizer_becomes_what_it_is_there(
+    file_format: str, tmp_path: Path
+) -> None:
+    saved = {"actor": trained(), "critic": trained(), "epoch": 7}
+    (tmp_path / "checkpoint_2").write_bytes(serialization.to_bytes(saved))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    like = f"{tmp_path / 'program.py'}:make_state"
+    options = ["--like", like, "--format", file_format]
+    done = bridge("convert", tmp_path / "checkpoint_2", tmp_path / "new", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    exact = fresh(from_legacy(ADAM))
+    template = {"actor": fresh(), "critic": exact, "epoch": 0}
+    restored: Any = checkpoints.restore_checkpoint(tmp_path / "new", template)
+    assert_taken_over(restored["actor"])
+    assert (int(restored["critic"].opt_state.count), restored["epoch"]) == (2, 7)
+    described = json.loads(bridge("inspect", tmp_path / "new", "--json").stdout)
+    assert described["states"] == [{"part": "actor", "step": 2}, {"part": "critic", "step": 2}]
+    optimizer = ["--optimizer", "Adam(0.1)", "--to", "legacy", "--part", "critic"]
+    done = bridge("convert", tmp_path / "new", tmp_path / "back", *optimizer)
+    assert done.exit_code == 0, done.stderr
+    back = read_checkpoint(tmp_path / "back").tree
+    assert set(back["critic"]) == {"target", "state"} and "opt_state" in back["actor"]
+
+
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        ("program.py", "module:function"),
+        ("program.py:nothing", "no attribute 'nothing'"),
+        ("nothing.py:make_state", "no file"),
+        ("program.py:fails", "no data set here"),
+        ("program.py:make_state", "['actor']"),
+    ],
+)
+def test_a_template_that_is_none_is_one_clear_line(
+    like: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = bridge("convert", old_file(tmp_path, "tuple"), tmp_path / "new", "--like", like)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+# The transformation that `migrate` writes for each, and the state that `convert` writes.
+DEFAULTS = {
+    "Adam(0.1)": lambda: optax.adam(0.1),
+    "Adam()": lambda: from_legacy(ADAM),
+    "LAMB(0.1)": lambda: from_legacy(parse_definition("LAMB(0.1)")),
+}
+
+
+@pytest.mark.parametrize("expression", DEFAULTS)
+def test_the_state_is_by_default_that_of_what_migrate_writes(expression: str) -> None:
+    tree = serialization.to_state_dict(trained())
+    converted = convert_tree(tree, parse_definition(expression), exact=None)
+    expected = fresh(DEFAULTS[expression]()).opt_state
+    types = [type(item).__name__ for item in (converted.opt_state, expected)]
+    assert types[0] == types[1]
+    shapes = [serialization.to_state_dict(s) for s in (converted.opt_state, expected)]
+    assert str(_shapes(shapes[0])) == str(_shapes(shapes[1]))
+
+
+def _shapes(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: _shapes(value) for name, value in sorted(tree.items())}
+    return np.shape(tree)
+
+
+def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:
+    """LAMB has no equal in public Optax, Adam has one; each group is what `migrate` makes of it."""
+    groups = 'MultiOptimizer(("*kernel", LAMB(0.1)), ("*bias", Adam(0.1)))'
+    optimizer = parse_definition(groups).create(PARAMS).apply_gradient(PARAMS)
+    (tmp_path / "old").write_bytes(serialization.to_bytes(optimizer))
+    options = ["--optimizer", groups]
+    assert bridge("convert", tmp_path / "old", tmp_path / "new", *options).exit_code == 0
+    inner = read_checkpoint(tmp_path / "new").tree["opt_state"]["inner"]
+    assert [set(inner["0"]), set(inner["1"]["0"])] == [{"count", "mu", "nu"}] * 2
+    done = bridge("convert", tmp_path / "new", tmp_path / "back", *options, "--to", "legacy")
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "old").read_bytes()
+
+
+def test_layout_is_keep_or_flat(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="layout"):
+        convert_file(tmp_path / "x", tmp_path / "y", layout="deep")

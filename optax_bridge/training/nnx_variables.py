@@ -1,0 +1,174 @@
+"""Variables of an `nnx.Module` besides its parameters, from the state of a Linen training."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from optax_bridge.checkpoints.errors import LeftOverWarning
+from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
+
+# What is handed over otherwise, or belongs to the program.
+_OWN = {"step", "params", "opt_state", "apply_fn", "tx", "rngs", "ema_params", "ema_decay"}
+_OWN |= {"accumulate_every", "accumulated", "micro_step"}
+_NAMED = 8  # variables that a message names before it counts the rest
+
+
+def hand_over_collections(
+    state: Any,
+    model: Any,
+    rename: Callable[[str], str],
+    wrt: Any,
+    collections: Mapping[str, Any],
+    keep: bool,
+) -> list[str]:
+    """Puts batch statistics and the like into the module's variables.
+
+    Args:
+      state: the training state.
+      model: the module.
+      rename: path of a Linen variable to the module's.
+      wrt: which variables are optimized, and are there already.
+      collections: those that the state has no field for.
+      keep: whether variables may stay as they are.
+
+    Returns:
+      What of the state has no place in the module.
+
+    Raises:
+      ValueError: a variable that the state has nothing for, or something of another shape.
+    """
+    passing = (nnx.Intermediate, nnx.RngState)  # of one call, or a stream of keys
+    target = nnx.state(model, nnx.Not(nnx.Any(wrt, *passing)))
+    flat = leaves_with_path(target)
+    places = {key_names(path): index for index, (path, _) in enumerate(flat)}
+    values = [arrays(leaf) for _, leaf in flat]
+    filled: set[tuple[str, ...]] = set()
+    left: list[str] = []
+    for name, value in _collections(state, collections):
+        for path, leaf in leaves_with_path(unboxed(value)):
+            names = key_names(path)
+            # A field may hold one collection, or several by name.
+            found = [_renamed(rename, n) for n in (names, names[1:]) if n]
+            place = next((p for p in found if p in places), None)
+            if place is None:
+                left.append("/".join((name, *names)))
+                continue
+            expected = jnp.shape(values[places[place]])
+            if jnp.shape(leaf) != expected:
+                raise ValueError(
+                    f"{'/'.join(place)}: the module has shape {expected}, the state's {name} "
+                    f"{jnp.shape(leaf)}"
+                )
+            values[places[place]] = leaf
+            filled.add(place)
+    lacking = sorted("/".join(place) for place in places.keys() - filled)
+    if lacking and not keep:
+        raise ValueError(
+            f"the state has nothing for these variables of the module: {_listed(lacking)}. Give "
+            "them by collections={'batch_stats': ...}, or rename= from the state's paths to the "
+            "module's; missing='keep' leaves them as they are."
+        )
+    if filled:
+        nnx.update(model, jax.tree.structure(unboxed(target)).unflatten(values))
+    return left
+
+
+def _collections(state: Any, collections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(state):
+        value = getattr(state, field.name)
+        if field.name not in _OWN and field.metadata.get("pytree_node", True) and value is not None:
+            yield field.name, value
+    yield from collections.items()
+
+
+def _renamed(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, ...]:
+    path = "/".join(names)
+    try:
+        return tuple(rename(path).split("/"))
+    except (LookupError, ValueError):  # a function for the paths of parameters alone
+        return names
+
+
+def hand_over_keys(state: Any, model: Any) -> list[str]:
+    """Puts the state's keys into the module's streams of the same names.
+
+    A stream hands out its key folded with its count, as `FullTrainState.step_rngs` folds a key with
+    the step; so the count becomes the step. Several streams of one name get keys of their own.
+
+    Returns:
+      The keys that the module has no stream for, and gradients that were being accumulated.
+    """
+    rngs: dict[Any, Any] = dict(getattr(state, "rngs", None) or {})
+    count = state.step
+    if getattr(state, "micro_step", None) is not None:
+        count = count * state.accumulate_every + state.micro_step
+    streams = nnx.state(model, nnx.RngState)
+    flat = leaves_with_path(streams)
+    values = [arrays(leaf) for _, leaf in flat]
+    numbers: dict[Any, int] = dict.fromkeys(rngs, 0)
+    tags = [getattr(leaf, "tag", None) for _, leaf in flat]
+    for index, (path, _) in enumerate(flat):
+        tag = tags[index]
+        if tag not in rngs:
+            continue
+        if key_names(path)[-1] == "count":
+            values[index] = jnp.asarray(count, values[index].dtype)
+        else:
+            several = sum(t == tag for t in tags) > 2
+            key = _typed(rngs[tag])
+            values[index] = jax.random.fold_in(key, numbers[tag]) if several else key
+            numbers[tag] += 1
+    if any(numbers.values()):
+        nnx.update(model, jax.tree.structure(unboxed(streams)).unflatten(values))
+    left = [f"rngs/{name}" for name, number in numbers.items() if number == 0]
+    return left + (["accumulated"] if getattr(state, "accumulated", None) is not None else [])
+
+
+def _typed(key: Any) -> Any:
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return key if is_typed else jax.random.wrap_key_data(jnp.asarray(key))
+
+
+def say_left(left: list[str]) -> None:
+    """Warns of what was not handed over."""
+    if left:
+        warnings.warn(
+            f"hand_off: {_listed(left)} left over: neither the module nor the optimizer has a "
+            "place for it. The state still has it.",
+            LeftOverWarning,
+            stacklevel=3,
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def arrays(tree: Any) -> Any:
+    """The tree with what is in each variable, in every Flax: `nnx.as_pure` came with 0.12.7."""
+    return jax.tree.map(_raw, tree, is_leaf=is_variable)
+
+
+def _raw(leaf: Any) -> Any:
+    if not is_variable(leaf):
+        return leaf
+    if hasattr(leaf, "get_raw_value"):
+        return leaf.get_raw_value()
+    # Before flax 0.11: an optimizer has variables, a state of it or of a module VariableStates.
+    return leaf.raw_value if isinstance(leaf, nnx.Variable) else leaf.value
+
+
+def set_values(variables: Any, values: Any) -> None:
+    """Puts values into the variables of a tree."""
+    flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
+    for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):
+        if hasattr(variable, "set_raw_value"):
+            variable.set_raw_value(value)
+        else:  # before flax 0.11
+            variable.raw_value = value

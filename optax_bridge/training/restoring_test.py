@@ -1,0 +1,211 @@
+"""Nothing is restored in part: each leaf of a checkpoint in turn is deleted, renamed, added to and
+reshaped, and every way of restoring says so."""
+
+import copy
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization
+from flax.training import checkpoints
+
+import optax_bridge
+from optax_bridge import FullTrainState
+from optax_bridge.checkpoints import LeftOverWarning, from_state_dict, restore_checkpoint
+from optax_bridge.checkpoints.fitting import fields_of, is_key
+
+ocp = pytest.importorskip("orbax.checkpoint")
+
+TX = optax.sgd(optax.constant_schedule(0.1), momentum=0.9)
+PARAMS = {"dense": {"kernel": jnp.ones((2, 3))}}
+
+
+class Own(FullTrainState):
+    """A state with a field of its own."""
+
+    epoch: Any = None
+
+
+def state(number: float, key: Any) -> Any:
+    return Own.create(
+        apply_fn=None,
+        params=jax.tree.map(lambda p: p * number, PARAMS),
+        tx=TX,
+        batch_stats={"mean": jnp.full(2, number)},
+        rngs={"dropout": key},
+        ema_decay=0.9,
+        epoch=jnp.asarray(int(number)),
+    )
+
+
+SAVED, FRESH = state(3.0, jax.random.key(3)), state(0.0, jax.random.key(0))
+
+
+def tree() -> Any:
+    """What is saved, in dicts and lists."""
+
+    def opened(node: Any) -> Any:
+        if isinstance(node, tuple):
+            names = getattr(node, "_fields", None)
+            if names is None:
+                return [opened(item) for item in node]
+            return {name: opened(getattr(node, name)) for name in names}
+        return {k: opened(v) for k, v in node.items()} if isinstance(node, dict) else node
+
+    return {name: opened(getattr(SAVED, name)) for name in fields_of(SAVED)}
+
+
+def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(node, dict | list):
+        for key in node if isinstance(node, dict) else range(len(node)):
+            yield from paths(node[key], (*path, key))
+    elif node is not None:
+        yield path
+
+
+def changed(path: tuple[Any, ...], change: str) -> Any:
+    new = copy.copy(tree())
+    level = new
+    for key in path[:-1]:
+        level = level[key]
+    leaf = level[path[-1]]
+    if change == "reshaped":
+        level[path[-1]] = leaf[None]
+    elif change == "added":
+        level[f"{path[-1]}_too"] = leaf
+    elif change != "nothing":
+        del level[path[-1]]
+        if change == "renamed":
+            level[f"{path[-1]}_too"] = leaf
+    return new
+
+
+@functools.cache
+def folder() -> Path:
+    made = tempfile.TemporaryDirectory()
+    folder.made = made  # type: ignore[attr-defined]  # lives as long as the process
+    return Path(made.name)
+
+
+@functools.cache
+def by_orbax(path: tuple[Any, ...], change: str) -> Path:
+    """The changed tree in a folder as a CheckpointManager has it."""
+    saved = folder() / f"{'.'.join(map(str, path))}_{change}" / "5"
+    os.makedirs(saved)
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(saved / "default", changed(path, change))
+    return saved
+
+
+def by_msgpack(path: tuple[Any, ...], change: str) -> bytes:
+    return serialization.msgpack_serialize(
+        serialization.to_state_dict(_bits(changed(path, change)))
+    )
+
+
+def _bits(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _bits(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_bits(value) for value in node]
+    return jax.random.key_data(node) if is_key(node) else node
+
+
+def standard(path: Any, change: str) -> Any:
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(by_orbax(path, change) / "default", FRESH)
+
+
+def abstract(path: Any, change: str) -> Any:
+    with ocp.StandardCheckpointer() as checkpointer:
+        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, FRESH)
+        return checkpointer.restore(by_orbax(path, change) / "default", shapes)
+
+
+def pytree(path: Any, change: str) -> Any:
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        return checkpointer.restore(by_orbax(path, change) / "default", item=FRESH)
+
+
+def manager(path: Any, change: str) -> Any:
+    with ocp.CheckpointManager(by_orbax(path, change).parent) as checkpointer:
+        return checkpointer.restore(5, args=ocp.args.StandardRestore(FRESH))
+
+
+def manager_of_pytrees(path: Any, change: str) -> Any:
+    with ocp.CheckpointManager(by_orbax(path, change).parent) as checkpointer:
+        return checkpointer.restore(5, args=ocp.args.PyTreeRestore(FRESH))
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "from_bytes of Flax": lambda *a: serialization.from_bytes(FRESH, by_msgpack(*a)),
+    "from_state_dict": lambda *a: from_state_dict(
+        FRESH, serialization.msgpack_restore(by_msgpack(*a))
+    ),
+    "checkpoints of Flax": lambda *a: checkpoints.restore_checkpoint(
+        by_orbax(*a) / "default", FRESH
+    ),
+    "restore_checkpoint": lambda *a: restore_checkpoint(by_orbax(*a) / "default", FRESH),
+    "StandardCheckpointer": standard,
+    "StandardCheckpointer of shapes": abstract,
+    "PyTreeCheckpointer": pytree,
+    "CheckpointManager": manager,
+    "CheckpointManager of pytrees": manager_of_pytrees,
+    "restored_into": lambda *a: optax_bridge.restored_into(FRESH, changed(*a)),
+}
+LEAVES = list(paths(tree()))
+no_sharding_said = pytest.mark.filterwarnings("ignore:Sharding info not provided")
+
+
+@no_sharding_said
+@pytest.mark.parametrize("way", WAYS)
+def test_the_whole_is_restored_with_typed_keys(way: str) -> None:
+    restored = WAYS[way](("step",), "nothing")
+    assert jax.tree.structure(restored) == jax.tree.structure(FRESH)
+    same = jax.tree.map(lambda a, b: bool(jnp.all(a == b)), restored, SAVED)
+    assert all(jax.tree.leaves(same))
+    assert restored.rngs["dropout"].dtype == SAVED.rngs["dropout"].dtype
+
+
+@no_sharding_said
+@pytest.mark.parametrize("change", ["deleted", "renamed", "added", "reshaped"])
+@pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("way", WAYS)
+def test_no_leaf_is_lost_unsaid(way: str, path: tuple[Any, ...], change: str) -> None:
+    with pytest.raises(ValueError) as error:  # an older Orbax may be the one that says it
+        WAYS[way](path, change)
+    assert f"{path[-1]}{'_too' if change == 'added' else ''}" in str(error.value)
+
+
+def test_what_is_missing_is_kept_if_asked_for() -> None:
+    saved = serialization.msgpack_restore(by_msgpack(("epoch",), "deleted"))
+    restored = from_state_dict(FRESH, saved, missing="keep")
+    assert int(restored.epoch) == 0 and float(restored.batch_stats["mean"][0]) == 3.0
+    with pytest.warns(LeftOverWarning, match="epoch_too"):
+        from_state_dict(
+            FRESH, serialization.msgpack_restore(by_msgpack(("epoch",), "renamed")), missing="keep"
+        )
+
+
+def test_nothing_is_logged_unless_asked_for(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for way in ("checkpoints of Flax", "restore_checkpoint", "StandardCheckpointer"):
+        WAYS[way](("step",), "nothing")
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_other_trees_are_restored_as_ever(tmp_path: Path) -> None:
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "x", {"a": np.ones(2)})
+        restored = checkpointer.restore(tmp_path / "x", item={"a": np.ones((3, 1))})
+    assert restored["a"].shape == (2,)
