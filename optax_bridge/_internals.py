@@ -22,7 +22,7 @@ def abstract_mesh_in_scope(mesh: Any) -> Any:
 
 def trace_state() -> Any:
     """What JAX traces now; not equal to what it was outside of `jax.jit` or `jax.lax.cond`."""
-    from jax._src.core import get_opaque_trace_state  # jax.extend has it, but takes 40 ms to import
+    from jax._src.core import get_opaque_trace_state  # public in newer releases only
 
     return get_opaque_trace_state()
 
