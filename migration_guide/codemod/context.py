@@ -104,7 +104,6 @@ class Context:
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
-      definitions: the constructor calls of flax.optim in this file, with settings that are known.
       stock: whether public Optax was written for one of them.
       helper: name of the function that steps with hyper-parameters of their own call, or "".
     """
@@ -117,7 +116,6 @@ class Context:
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
-    definitions: list[str] = field(default_factory=list)
     stock: bool = False
     helper: str = ""
     _made: dict[Any, Any] = field(default_factory=dict)

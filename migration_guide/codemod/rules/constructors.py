@@ -55,9 +55,6 @@ def rewrite_call(
         context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
         return None
     values = {name: settings.value(context.analysis.module, arg) for name, arg in given.items()}
-    known = not any(isinstance(value, Source) for value in values.values())
-    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    context.definitions.append(f"{entry.legacy.__name__}({shown})" if known else "")
     if context.options.standalone:
         why = standalone.stays(context.analysis, original)
         if why:
@@ -67,7 +64,6 @@ def rewrite_call(
         else:
             context.remark(original, _MIXED)
     if any(hp.variadic for hp in entry.hyper_params):
-        context.definitions[-1] = ""
         groups = [settings.value(context.analysis.module, arg) for arg in updated.args]
         recipe = Call(entry.port, tuple(groups))
         new = updated.with_changes(func=context.dotted(recipe.target))
