@@ -159,7 +159,10 @@ class Context:
     def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The user's own definition class that a node is in; its body stays legacy code."""
         own = self.analysis.legacy_classes
-        return next((a for a in self.ancestors(node) if a in own), None) if own else None
+        for ancestor in self.ancestors(node) if own else ():
+            if isinstance(ancestor, cst.ClassDef) and ancestor in own:
+                return ancestor
+        return None
 
     @functools.cached_property
     def rate_per_call(self) -> bool:
