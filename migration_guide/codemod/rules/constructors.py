@@ -95,6 +95,7 @@ def _recipe(
     if not (context.options.exact or context.rate_per_call):
         with contextlib.suppress(UnsupportedSetting):
             return _stock(context, entry, values)
+    context.recipes.add("exact")
     return entry.exact_recipe(values), {hp.legacy: hp.port for hp in entry.hyper_params}
 
 
@@ -106,7 +107,7 @@ def _stock(
         raise UnsupportedSetting(claim.why)
     variant = next(variant for variant in entry.stock if variant.fits(values))
     slots = variant.recipe.kwargs.items()
-    context.stock = True
+    context.recipes.add("stock")
     return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
 
 

@@ -84,7 +84,7 @@ def needs_converting(context: Context, call: cst.Call | None) -> str:
     path = None if file is None else _path(context, file)
     known = context.checkpoints.get(path) if path is not None else None
     found = known or Restored("OLD", "", context.once(_definition))
-    command = dataclasses.replace(found, stock=True).command(context.analysis.stem)
+    command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
     return f"files written before need converting: {command}"
 
 
