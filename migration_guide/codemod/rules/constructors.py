@@ -32,8 +32,8 @@ _MIXED = (
     "definitions that have no equal in public Optax, or which reads hyper-parameters"
 )
 _SPREAD = (
-    "what is in * and ** decides which Optax optimizer is its equal, so it stays a legacy "
-    "definition, which from_legacy turns into it; to do without, write out the arguments"
+    "what is in * and ** decides which Optax optimizer is its equal, so it stays on "
+    "legacy_optim, and from_legacy turns it into that; to do without, write out the arguments"
 )
 
 
