@@ -30,18 +30,19 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    func = updated.func
-    if not isinstance(func, cst.Attribute) or len(updated.args) != 1:
+    func, old = updated.func, original.func
+    if not isinstance(func, cst.Attribute) or not isinstance(old, cst.Attribute):
         return None
-    assert isinstance(original.func, cst.Attribute)
-    is_copy = func.attr.value == "copy" and not context.name(original.func)
-    if is_copy and _adds(original.func.value, original.args[0]):
+    if len(updated.args) != 1:
+        return None
+    is_copy = func.attr.value == "copy" and not context.name(old)
+    if is_copy and _adds(old.value, original.args[0]):
         added = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
         args = separated([cst.Arg(func.value), added])
         return updated.with_changes(func=context.dotted("flax.core.copy"), args=args)
     if func.attr.value != "pop":
         return None
-    if context.name(original.func) or not _is_collection(original.args[0]):
+    if context.name(old) or not _is_collection(original.args[0]):
         return None
     if not _taken_apart(context.parent(original)):
         return None
