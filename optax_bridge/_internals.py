@@ -20,6 +20,13 @@ def abstract_mesh_in_scope(mesh: Any) -> Any:
     return scope(mesh)
 
 
+def trace_state() -> Any:
+    """What JAX traces now; not equal to what it was outside of `jax.jit` or `jax.lax.cond`."""
+    from jax._src.core import get_opaque_trace_state  # public in newer releases only
+
+    return get_opaque_trace_state()
+
+
 def with_variable_metadata(leaf: Any, name: str, value: Any) -> Any:
     """An `nnx.VariableState` of flax before 0.11, which had no way to replace its metadata."""
     leaf._var_metadata = {**leaf.get_metadata(), name: value}

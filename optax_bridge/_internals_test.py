@@ -23,6 +23,17 @@ def test_an_abstract_mesh_puts_sharding_into_types():
     assert out.sharding.spec == PartitionSpec("x"), "jax: types do not carry shardings along"
 
 
+def test_a_trace_within_another_is_another():
+    states = [_internals.trace_state(), _internals.trace_state()]
+
+    def inner(x: Any) -> Any:
+        states.append(_internals.trace_state())
+        return x
+
+    jax.make_jaxpr(inner)(1.0)
+    assert states[0] == states[1] != states[2], "jax: get_opaque_trace_state"
+
+
 @pytest.mark.skipif(
     not flax.__version__.startswith("0.10."), reason="later variables can be replaced"
 )

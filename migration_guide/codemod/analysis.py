@@ -34,7 +34,7 @@ from migration_guide.codemod.kinds import (
     joined,
     only,
 )
-from migration_guide.codemod.names import OPTIM, Names, dotted, is_legacy
+from migration_guide.codemod.names import OPTIM, Names, dotted
 from migration_guide.codemod.project import Project, portable
 from migration_guide.codemod.scopes import scopes
 from migration_guide.codemod.tree import last_name
@@ -102,34 +102,13 @@ class Analysis:
         kind = self.kind(node)
         return atom in kind and FOREIGN not in kind
 
-    def exports(self) -> Project:
-        """What this module tells other files."""
-        functions = {
-            self.function_name(f): portable(self._returns.get(f, NOTHING))
-            for f in self.facts.functions
-            if isinstance(f, cst.FunctionDef)
-        }
-        return Project(
-            {name: portable(kind) for name, kind in self.fields.items() if portable(kind)},
-            {name: kind for name, kind in functions.items() if kind},
-            bool(self.own_classes),
-            self.rate_per_call,
-            frozenset(a.keyword.value for c in self.facts.calls for a in c.args if a.keyword),
-            frozenset(f"{self.key}.{c.name.value}" for c in self.legacy_classes),
-            len(self.applications),
-            self._given,
-            self.uses_optim,
-            frozenset(),
-            self._expected,
-            self._aliases(),
-            self.calls_classes,
-            self.overridden,
-            any(self.holds(a, HYPER_PARAMS) for a in self.facts.attributes),
-        )
-
-    @functools.cached_property
+    @property
     def uses_optim(self) -> bool:
         """Whether this file imports flax.optim, or refers to it through flax."""
+        return self._uses_optim
+
+    @functools.cached_property
+    def _uses_optim(self) -> bool:
         return any(imports.mentions(node, OPTIM) for node in self.facts.imports) or any(
             (self.names.of(node) or "").startswith(OPTIM) for node in self.facts.attributes
         )
@@ -171,16 +150,6 @@ class Analysis:
                 names = [a.keyword.value if a.keyword is not None else "**" for a in rest]
                 found |= set(names) - {"grads", "loss_fn"}
         return frozenset(found)
-
-    def _aliases(self) -> dict[str, str]:
-        """What of flax.optim other files can import from this one."""
-        found = {}
-        for node in self.facts.imports:
-            for name, bound, is_dotted in imports.aliases(node):
-                origin = self.names.followed(name)
-                if not is_dotted and is_legacy(origin):
-                    found[f"{self.key}.{bound}"] = origin
-        return found
 
     @property
     def calls_classes(self) -> bool:
@@ -354,6 +323,16 @@ class Analysis:
                 key = arg.keyword.value if arg.keyword is not None else index
                 given = self._given.setdefault(".".join(name.split(".")[-2:]), {})
                 given[key] = joined([given.get(key, NOTHING), kind])
+
+    @property
+    def given(self) -> dict[str, dict[int | str, Kind]]:
+        """What functions of other files are given."""
+        return self._given
+
+    @property
+    def expected(self) -> dict[str, str]:
+        """What functions of other files must return."""
+        return self._expected
 
     def returned(self, function: cst.CSTNode) -> Kind:
         """What a function of this module may return."""

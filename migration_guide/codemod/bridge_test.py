@@ -183,7 +183,7 @@ def test_what_is_imported_for_others_stays_as_legacy():
     assert (
         "\nfrom legacy_optim import Adam\nfrom legacy_optim import Momentum as M\n" in result.code
     )
-    assert result.code.startswith(f"{NOTE}imported for others")
+    assert result.code.startswith(f"{NOTE}stays on legacy_optim for others")
     package = rewrite("from flax import optim\n", Options(), path=Path("pkg/__init__.py"))
     assert package.code.endswith("import legacy_optim as optim\n")
 

@@ -144,8 +144,7 @@ def convert_commands(report: driver.Report) -> list[str]:
     commands = {}
     for result in report.results:
         for found in result.checkpoints:
-            module = ".".join(Path(_short(result.path)).with_suffix("").parts)
-            commands.setdefault(found.path, found.command(module))
+            commands.setdefault(found.path, found.command(_short(result.path)))
     return list(commands.values())
 
 

@@ -66,25 +66,24 @@ class Restored:
       path: as the program has it.
       template: the function of the module that makes what it is restored into, or "".
       definition: the one constructor call of flax.optim in that file, or "".
-      stock: whether that became public Optax.
+      recipe: `stock` or `exact`, what became of it, or "".
     """
 
     path: str
     template: str = ""
     definition: str = ""
-    stock: bool = False
+    recipe: str = ""
 
-    def command(self, module: str) -> str:
-        """The command that converts it; `module` is where the template's function stands."""
-        file = Path(self.path)
-        parts = ["optax-bridge", "convert", self.path, str(file.with_name(f"{file.stem}_new"))]
-        if self.path == "OLD":
-            parts[-1] = "NEW"
+    def command(self, file: str) -> str:
+        """The command that converts it; the function of the template stands in a file."""
+        old = Path(self.path)
+        new = "NEW" if self.path == "OLD" else str(old.with_name(f"{old.stem}_new"))
+        parts = ["optax-bridge", "convert", self.path, new]
         if self.template:
-            parts += ["--like", f"{module}:{self.template}"]
+            parts += ["--like", f"{file}:{self.template}"]
         else:
             parts += ["--optimizer", self.definition] if self.definition else []
-            parts += ["--stock"] if self.stock else []
+            parts += [f"--{self.recipe}"] if self.recipe else []
         return shlex.join(parts)
 
 
@@ -104,8 +103,7 @@ class Context:
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
-      definitions: the constructor calls of flax.optim in this file, with settings that are known.
-      stock: whether public Optax was written for one of them.
+      recipes: `stock` and `exact`, as far as they were written.
       helper: name of the function that steps with hyper-parameters of their own call, or "".
     """
 
@@ -117,8 +115,7 @@ class Context:
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
-    definitions: list[str] = field(default_factory=list)
-    stock: bool = False
+    recipes: set[str] = field(default_factory=set)
     helper: str = ""
     _made: dict[Any, Any] = field(default_factory=dict)
 
@@ -161,7 +158,10 @@ class Context:
     def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The user's own definition class that a node is in; its body stays legacy code."""
         own = self.analysis.legacy_classes
-        return next((a for a in self.ancestors(node) if a in own), None) if own else None
+        for ancestor in self.ancestors(node) if own else ():
+            if isinstance(ancestor, cst.ClassDef) and ancestor in own:
+                return ancestor
+        return None
 
     @functools.cached_property
     def rate_per_call(self) -> bool:

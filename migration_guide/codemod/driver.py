@@ -12,6 +12,7 @@ from pathlib import Path
 from migration_guide.codemod import files, notebook, pins, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Message, Options, Restored
+from migration_guide.codemod.exports import exported
 from migration_guide.codemod.project import Project, merged
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.source import TooLargeError, parse
@@ -251,7 +252,7 @@ def _project(
     project = start
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
-        told = merged(c.analysis.exports() for c in candidates if c.analysis is not None)
+        told = merged(exported(c.analysis) for c in candidates if c.analysis is not None)
         told.modules, told.follows_arrays = start.modules, start.follows_arrays
         if told == project:
             break

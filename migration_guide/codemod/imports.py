@@ -227,7 +227,7 @@ def below_imports(
     module: cst.Module, statements: Sequence[cst.BaseStatement], name: str
 ) -> cst.Module:
     """The module with statements that define a name, below its imports and above its first use."""
-    body = list(module.body)
+    body: list[Any] = list(module.body)
     first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
     place = 0
     for index, line in enumerate(body[:first]):

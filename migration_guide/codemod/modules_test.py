@@ -2,10 +2,13 @@
 as it is."""
 
 import ast
+import tempfile
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from migration_guide.codemod import driver
 from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import rewrite, undefined
 
@@ -134,17 +137,67 @@ def _parses(code: str) -> bool:
     return True
 
 
-@settings(
-    max_examples=150,
+FEW = settings(
+    max_examples=120,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     derandomize=True,
 )
-@given(MODULES.filter(_parses), st.booleans(), st.booleans())
-def test_any_module(code: str, exact: bool, rename: bool):
-    options = Options(exact=exact, rename=rename)
+OPTIONS = st.sampled_from(
+    [Options(), Options(exact=True), Options(rename=True), Options(standalone=True)]
+)
+
+
+@FEW
+@given(MODULES.filter(_parses), OPTIONS)
+def test_any_module(code: str, options: Options):
     result = rewrite(code, options)
     assert "please report" not in result.refused, (result.refused, code)
     assert _parses(result.code)
     assert undefined(result.code) <= undefined(code)
     assert rewrite(result.code, options).code == result.code
+
+
+# What files of one program import from each other, which they call a, b and c.
+SHARED = st.sampled_from(
+    [
+        "import a",
+        "from b import *",
+        "from . import c",
+        "from a import optim",
+        "from b import Adam, make",
+        "from c import S, g as make",
+        "__all__ = ['Adam', 'optim']",
+        "def make(p): return optim.Adam(0.1).create(p)",
+        "def make(p): return a.make(p)",
+        "x = make(p)",
+        "x = a.make(p).apply_gradient(g)",
+        "x = b.x",
+        "d = c.S(0.1)",
+        "x = c.S(optim.Adam(0.1)).create(p)",
+        "class Own:\n    def apply_gradient(self, g): return self",
+        "from flax.optim import *",
+    ]
+)
+FILES = st.builds(
+    lambda imports, lines: "\n".join([*imports, *lines]) + "\n",
+    st.lists(st.sampled_from(IMPORTS), max_size=2, unique=True),
+    st.lists(st.one_of(SHARED, SHARED, STATEMENTS), max_size=5),
+).filter(_parses)
+
+
+@settings(FEW, max_examples=60)
+@given(st.lists(FILES, min_size=2, max_size=3), OPTIONS)
+def test_any_tree(codes: list[str], options: Options):
+    with tempfile.TemporaryDirectory() as name:
+        paths = [Path(name, f"{letter}.py") for letter, _ in zip("abc", codes, strict=False)]
+        for path, code in zip(paths, codes, strict=True):
+            path.write_text(code, encoding="utf-8")
+        first = driver.migrate([Path(name)], options)
+        assert [r.refused for r in first.results if "please report" in r.refused] == []
+        driver.save(first.results)
+        for path, code in zip(paths, codes, strict=True):
+            new = path.read_text(encoding="utf-8")
+            assert undefined(new) <= undefined(code) | {"legacy_optim"}
+        again = driver.migrate([Path(name)], options)
+        assert [(r.old, r.new) for r in again.changed] == []

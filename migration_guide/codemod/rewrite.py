@@ -95,9 +95,9 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    single = context.definitions[0] if len(context.definitions) == 1 else ""
+    recipe = next(iter(context.recipes)) if len(context.recipes) == 1 else ""
     restored = tuple(
-        dataclasses.replace(found, definition=single, stock=context.stock)
+        dataclasses.replace(found, recipe=recipe)
         for _, found in sorted(context.checkpoints.items())
     )
     return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)

@@ -255,6 +255,11 @@ class Fit:
         over = [(*path, *at) for at, leaf in leaves(saved) if leaf is not None]
         (self.surplus if own else self.left).extend(over)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether template and checkpoint have the same leaves, as they are."""
+        return not (self.changed or self.missing or self.surplus or self.left or self.wrong)
+
     def named(self, path: Names) -> str:
         """How errors call a leaf of the checkpoint."""
         return f"{self.place}, {leaf_name(path)}" if path else str(self.place)

@@ -138,7 +138,7 @@ def restore_checkpoint(
         fit, fitted = _fitted(target, read.tree, path, missing)
         if read.format != ORBAX:
             return restored(target, as_arrays(fitted))
-        if not fit.changed:  # Orbax brings each array to the devices where the target has it
+        if fit.is_exact:  # Orbax brings each array to the devices where the target has it
             return by_flax(path, target)
         return placed_like(target, restored(target, as_arrays(fitted)))
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
+from optax_bridge._internals import trace_state
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
 Step = Callable[..., tuple[Params, OptState]]
@@ -51,13 +52,14 @@ class ExactUpdate:
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """As of any transformation."""
-        calls = _CALLS.get()
-        if calls is None or params is None:
+        noted = _NOTED.get()
+        # What belongs to a trace within, of `jax.lax.cond` say, must not leave it.
+        if noted is None or params is None or noted.trace != trace_state():
             return self.update(updates, state, params, **extra)
         with _noting(None):
             new_updates, _ = self.update(updates, state, params, **extra)
             new_params, new_state = self.step(updates, state, params, **extra)
-        calls.append(ExactCall(self, state, params, new_updates, new_params))
+        noted.calls.append(ExactCall(self, state, params, new_updates, new_params))
         return new_updates, new_state
 
 
@@ -85,18 +87,23 @@ class ExactCall(NamedTuple):
         return zip(leaves, *others, strict=True)
 
 
-_CALLS: contextvars.ContextVar[list[ExactCall] | None] = contextvars.ContextVar(
+class _Noted(NamedTuple):
+    calls: list[ExactCall]
+    trace: Any
+
+
+_NOTED: contextvars.ContextVar[_Noted | None] = contextvars.ContextVar(
     "exact updates called by another transformation", default=None
 )
 
 
 @contextlib.contextmanager
 def _noting(calls: list[ExactCall] | None) -> Iterator[None]:
-    token = _CALLS.set(calls)
+    token = _NOTED.set(None if calls is None else _Noted(calls, trace_state()))
     try:
         yield
     finally:
-        _CALLS.reset(token)
+        _NOTED.reset(token)
 
 
 class ExactTransformation(optax.GradientTransformationExtraArgs):

@@ -166,6 +166,13 @@ def test_what_comes_after_it_has_the_last_word():
     jax.tree.map(np.testing.assert_array_equal, new, halves)
 
 
+def test_nothing_leaves_the_trace_of_a_branch():
+    tx = optax.apply_if_finite(DECAYED, 2)
+    with jax.checking_leaks():
+        new, _ = jax.jit(lambda params: step(tx, params, tx.init(params), params))(PARAMS)
+    assert jax.tree.structure(new) == jax.tree.structure(PARAMS)
+
+
 @pytest.mark.parametrize(
     "tx",
     [

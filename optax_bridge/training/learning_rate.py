@@ -1,7 +1,6 @@
 """Reading the learning rate of a training state, where something says what it is."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import optax
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import ExactTransformation, noted_update
 from optax_bridge.metadata.axis_metadata import has_boxes
-from optax_bridge.metadata.trees import OptState, Params
+from optax_bridge.metadata.trees import OptState, Params, Updates
 
 # Wrappers that call what is in them at every step.
 _TRANSPARENT = ("InjectStatefulHyperparamsState", "MaskedState", "PartitionState")
@@ -55,7 +54,7 @@ def learning_rate(
         ):  # a schedule has its count there, and the rate is that of the last step
             return _scheduled(tx, opt_state, params, rates[0][0]) * _plateau(opt_state)
         return rates[0][1] * _plateau(opt_state)
-    ours = [] if rates else list(_in_last_place(tx, opt_state, params))
+    ours = [] if rates else _in_last_place(tx, opt_state, params)
     given = [record.hyper_params.get("learning_rate", record) for record, _, _ in ours]
     if given and all(rate is given[0] or _are_equal(rate, given[0]) for rate in given):
         return _of_ours(ExactTransformation(tx.init, ours[0][0]), *ours[0][1:], step)
@@ -77,21 +76,24 @@ def _of_ours(tx: ExactTransformation, opt_state: Any, params: Params, step: Any)
 
 def _in_last_place(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
-) -> Iterator[tuple[Any, OptState, Params]]:
+) -> list[tuple[Any, OptState, Params]]:
     """This project's transformations within another whose updates it passes on as they are."""
     tx = boxes_handled(tx) if has_boxes(params) else tx
-    noted: list[Any] = []
+    ours: list[tuple[Any, OptState, Params]] = []
 
-    def update(grads: Any) -> None:
+    def update(grads: Updates) -> None:
         updates, _, calls = noted_update(tx, grads, opt_state, params)
         last = set(map(id, jax.tree.leaves(updates)))
-        noted.extend(c for c in calls if last.issuperset(map(id, jax.tree.leaves(c.updates))))
+        for call in calls:
+            if last.issuperset(map(id, jax.tree.leaves(call.updates))):
+                ours.append((call.record, call.state, call.params))
 
     try:
         jax.eval_shape(update, params)
     except Exception as error:  # a part wants arguments that only a step has, for example
-        raise _not_known(f"a transformation that cannot be tried: {error}") from error
-    return ((call.record, call.state, call.params) for call in noted)
+        why = str(error).partition("\n")[0]
+        raise _not_known(f"a transformation that cannot be tried: {why}") from error
+    return ours
 
 
 def _scheduled(tx: Any, opt_state: OptState, params: Params, path: Any) -> Any:

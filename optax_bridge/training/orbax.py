@@ -114,3 +114,9 @@ def check(folder: Path, item: Any) -> None:
     fit = Fit(folder)
     fit.tree(outlined(item), saved, (), own=False)
     fit.settle()
+    if fit.changed:
+        raise CheckpointError(
+            folder, "boxes around the same arrays as the template has them", "others",
+            "Orbax cannot put them on or off: use optax_bridge.checkpoints.restore_checkpoint, or "
+            "restore without a template, then optax_bridge.restored_into(template, restored).",
+        )  # fmt: skip

@@ -1,6 +1,7 @@
 """Nothing is restored in part: each leaf of a checkpoint in turn is deleted, renamed, added to and
 reshaped, and every way of restoring says so."""
 
+import contextlib
 import copy
 import functools
 import os
@@ -14,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from flax import serialization
 from flax.training import checkpoints
 
 import optax_bridge
-from optax_bridge import FullTrainState
+from optax_bridge import CheckpointError, FullTrainState
 from optax_bridge.checkpoints import LeftOverWarning, from_state_dict, restore_checkpoint
 from optax_bridge.checkpoints.fitting import fields_of, is_key
 
@@ -193,6 +195,36 @@ def test_what_is_missing_is_kept_if_asked_for() -> None:
         from_state_dict(
             FRESH, serialization.msgpack_restore(by_msgpack(("epoch",), "renamed")), missing="keep"
         )
+
+
+@no_sharding_said
+@pytest.mark.parametrize("change", ["deleted", "renamed"])
+def test_of_orbax_what_is_missing_is_kept_if_asked_for(change: str) -> None:
+    folder = by_orbax(("batch_stats", "mean"), change) / "default"
+    warns = pytest.warns(LeftOverWarning, match="mean_too")
+    with warns if change == "renamed" else contextlib.nullcontext():
+        restored = restore_checkpoint(folder, FRESH, missing="keep")
+    assert float(restored.batch_stats["mean"][0]) == 0.0
+    assert (int(restored.epoch), restored.rngs["dropout"]) == (3, jax.random.key(3))
+    assert isinstance(restored.params["dense"]["kernel"], jax.Array)
+
+
+@no_sharding_said
+@pytest.mark.parametrize("boxed", [True, False])
+def test_boxes_that_orbax_would_leave_unfilled(boxed: bool, tmp_path: Path) -> None:
+    kernel = PARAMS["dense"]["kernel"]
+    box = {"dense": {"kernel": nn.Partitioned(kernel, ("a", "b"))}}
+    pair = [
+        optax_bridge.TrainState.create(apply_fn=None, params=params, tx=TX)
+        for params in (box, jax.tree.map(jnp.zeros_like, PARAMS))
+    ]
+    saved, template = pair if boxed else pair[::-1]
+    checkpoints.save_checkpoint(tmp_path, saved, 1)
+    with pytest.raises(CheckpointError, match="restored_into"):
+        checkpoints.restore_checkpoint(tmp_path, template)
+    restored: Any = restore_checkpoint(tmp_path, template)
+    same = zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True)
+    assert all(np.array_equal(one, other) for one, other in same)
 
 
 def test_nothing_is_logged_unless_asked_for(

@@ -33,11 +33,12 @@ from migration_guide.codemod.tree import last_name
 
 BRIDGE = "optax_bridge.from_legacy"
 CHOSEN = (
-    "chosen at run time, so it stays a legacy definition, which from_legacy turns into its equal; "
+    "chosen at run time, so it stays on legacy_optim, and from_legacy turns it into its equal; "
     "to do without, write an Optax optimizer for each choice (`optax-bridge recipe NAME`)"
 )
 _UNSEEN = (
-    "a definition of a module that was not migrated along: from_legacy turns it into its equal; "
+    "it comes from a module that was not migrated along, so it stays on optax_bridge: "
+    "from_legacy turns a legacy definition into its equal; "
     "once that module returns an Optax transformation, drop from_legacy"
 )
 _ESCAPES = (

@@ -32,8 +32,8 @@ _MIXED = (
     "definitions that have no equal in public Optax, or which reads hyper-parameters"
 )
 _SPREAD = (
-    "what is in * and ** decides which Optax optimizer is its equal, so it stays a legacy "
-    "definition, which from_legacy turns into it; to do without, write out the arguments"
+    "what is in * and ** decides which Optax optimizer is its equal, so it stays on "
+    "legacy_optim, and from_legacy turns it into that; to do without, write out the arguments"
 )
 
 
@@ -55,9 +55,6 @@ def rewrite_call(
         context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
         return None
     values = {name: settings.value(context.analysis.module, arg) for name, arg in given.items()}
-    known = not any(isinstance(value, Source) for value in values.values())
-    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    context.definitions.append(f"{entry.legacy.__name__}({shown})" if known else "")
     if context.options.standalone:
         why = standalone.stays(context.analysis, original)
         if why:
@@ -67,7 +64,6 @@ def rewrite_call(
         else:
             context.remark(original, _MIXED)
     if any(hp.variadic for hp in entry.hyper_params):
-        context.definitions[-1] = ""
         groups = [settings.value(context.analysis.module, arg) for arg in updated.args]
         recipe = Call(entry.port, tuple(groups))
         new = updated.with_changes(func=context.dotted(recipe.target))
@@ -99,6 +95,7 @@ def _recipe(
     if not (context.options.exact or context.rate_per_call):
         with contextlib.suppress(UnsupportedSetting):
             return _stock(context, entry, values)
+    context.recipes.add("exact")
     return entry.exact_recipe(values), {hp.legacy: hp.port for hp in entry.hyper_params}
 
 
@@ -110,7 +107,7 @@ def _stock(
         raise UnsupportedSetting(claim.why)
     variant = next(variant for variant in entry.stock if variant.fits(values))
     slots = variant.recipe.kwargs.items()
-    context.stock = True
+    context.recipes.add("stock")
     return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
 
 

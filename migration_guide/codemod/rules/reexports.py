@@ -25,8 +25,8 @@ from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import EXPORTS, OPTIM, canonical, is_legacy
 
 _SAID = (
-    "imported for others, who may still need the legacy class; it goes when nobody imports it from "
-    "here (its definitions become Optax with optax_bridge.from_legacy(...))"
+    "stays on legacy_optim for others, who may import it from here (their definitions become Optax "
+    "with optax_bridge.from_legacy(...)); it goes when nobody does any longer"
 )
 
 

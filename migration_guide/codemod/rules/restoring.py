@@ -25,6 +25,7 @@ import libcst as cst
 from migration_guide.codemod import constants, standalone
 from migration_guide.codemod.context import Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, Items, Kind, Several
+from migration_guide.codemod.settings import only_definition
 from migration_guide.codemod.tree import argument, last_name
 
 # Flax's name -> where the template stands among the arguments, and where the file does.
@@ -55,7 +56,7 @@ def rewrite_reference(
     if call is not None:
         _see(context, name, call)
     if reads_nothing_old(context):
-        context.remark(original, _convert(context, call))
+        context.remark(original, needs_converting(context, call))
         return None
     return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
 
@@ -76,15 +77,21 @@ def reads_nothing_old(context: Context) -> bool:
     return context.once(standalone.is_active) and not context.once(standalone.leaves_any)
 
 
-def _convert(context: Context, call: cst.Call | None) -> str:
+def needs_converting(context: Context, call: cst.Call | None) -> str:
     """What to do with the old files that a call reads."""
     name = context.name(call.func) if call is not None else ""
     file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
     known = context.checkpoints.get(path) if path is not None else None
-    found = known or Restored("OLD", "", "", stock=True)
-    command = dataclasses.replace(found, stock=True).command(context.analysis.stem)
+    found = known or Restored("OLD", "", context.once(_definition))
+    command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
     return f"files written before need converting: {command}"
+
+
+def _definition(context: Context) -> str:
+    """The one constructor call of flax.optim in the file, or ""."""
+    analysis = context.analysis
+    return only_definition(analysis.names, analysis.module, analysis.facts.calls)
 
 
 def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
@@ -158,7 +165,7 @@ def _see(context: Context, name: str, call: cst.Call) -> None:
             context.analysis.module
         ):
             like = template.func.value
-    context.checkpoints.setdefault(path, Restored(path, like))
+    context.checkpoints.setdefault(path, Restored(path, like, context.once(_definition)))
 
 
 def _path(context: Context, node: cst.BaseExpression) -> str | None:

@@ -1,0 +1,170 @@
+"""`--standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
+
+from pathlib import Path
+
+import pytest
+
+from migration_guide.codemod import command, driver
+from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod.rewrite import Rewritten, rewrite
+
+HEAD = "import jax\nfrom flax import optim\n"
+STANDALONE = Options(standalone=True)
+STATE = "flax.training.train_state.TrainState"
+SGD = "optax.sgd(learning_rate=learning_rate, momentum=0.9, nesterov=False)"
+INJECTED = (
+    f"optax.inject_hyperparams(lambda learning_rate: {SGD}, hyperparam_dtype=jax.numpy.float32)"
+)
+
+
+def _rewritten(body: str) -> Rewritten:
+    result = rewrite(HEAD + body, STANDALONE)
+    assert result.refused == ""
+    assert rewrite(result.code, STANDALONE).code == result.code
+    return result
+
+
+WRITTEN = {
+    "created": (
+        "o = optim.Adam(lr).create(p)",
+        f"o = {STATE}.create(apply_fn=None, params=p, "
+        "tx=optax.adam(learning_rate=lr, b1=0.9, b2=0.999, eps=1e-08))",
+    ),
+    "annotated": (
+        "def f(o: optim.Optimizer): return o.target",
+        f"def f(o: {STATE}): return o.params",
+    ),
+    "asked": ("isinstance(x, optim.Optimizer)", f"isinstance(x, {STATE})"),
+    "bound": (
+        "jax.jit(optim.GradientDescent(lr).create)(p)",
+        f"jax.jit(lambda params: {STATE}.create(apply_fn=None, params=params, "
+        "tx=optax.sgd(learning_rate=lr)))(p)",
+    ),
+    "rate-per-call": (
+        "o = optim.Momentum(0.1).create(p)\no = o.apply_gradient(g, learning_rate=lr)",
+        f"o = {STATE}.create(apply_fn=None, params=p, tx={INJECTED}(learning_rate=0.1))\n"
+        "o = with_hyper_params(o, learning_rate=lr).apply_gradients(grads=g)",
+    ),
+    "rate-only-per-call": (
+        "d = optim.Momentum()\no = d.create(p)\no.apply_gradient(g, learning_rate=lr)",
+        f'd = {INJECTED}(learning_rate=float("nan"))\n'
+        f"o = {STATE}.create(apply_fn=None, params=p, tx=d)\n"
+        "with_hyper_params(o, learning_rate=lr).apply_gradients(grads=g)",
+    ),
+    "rate-of-optimize": (
+        "o = optim.Momentum(0.1).create(p)\no, l = o.optimize(f, learning_rate=lr)",
+        f"o = {STATE}.create(apply_fn=None, params=p, tx={INJECTED}(learning_rate=0.1))\n"
+        "l, grads = jax.value_and_grad(f)(o.params)\n"
+        "o = with_hyper_params(o, learning_rate=lr).apply_gradients(grads=grads)",
+    ),
+    "schedule": (
+        "def fn(step): return 0.1 / (1 + step)\nd = optim.Momentum(beta=0.9)\n"
+        "def f(o, g): return o.apply_gradient(g, learning_rate=fn(o.state.step))\n"
+        "f(d.create(p), g)",
+        "def fn(step): return 0.1 / (1 + step)\n"
+        f"d = {SGD.replace('=learning_rate', '=fn')}\n"
+        "def f(o, g): return o.apply_gradients(grads=g)\n"
+        f"f({STATE}.create(apply_fn=None, params=p, tx=d), g)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=str)
+def test_public_optax_and_flax_alone(case: str):
+    before, after = WRITTEN[case]
+    result = _rewritten(f"{before}\n")
+    assert result.messages == ()
+    assert result.code.endswith(f"{after}\n")
+    assert "optax_bridge" not in result.code
+    assert "legacy_optim" not in result.code
+    assert ("def with_hyper_params(" in result.code) == ("with_hyper_params(o" in result.code)
+
+
+STAYS = {
+    "no-such-optimizer": ("o = optim.Adagrad(0.1).create(p)", "optax_bridge.adagrad(", STATE),
+    "groups": (
+        "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)",
+        "optax_bridge.multi_optimizer((t, optax.adam(",
+        STATE,
+    ),
+    "own-definition": (
+        "class Own(optim.OptimizerDef): pass\no = Own().create(p)",
+        "optax_bridge.wrap_definition(Own())",
+        STATE,
+    ),
+    "focus": ("o = optim.Adam(0.1).create(p, focus=t)", "optax_bridge.multi_optimizer(", STATE),
+    "array": (
+        "import jax.numpy as jnp\no = optim.Adam(0.1).create(jnp.ones(3))",
+        "optax_bridge.TrainState.create(",
+        "tx=optax.adam(",
+    ),
+    "array-through-functions": (
+        "import jax.numpy as jnp\ndef f(d, p): return d.create(p)\n"
+        "f(optim.Adam(0.1), jnp.ones(3).astype(int) * 2)",
+        "optax_bridge.TrainState.create(",
+        "optax.adam(",
+    ),
+    "rate-per-call-of-one-that-stays": (
+        "o = optim.Adagrad().create(p)\no.apply_gradient(g, learning_rate=lr)",
+        "optax_bridge.adagrad(",
+        "apply_gradients(grads=g, learning_rate=lr)",
+    ),
+    "hyper-parameters-read": (
+        "o = optim.Adam(0.1).create(p)\nx = o.optimizer_def.hyper_params.learning_rate",
+        "optax_bridge.adam(learning_rate=0.1)",
+        'o.tx.hyper_params["learning_rate"]',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STAYS, ids=str)
+def test_what_has_no_equal_stays_and_says_why(case: str):
+    before, *expected = STAYS[case]
+    result = _rewritten(f"{before}\n")
+    assert f"{NOTE}stays on optax_bridge" in result.code
+    for part in expected:
+        assert part in result.code
+    assert [m for m in result.messages if m.by_hand] == []
+
+
+def test_a_chosen_one_is_bridged():
+    code = _rewritten("o = getattr(optim, n)(0.1).create(p)\n").code
+    assert "tx=optax_bridge.from_legacy(getattr(legacy_optim, n)(0.1))" in code
+    assert f"o = {STATE}.create(" in code
+
+
+def test_what_restores_gets_the_command_that_converts():
+    body = (
+        "from flax import serialization\nfrom flax.training import checkpoints\n"
+        "o = optim.Adam(0.1).create(p)\no = checkpoints.restore_checkpoint('/runs/a', o)\n"
+        "o = serialization.from_bytes(o, data)\no = o.restore_state(d)\n"
+    )
+    result = _rewritten(body)
+    options = "--optimizer 'Adam(learning_rate=0.1)' --stock"
+    said = f"{NOTE}files written before need converting: optax-bridge convert"
+    assert f"{said} /runs/a /runs/a_new {options}\n" in result.code
+    assert result.code.count(f"{said} OLD NEW {options}\n") == 2
+    assert "o = checkpoints.restore_checkpoint('/runs/a', o)\n" in result.code
+    assert "o = flax.serialization.from_state_dict(o, d)\n" in result.code
+    assert "optax_bridge." not in result.code
+
+
+def test_all_files_of_a_program_agree(tmp_path: Path):
+    (tmp_path / "make.py").write_text(
+        "from flax import optim\ndef make(p): return optim.Adagrad().create(p)\n"
+        "def other(p): return optim.Adam().create(p)\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import make\no = make.make(p)\no = o.apply_gradient(g, learning_rate=lr)\n"
+    )
+    made, main = (r.new for r in reversed(driver.migrate([tmp_path], STANDALONE).changed))
+    if "def other" not in made:
+        made, main = main, made
+    assert "o.apply_gradients(grads=g, learning_rate=lr)" in main
+    assert "optax_bridge.adagrad()" in made
+    assert "optax_bridge.adam()" in made
+
+
+def test_exact_and_standalone_exclude_each_other(capsys: pytest.CaptureFixture[str]):
+    assert command.run([Path(__file__)], exact=True, standalone=True) == command.MISUSE
+    assert "give one of them" in capsys.readouterr().err
