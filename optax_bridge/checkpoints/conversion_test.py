@@ -206,7 +206,7 @@ def test_optimizer_within_something_is_found(name: str, part: str | None, optimi
     definition = parse_definition(optimizer)
     warns = pytest.warns(LeftOverWarning, match=r"\['mean'\]")
     with warns if name == "tuple" else contextlib.nullcontext():
-        state: Any = TrainState.from_legacy_checkpoint(
+        state: Any = FullTrainState.from_legacy_checkpoint(
             FILES / f"{name}.msgpack", optimizer_def=definition, part=part
         )
     expected: Any = TrainState.from_legacy_checkpoint(

@@ -17,7 +17,13 @@ from flax.training import checkpoints
 
 import legacy_optim as optim
 import optax_bridge
-from optax_bridge import CheckpointError, TrainState, UnsupportedSetting, from_legacy
+from optax_bridge import (
+    CheckpointError,
+    FullTrainState,
+    TrainState,
+    UnsupportedSetting,
+    from_legacy,
+)
 from optax_bridge.checkpoints import (
     LeftOverWarning,
     from_bytes,
@@ -45,7 +51,8 @@ def trained() -> Any:
 def fresh(tx: Any = None, params: Any = PARAMS, **fields: Any) -> Any:
     """A state at step 0 with other parameters."""
     params = jax.tree.map(jnp.zeros_like, params)
-    return TrainState.create(apply_fn=None, params=params, tx=tx or optax.adam(0.1), **fields)
+    cls = FullTrainState if fields else TrainState
+    return cls.create(apply_fn=None, params=params, tx=tx or optax.adam(0.1), **fields)
 
 
 def replicated(tree: Any, copies: int) -> Any:
@@ -386,7 +393,7 @@ def test_collections_fill_the_fields_that_they_are_of(name: str, tmp_path: Path)
     beside, field, expected = COLLECTIONS[name]
     data = serialization.to_bytes({"optimizer": trained(), "step": 2, **beside})
     (tmp_path / "checkpoint_2").write_bytes(data)
-    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM, ema_decay=0.9)
+    state: Any = FullTrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM, ema_decay=0.9)
     same_bits(getattr(state, field), expected)
     zeros = jax.tree.map(np.zeros_like, expected)
     decay = {"ema_decay": 0.9} if field == "ema_params" else {}
@@ -401,7 +408,9 @@ def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> 
     data = serialization.to_bytes({"optimizer": trained(), "dynamic_scale": scale})
     (tmp_path / "checkpoint_2").write_bytes(data)
     own = optim.DynamicScale(growth_interval=7)
-    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM, dynamic_scale=own)
+    state: Any = FullTrainState.from_legacy_checkpoint(
+        tmp_path, optimizer_def=ADAM, dynamic_scale=own
+    )
     for restored in (state, from_bytes(fresh(dynamic_scale=own), data)):
         assert restored.dynamic_scale.growth_interval == 7
         assert (restored.dynamic_scale.scale, restored.dynamic_scale.fin_steps) == (8.0, 1)
