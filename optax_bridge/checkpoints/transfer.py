@@ -95,7 +95,7 @@ def convert_file(
       part: which optimizer, where there are several; on the way back, where it is to stand.
       allow_nan: let NaN in the optimizer's state through.
       verify: read again what was written, and compare every leaf.
-      force: replace the destination.
+      force: replace the destination if it is a checkpoint.
       told: told of progress.
 
     Returns:

@@ -71,7 +71,7 @@ def convert(
         bool, typer.Option("--allow-nan", help="Let NaN in the optimizer's state through.")
     ] = False,
     verify: Annotated[bool, typer.Option(help="Read again and compare every leaf.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the checkpoint there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Convert a checkpoint of flax.optim, moments and step too, or convert it back.

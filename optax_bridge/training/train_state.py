@@ -303,7 +303,7 @@ class TrainState(train_state.TrainState):
             transformation, for Adafactor by axis.
           part: where the optimizer is to stand, "optimizer" say, with the step and this state's
             other fields beside it; None: the optimizer is the whole, and they stay out.
-          force: replace an existing file.
+          force: replace an existing checkpoint; what is none is never replaced.
 
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.

@@ -12,13 +12,20 @@ from optax_bridge.checkpoints.formats.format import Contents, Format
 
 @functools.cache
 def formats() -> dict[str, Format]:
-    """Every format by its option, the general ones last."""
+    """Every format by its option, the general ones last.
+
+    Raises:
+      ValueError: two have the same option.
+    """
     found: list[Format] = []
     for info in pkgutil.iter_modules(folder.__path__):
         if not info.name.endswith("_test"):
             module = importlib.import_module(f"{folder.__name__}.{info.name}")
             found += [module.FORMAT] if hasattr(module, "FORMAT") else []
-    return {f.option: f for f in sorted(found, key=lambda f: (f.is_general, f.option))}
+    by_option = {f.option: f for f in sorted(found, key=lambda f: (f.is_general, f.option))}
+    if len(by_option) < len(found):
+        raise ValueError(f"two formats of one option: {sorted(f.option for f in found)}")
+    return by_option
 
 
 def names() -> str:

@@ -63,6 +63,18 @@ def test_later_form_that_orbax_wrote(name: str, archive: str, named: str, tmp_pa
     assert (tmp_path / "back").read_bytes() == (FILES / f"{name}.msgpack").read_bytes()
 
 
+@pytest.mark.parametrize("compressor", ["gzip", "zstd"])
+def test_zeros_pack_tight_and_a_promise_beyond_that_is_refused(
+    compressor: str, tmp_path: Path
+) -> None:
+    folder, zeros = tmp_path / "checkpoint_1", np.zeros(2**22, np.float32)
+    write_t5x(folder, {"w": zeros}, largest_chunk=2**22, compressor=compressor)
+    np.testing.assert_array_equal(read_checkpoint(folder).tree["optimizer"]["w"], zeros)
+    (folder / "w" / "0").write_bytes(b"\0" * 100)
+    with pytest.raises(CheckpointError, match="a chunk of 16777216 bytes"):
+        np.asarray(read_checkpoint(folder).tree["optimizer"]["w"])
+
+
 def test_what_stood_beside_the_optimizer_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint_4"
     write_t5x(folder, genuine("adafactor"), key="_optimizer", version=None, beside={"epoch": 3})

@@ -28,6 +28,7 @@ def write_t5x(
     with_metadata: bool = True,
     store: str = "file",
     beside: Mapping[str, Any] | None = None,
+    compressor: str = "gzip",
 ) -> None:
     """Writes a tree.
 
@@ -41,6 +42,7 @@ def write_t5x(
       with_metadata: leave `.zarray` in the folders; if not, the index alone has the metadata.
       store: what the specs in the index say of where the arrays are, one of `STORES`.
       beside: what else the index has.
+      compressor: of the chunks, `gzip` or `zstd`.
     """
     folder.mkdir(parents=True)
 
@@ -52,7 +54,7 @@ def write_t5x(
         if version in (1, 2) and node.dtype == ml_dtypes.bfloat16:
             node = node.view(np.uint16)
         name = ".".join(names)
-        spec = _write_zarr(folder / name, node, largest_chunk)
+        spec = _write_zarr(folder / name, node, largest_chunk, compressor)
         if not with_metadata:
             (folder / name / ".zarray").unlink()
         if key == "_optimizer":
@@ -65,12 +67,14 @@ def write_t5x(
     (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(index))
 
 
-def _write_zarr(folder: Path, array: np.ndarray, largest_chunk: int) -> dict[str, Any]:
+def _write_zarr(
+    folder: Path, array: np.ndarray, largest_chunk: int, compressor: str
+) -> dict[str, Any]:
     bfloat16 = array.dtype == ml_dtypes.bfloat16
     metadata = {
         "shape": list(array.shape),
         "chunks": [min(largest_chunk, dim) or 1 for dim in array.shape],
-        "compressor": {"id": "gzip", "level": 1},
+        "compressor": {"id": compressor, "level": 1},
     }
     dtype = "bfloat16" if bfloat16 else array.dtype.name
     spec = {
