@@ -40,7 +40,7 @@ def examples() -> Iterator[Any]:
                     yield pytest.param(test, id=test.name.removeprefix("optax_bridge."))
 
 
-@pytest.mark.parametrize("example", examples())
+@pytest.mark.parametrize("example", list(examples()))
 def test_an_example_gives_what_it_says(example: doctest.DocTest):
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
