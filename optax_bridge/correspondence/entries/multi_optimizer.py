@@ -9,7 +9,7 @@ import legacy_optim
 from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam
 from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import Name, call
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import OptState, Params
 
 
 def is_matrix(path: str, value: Any) -> bool:
@@ -55,10 +55,10 @@ class _Groups:
                 rows[index] = row
         return treedef.unflatten(rows)
 
-    def states(self, opt_state: Any) -> Any:
+    def states(self, opt_state: OptState) -> Any:
         return opt_state.inner
 
-    def with_states(self, opt_state: Any, states: Any) -> Any:
+    def with_states(self, opt_state: OptState, states: Any) -> Any:
         return opt_state._replace(inner=tuple(states))
 
     def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
