@@ -18,7 +18,7 @@ class Assignment:
     Attributes:
       name: what is bound.
       scope: where.
-      node: the name itself, a function or a class; the statement of an import.
+      node: the name itself, a parameter, function or class; the statement of an import.
       imported: the dotted name that an import binds; "" for all others.
     """
 
@@ -138,7 +138,7 @@ class _Visitor:
         for child in children(node):
             self.known[child] = inner
             if isinstance(child, cst.Param):
-                inner.bind(child.name.value, child.name)
+                inner.bind(child.name.value, child)
                 self.known[child.name] = inner
                 for part in (child.annotation, child.default):
                     if part is not None:
