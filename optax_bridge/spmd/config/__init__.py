@@ -1,7 +1,7 @@
-"""Configs: descriptions of objects that are composed, checked, compared and written before one is made.
+"""Configs: descriptions of objects that are composed, checked and written before one is made.
 
-A config class is made with `@config_class`, from a class by `config_for_class` or from a function by
-`config_for_function`; `cfg.instantiate()` makes the object.
+A config class is made with `@config_class`, from a class by `config_for_class` or from a function
+by `config_for_function`; `cfg.instantiate()` makes the object.
 """
 
 from optax_bridge.spmd.config.base import ConfigBase as ConfigBase

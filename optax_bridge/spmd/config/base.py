@@ -28,13 +28,13 @@ _NOT_COPIED = (type(None), RequiredFieldValue, type, int, float, str, enum.Enum)
 class ConfigBase:
     """The base of all configs. Subclasses are decorated with `@config_class`.
 
-    Values are stored by value: what is assigned, defaults included, is checked and copied, so two configs
-    never share anything that can change.
+    Values are stored by value: what is assigned, defaults included, is checked and copied, so two
+    configs never share anything that can change.
     """
 
     __slots__ = ()
-    # The field, if any, that holds what is called when the config is instantiated. Its value may be any
-    # callable, and is never copied: it may be a proxy that refuses to be.
+    # The field, if any, that holds what is called when the config is instantiated. Its value may be
+    # any callable, and is never copied: it may be a proxy that refuses to be.
     __callable_field__: str | None = None
 
     def __init__(self, /, **values: Any) -> None:
@@ -173,10 +173,11 @@ class ConfigBase:
 
         Args:
           visit_fn: called with key and value of every leaf. The key of the root is "", of a field
-            `parent.field`, of an element `parent[0]`, of a dict's, dataclass's or named tuple's entry
-            `parent['name']`.
-          enter_fn: called with key, value and the default children of every value; the children that it
-            returns are walked instead. Children are a list of keys and values, None for a leaf.
+            `parent.field`, of an element `parent[0]`, of a dict's, dataclass's or named tuple's
+            entry `parent['name']`.
+          enter_fn: called with key, value and the default children of every value; the children
+            that it returns are walked instead. Children are a list of keys and values, None for a
+            leaf.
           exit_fn: called with key and value after a value's children.
         """
         walking.walk("", self, visit_fn=visit_fn, enter_fn=enter_fn, exit_fn=exit_fn)
@@ -185,7 +186,8 @@ class ConfigBase:
         """Leaves by key, in the order in which `visit` comes to them.
 
         Args:
-          omit_default_values: a field with one of these defaults is left out while it has that default.
+          omit_default_values: a field with one of these defaults is left out while it has that
+            default.
         """
         return walking.flat_dict(self, omit_default_values)
 

@@ -1,4 +1,4 @@
-"""`InstantiableConfig` and `Configurable`: configs that say how an object is made, and such objects."""
+"""`InstantiableConfig`, a config that says how an object is made; `Configurable`, such an object."""
 
 import copy
 from typing import Any, Generic, TypeVar, Union

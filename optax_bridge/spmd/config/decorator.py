@@ -1,4 +1,4 @@
-"""`@config_class`: turns a subclass of `ConfigBase` into an attrs class and checks what is in it."""
+"""`@config_class`: turns a subclass of `ConfigBase` into an attrs class, and checks its body."""
 
 import functools
 import importlib
@@ -99,7 +99,8 @@ def check_instantiable(cls: type) -> None:
 
     Raises:
       MissingConfigClassDecoratorError: the class has not been decorated.
-      NonConfigFieldError: it has an attribute that is neither a field nor one of InstantiableConfig.
+      NonConfigFieldError: it has an attribute that is neither a field nor one of
+        InstantiableConfig.
     """
     if not is_decorated(cls):
         raise MissingConfigClassDecoratorError(

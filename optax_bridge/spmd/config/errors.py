@@ -34,8 +34,8 @@ class RequiredFieldMissingError(ValueError):
 class UnreadableFieldError(AttributeError, KeyError):
     """A field was read that the config does not have.
 
-    It is a KeyError too: a config class with a `__getattr__` of its own may call its base's and supply
-    a value when that raises KeyError.
+    It is a KeyError too: a config class with a `__getattr__` of its own may call its base's and
+    supply a value when that raises KeyError.
     """
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ T = TypeVar("T")
 def _refuses(operation: str) -> Any:
     def method(self: Any, *operands: Any) -> NoReturn:
         raise TypeError(
-            f"a required field is not set: {operation} was applied to REQUIRED. Set the field first."
+            f"a required field is not set: {operation} was applied to REQUIRED. Set it first."
         )
 
     return method

@@ -1,4 +1,4 @@
-"""`config_for_function` and `config_for_class`: configs made from the signatures of anybody's code."""
+"""`config_for_function` and `config_for_class`: configs made from signatures of anybody's code."""
 
 import inspect
 import types
@@ -53,8 +53,8 @@ def config_for_function(fn: Callable[..., T]) -> Any:
     """A config with a field for every parameter of a function.
 
     Args:
-      fn: any callable with a signature. Its class of config is made once, so that two configs of one
-        function can be compared.
+      fn: any callable with a signature. Its class of config is made once, so that two configs of
+        one function can be compared.
 
     Returns:
       A config with the parameters' defaults, REQUIRED where there is none (and for `*args` and
@@ -140,7 +140,8 @@ def _class_of(field: str, target: Any) -> type:
 
 # Classes of configs by what they configure: as long as it lives, where Python can tell.
 _WEAK: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-# Methods and proxies are made anew at each access; those that cannot be hashed are told by identity.
+# Methods and proxies are made anew at each access; those that cannot be hashed are told by
+# identity.
 _STRONG: dict[Any, Any] = {}
 
 

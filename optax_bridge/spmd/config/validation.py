@@ -31,7 +31,8 @@ def register_validator(
 
     Args:
       match_fn: tells whether the validator is about a value.
-      validate_fn: called with such a value; raises InvalidConfigValueError if it is not legal after all.
+      validate_fn: called with such a value; raises InvalidConfigValueError if it is not legal after
+        all.
     """
     _VALIDATORS.append(_Validator(match_fn, validate_fn))
 
@@ -58,8 +59,8 @@ def validate_config_field_value(value: Any) -> None:
     if not known:
         raise InvalidConfigValueError(
             f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be in a "
-            f"config: {value!r}. Say how to make it (config_for_function, config_for_class), or make "
-            "the type legal with register_validator."
+            f"config: {value!r}. Say how to make it (config_for_function, config_for_class), or "
+            "make the type legal with register_validator."
         )
 
 

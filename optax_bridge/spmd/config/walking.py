@@ -22,7 +22,8 @@ EnterFn = Callable[[str, Any, Children | None], Children | None]
 
 
 def is_config(value: Any) -> bool:
-    """Whether the value is a config. (ConfigBase itself is made with this module.)"""
+    """Whether the value is a config."""
+    # ConfigBase itself is made with this module.
     return hasattr(type(value), "__callable_field__") and is_attrs_instance(value)
 
 
