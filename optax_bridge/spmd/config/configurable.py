@@ -1,4 +1,4 @@
-"""`InstantiableConfig`, a config that says how an object is made; `Configurable`, such an object."""
+"""`InstantiableConfig`, a config that makes an object, and `Configurable`, such an object."""
 
 import copy
 from typing import Any, Generic, TypeVar, Union
