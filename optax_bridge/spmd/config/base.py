@@ -18,6 +18,7 @@ from optax_bridge.spmd.config.errors import (
 )
 from optax_bridge.spmd.config.required import REQUIRED, RequiredFieldValue
 from optax_bridge.spmd.config.validation import (
+    is_differentiation_rule,
     validate_config_field_name,
     validate_config_field_value,
 )
@@ -230,7 +231,9 @@ def raise_for_missing(names: Sequence[str], what: Any) -> None:
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    return value if isinstance(value, _NOT_COPIED) else copy.deepcopy(value, memo)
+    if isinstance(value, _NOT_COPIED) or is_differentiation_rule(value):
+        return value
+    return copy.deepcopy(value, memo)
 
 
 @contextlib.contextmanager

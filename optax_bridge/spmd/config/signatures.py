@@ -1,6 +1,7 @@
 """`config_for_function` and `config_for_class`: configs made from signatures of anybody's code."""
 
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -100,7 +101,12 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 def _init_parameters(cls: type) -> list[inspect.Parameter]:
     if cls.__init__ is object.__init__:  # its signature has *args and **kwargs, which it refuses
         return []
-    return _parameters(cls.__init__)[1:]
+    parameters = _parameters(cls.__init__)[1:]
+    linen = sys.modules.get("flax.linen")
+    if linen is not None and issubclass(cls, linen.Module):
+        # Set by the module around it; its default is a marker that cannot be written as text.
+        parameters = [p for p in parameters if p.name != "parent"]
+    return parameters
 
 
 def _config_class(

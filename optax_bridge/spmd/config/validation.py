@@ -112,6 +112,12 @@ def _is_remat_marker(value: Any) -> bool:
     return cls.__name__ in ("RecomputeType", "SaveableType") and cls.__module__.startswith("jax.")
 
 
+def is_differentiation_rule(value: Any) -> bool:
+    """Whether the value is a function with derivatives of its own, such as `jax.nn.relu`."""
+    cls = type(value)
+    return cls.__name__ in ("custom_jvp", "custom_vjp") and cls.__module__.startswith("jax.")
+
+
 _PLAIN = (
     type(None),
     RequiredFieldValue,
@@ -141,5 +147,6 @@ for _match, _validate in (
     (_is_numpy_dtype, _accept),
     (_is_partition_spec, _accept),
     (_is_remat_marker, _accept),
+    (is_differentiation_rule, _accept),
 ):
     register_validator(match_fn=_match, validate_fn=_validate)
