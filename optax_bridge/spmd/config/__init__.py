@@ -13,6 +13,9 @@ from optax_bridge.spmd.config.configurable import maybe_instantiate as maybe_ins
 from optax_bridge.spmd.config.configurable import maybe_set_config as maybe_set_config
 from optax_bridge.spmd.config.configurable import with_overrides as with_overrides
 from optax_bridge.spmd.config.decorator import config_class as config_class
+from optax_bridge.spmd.config.differences import ABSENT as ABSENT
+from optax_bridge.spmd.config.differences import ConfigDiff as ConfigDiff
+from optax_bridge.spmd.config.differences import diff as diff
 from optax_bridge.spmd.config.errors import InvalidConfigClassError as InvalidConfigClassError
 from optax_bridge.spmd.config.errors import InvalidConfigNameError as InvalidConfigNameError
 from optax_bridge.spmd.config.errors import InvalidConfigValueError as InvalidConfigValueError
@@ -23,6 +26,10 @@ from optax_bridge.spmd.config.errors import NonConfigFieldError as NonConfigFiel
 from optax_bridge.spmd.config.errors import RequiredFieldMissingError as RequiredFieldMissingError
 from optax_bridge.spmd.config.errors import UnknownFieldError as UnknownFieldError
 from optax_bridge.spmd.config.errors import similar_names as similar_names
+from optax_bridge.spmd.config.overrides import OverrideError as OverrideError
+from optax_bridge.spmd.config.overrides import apply_overrides as apply_overrides
+from optax_bridge.spmd.config.reading import from_debug_string as from_debug_string
+from optax_bridge.spmd.config.reading import from_flat_dict as from_flat_dict
 from optax_bridge.spmd.config.required import REQUIRED as REQUIRED
 from optax_bridge.spmd.config.required import Required as Required
 from optax_bridge.spmd.config.required import RequiredFieldValue as RequiredFieldValue
