@@ -141,7 +141,12 @@ for _match, _validate in (
     ),
     (
         is_attrs_instance,
-        lambda v: _each(getattr(v, field.name, None) for field in attr.fields(type(v))),
+        lambda v: _each(
+            getattr(v, field.name, None)
+            for field in attr.fields(type(v))
+            # Of a config, what is called may be any callable.
+            if field.name != getattr(type(v), "__callable_field__", None)
+        ),
     ),
     (_is_pretrained, lambda v: validate_config_field_value(v.to_dict())),
     (_is_numpy_dtype, _accept),

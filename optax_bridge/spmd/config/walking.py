@@ -101,7 +101,7 @@ def flat_dict(cfg: "ConfigBase", omit_default_values: Collection[Any]) -> dict[s
 
 
 def _omitted(value: Any, default: Any, omit_default_values: Collection[Any]) -> bool:
-    return value is default and default in omit_default_values
+    return value is default and any(default is x or default == x for x in omit_default_values)
 
 
 def plain(value: Any) -> Any:
@@ -136,7 +136,9 @@ def dotted_name(value: Any) -> str:
 def leaf_text(value: Any) -> str:
     """A leaf as it stands in `debug_string`."""
     named = isinstance(value, type | types.FunctionType) or (
-        # Its repr would have an address in it, other in each run.
-        callable(value) and type(value).__repr__ is object.__repr__ and hasattr(value, "__name__")
+        callable(value)
+        and not isinstance(value, types.MethodType)
+        and hasattr(value, "__name__")
+        and " at 0x" in repr(value)  # an address, other in each run
     )
     return repr(dotted_name(value)) if named else repr(value)
