@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from optax_bridge.spmd.command import train
+
 
 class Target(enum.StrEnum):
     """What `convert` makes."""
@@ -341,6 +343,9 @@ def migrate(
             json=json,
         )
     )
+
+
+app.command()(train)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from optax_bridge.spmd.input import Input, host_to_global_array
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
 from optax_bridge.spmd.module import Module, functional, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trees import cast_floats
+from optax_bridge.spmd.trees import cast_floats, prune_empty
 
 EvalPolicy = Callable[..., bool]
 
@@ -134,7 +134,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
             method=self._config.model_method,
             is_training=False,
         )
-        summaries = dict(collection.summaries)
+        summaries = prune_empty(dict(collection.summaries))
         examples = max((len(x) for x in jax.tree.leaves(batch) if jnp.ndim(x)), default=1)
         summaries.setdefault("loss", WeightedSummary(loss, jnp.float32(examples)))
         return next_key, {"loss": loss, "aux": aux}, summaries

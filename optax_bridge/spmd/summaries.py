@@ -214,8 +214,9 @@ def host_values(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if isinstance(value, str):
             pairs.append((path, value))
             continue
-        if isinstance(value, jax.Array) and not value.is_fully_replicated:
-            if not value.is_fully_addressable:
+        if isinstance(value, jax.Array):
+            is_here = value.is_fully_replicated or value.is_fully_addressable
+            if not is_here:
                 continue
         array = np.asarray(value)
         if array.dtype == jnp.bfloat16:

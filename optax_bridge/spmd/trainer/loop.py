@@ -133,6 +133,15 @@ class TrainingLoop:
             result["evaler_summaries"] = chosen
         return result
 
+    def save_last(self, step: int) -> None:
+        """Saves the present state, unless there is a checkpoint of it, and waits."""
+        checkpointer = self._trainer.checkpointer
+        if step in checkpointer.checkpoint_steps(self._checkpoint_dir()):
+            return
+        with self._saving():
+            self._save(step)
+            checkpointer.stop()
+
     def _look_at(self, taken: _Taken) -> None:
         """Waits for a step; its loss is checked, told and written."""
         loss = self._check_finite(taken)

@@ -25,25 +25,20 @@ from optax_bridge.spmd.config import (
 from optax_bridge.spmd.evaler import SpmdEvaler
 from optax_bridge.spmd.input import Input, host_to_global_array
 from optax_bridge.spmd.layer import BaseModel
-from optax_bridge.spmd.learner import ForwardOutputs, Learner
-from optax_bridge.spmd.mesh import (
-    HybridMeshShape,
-    create_device_mesh,
-    infer_mesh_shape,
-    mesh_in_scope,
-)
-from optax_bridge.spmd.module import Module, functional, nowrap
+from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
+from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trainer.analysis import parameter_table, state_tree
+from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, forced_evalers, mesh_of
 from optax_bridge.spmd.trainer.loop import TrainingLoop
 from optax_bridge.spmd.trainer.state import (
     SpmdTrainState,
     TrainerState,
     learner_transformation,
-    merged,
-    opt_params,
 )
-from optax_bridge.spmd.trees import TensorSpec, cast_floats, flatten_items
+from optax_bridge.spmd.trainer.steps import halted_if_undefined, train_step
+from optax_bridge.spmd.trees import TensorSpec, flatten_items
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +88,7 @@ class SpmdTrainer(Module):
         max_step: int | float = math.inf
         summary_writer: BaseWriter.Config = SummaryWriter.default_config()
         checkpointer: BaseCheckpointer.Config = Checkpointer.default_config()
-        evalers: dict[str, SpmdEvaler.Config] = {}
+        evalers: dict[str, SpmdEvaler.Config] = {}  # noqa: RUF012
         init_state_builder: ConfigOr[Callable[..., Any]] | None = None
         save_input_iterator: bool = False
         train_dtype: Any = None
@@ -118,16 +113,16 @@ class SpmdTrainer(Module):
         super().__init__(cfg, parent=parent)
         if cfg.model.dtype is None:
             raise ValueError(
-                f"{self.path()}: dtype must be explicitly specified for the model: set model.dtype, "
-                "jnp.float32 say"
+                f"{self.path()}: dtype must be explicitly specified for the model: set "
+                "model.dtype, jnp.float32 say"
             )
         if not cfg.prune_empty_state_updates:
             raise ValueError(f"{self.path()}: prune_empty_state_updates=False is not supported")
-        self._mesh = _mesh(cfg, devices)
+        self._mesh = mesh_of(cfg, devices)
         self._step: int | None = None
         self._state: SpmdTrainState | None = None
         self._compiled_train_step: Any = None
-        batch_axes = PartitionSpec(_axis_entry(cfg.batch_axis_names))
+        batch_axes = PartitionSpec(axis_entry(cfg.batch_axis_names))
         with self.mesh_scope():
             self._add_child(
                 "input", maybe_set_config(cfg.input, partition_spec=batch_axes, is_training=True)
@@ -147,7 +142,7 @@ class SpmdTrainer(Module):
                 maybe_set_config(cfg.checkpointer, dir=str(Path(cfg.dir) / "checkpoints")),
             )
             self._model_param_specs = self.model.create_parameter_specs_recursively()
-            self._check_axes()
+            check_axes(self.path(), self._model_param_specs, self._mesh)
             self._tx = learner_transformation(self.learner, self._model_param_specs)
             self._evalers = {}
             for name, evaler in cfg.evalers.items():
@@ -269,14 +264,10 @@ class SpmdTrainer(Module):
           state: its arrays, placed on the mesh.
         """
         whole = NamedSharding(self._mesh, PartitionSpec())
-        self._state = SpmdTrainState(
-            step=jax.device_put(jnp.asarray(step, jnp.int32), whole),
-            apply_fn=None,  # type: ignore[arg-type]
-            params=state.model,
-            tx=self._tx,
-            opt_state=state.learner,
-            prng_key=state.prng_key,
-            halted=jax.device_put(jnp.zeros([], jnp.bool_), whole),
+        self._state = self._assembled(
+            state,
+            jax.device_put(jnp.asarray(step, jnp.int32), whole),
+            jax.device_put(jnp.zeros([], jnp.bool_), whole),
         )
         self._step = step
 
@@ -360,16 +351,27 @@ class SpmdTrainer(Module):
           ValueError: `return_evaler_summaries` is something else, or names no evaler.
           UndefinedLossException: a loss was not finite; the state before that step is saved.
         """
-        forced = self._forced_evalers(return_evaler_summaries)
+        forced = forced_evalers(return_evaler_summaries, self._evalers)
         with self.mesh_scope():
             if not self._prepare_training(prng_key):
                 return None
             return self._loop().run(forced_evalers=forced)
 
     @nowrap
+    def save_checkpoint(self) -> None:
+        """Saves now, whatever the policy says, and waits for it."""
+        with self.mesh_scope():
+            self._loop().save_last(self._existing_step())
+
+    @nowrap
     def request_stop(self) -> None:
         """Lets `run` save after the present step, and return; for signal handlers."""
         self._loop().stop_requested = True
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The step at which `request_stop` ended `run`; None if it did not."""
+        return self._loop().stopped_at
 
     @nowrap
     def add_listener(self, listener: Callable[[int, Any], None]) -> None:
@@ -399,14 +401,10 @@ class SpmdTrainer(Module):
             batch = self.input.element_spec() if input_batch is None else input_batch
             whole = NamedSharding(self._mesh, PartitionSpec())
             state, batch = jax.tree.map(_abstract, (state, batch), is_leaf=_is_spec)
-            abstract = SpmdTrainState(
-                step=jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
-                apply_fn=None,  # type: ignore[arg-type]
-                params=state.model,
-                tx=self._tx,
-                opt_state=state.learner,
-                prng_key=state.prng_key,
-                halted=jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
+            abstract = self._assembled(
+                state,
+                jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
+                jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
             )
             lowered = self._jit_train_step().lower(abstract, batch)
             return lowered.compile(compiler_options=compiler_options)
@@ -430,93 +428,35 @@ class SpmdTrainer(Module):
 
     def _train_step(self, state: TrainerState, input_batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step as a pure function; its loss decides nothing here."""
-        train_dtype = self._config.train_dtype
-
-        def cast(tree: Any) -> Any:
-            return tree if train_dtype is None else cast_floats(tree, to_dtype=train_dtype)
-
-        def forward(*, model_params: Any, inputs: Any) -> ForwardOutputs:
-            params = self.model.apply_parameter_noise_recursively(
-                inputs["param_noise_key"], cast(model_params)
-            )
-            (loss, aux), collection = functional(
-                self.model,
-                inputs["forward_key"],
-                params,
-                {"input_batch": inputs["input_batch"]},
-                is_training=True,
-            )
-            return ForwardOutputs(loss=loss, aux=aux, output_collection=collection)
-
-        batch = self.input.dispatch_global_batch(cast(input_batch))
-        new_key, noise_key, forward_key, learner_key = jax.random.split(state.prng_key, 4)
-        inputs = {
-            "input_batch": batch,
-            "forward_key": forward_key,
-            "param_noise_key": noise_key,
-        }
-        outputs, collection = functional(
-            self.learner,
-            learner_key,
-            state.learner,
-            {
-                "fn": forward,
-                "inputs": inputs,
-                "opt_params": opt_params(state.model, self._model_param_specs),
-            },
-            method="forward_and_backward",
-            is_training=True,
-        )
-        new_params = jax.tree.map(
-            lambda new, old: new.astype(old.dtype),
-            outputs.backward_outputs.updated_params,
-            state.model,
-        )
-        forward_outputs = outputs.forward_outputs
-        new_state = TrainerState(
-            prng_key=new_key,
-            model=new_params,
-            learner=merged(state.learner, collection.state_updates),
-        )
-        return new_state, {
-            "summaries": {
-                "model": forward_outputs.output_collection.summaries,
-                "learner": collection.summaries,
-            },
-            "loss": forward_outputs.loss,
-            "aux": forward_outputs.aux,
-        }
+        return train_step(self, self._model_param_specs, state, input_batch)
 
     def _jit_train_step(self) -> Any:
         if self._compiled_train_step is None:
-            shardings = self.trainer_state_partition_specs
             whole = NamedSharding(self._mesh, PartitionSpec())
-            state_shardings = SpmdTrainState(
-                step=whole,  # type: ignore[arg-type]
-                apply_fn=None,  # type: ignore[arg-type]
-                params=shardings.model,
-                tx=self._tx,
-                opt_state=shardings.learner,
-                prng_key=shardings.prng_key,
-                halted=whole,
-            )
+            shardings = self._assembled(self.trainer_state_partition_specs, whole, whole)
             self._compiled_train_step = jax.jit(
-                self._halting_step, donate_argnums=0, out_shardings=(state_shardings, None)
+                self._halting_step, donate_argnums=0, out_shardings=(shardings, None)
             )
         return self._compiled_train_step
 
     def _halting_step(
         self, state: SpmdTrainState, batch: Any
     ) -> tuple[SpmdTrainState, dict[str, Any]]:
-        """A step that is not taken if its loss is not finite, nor any step after it."""
         new, outputs = self._train_step(state.trainer_state, batch)
-        new = state.with_trainer_state(new).replace(step=state.step + 1)
-        if self.learner.handles_undefined_loss():
-            return new, {**outputs, "finite": jnp.asarray(True)}
-        update_norm = outputs["summaries"]["learner"].get("update_norm", 0.0)
-        finite = jnp.isfinite(outputs["loss"]) & jnp.isfinite(update_norm) & ~state.halted
-        kept = jax.tree.map(lambda n, old: jnp.where(finite, n, old), new, state)
-        return kept.replace(halted=~finite), {**outputs, "finite": finite}
+        halts = not self.learner.handles_undefined_loss()
+        return halted_if_undefined(state, new, outputs, halts=halts)
+
+    def _assembled(self, state: TrainerState, step: Any, halted: Any) -> SpmdTrainState:
+        """A `TrainState` of arrays, of shapes or of shardings."""
+        return SpmdTrainState(
+            step=step,
+            apply_fn=None,  # type: ignore[arg-type]
+            params=state.model,
+            tx=self._tx,
+            opt_state=state.learner,
+            prng_key=state.prng_key,
+            halted=halted,
+        )
 
     def _prepare_training(self, prng_key: Any) -> bool:
         """Restores or makes the first state; whether there is anything to do."""
@@ -547,74 +487,14 @@ class SpmdTrainer(Module):
             self._training_loop = TrainingLoop(self)
         return self._training_loop
 
+    def _existing_step(self) -> int:
+        self._existing_state()
+        return self._step or 0
+
     def _existing_state(self) -> SpmdTrainState:
         if self._state is None:
             raise ValueError(f"{self.path()}: no state yet: call init, restore_checkpoint or run")
         return self._state
-
-    def _forced_evalers(self, wanted: Any) -> set[str]:
-        if wanted is None or wanted is False:
-            return set()
-        if wanted is True:
-            return set(self._evalers)
-        if not isinstance(wanted, set | frozenset | list | tuple):
-            raise ValueError(
-                "return_evaler_summaries: expected True or a set of names, found "
-                f"{type(wanted).__name__}: {wanted!r}"
-            )
-        unknown = set(wanted) - set(self._evalers)
-        if unknown:
-            raise ValueError(
-                f"return_evaler_summaries: no evaler {sorted(unknown)}; there are "
-                f"{sorted(self._evalers)}"
-            )
-        return set(wanted)
-
-    def _check_axes(self) -> None:
-        """Raises ValueError for a parameter that the mesh has no axis for, or cannot divide."""
-        for path, spec in flatten_items(self._model_param_specs):
-            for size, entry in zip(spec.shape, spec.mesh_axes or (), strict=False):
-                ways = 1
-                for axis in entry if isinstance(entry, tuple | list) else (entry,):
-                    if axis is None:
-                        continue
-                    if axis not in self._mesh.axis_names:
-                        raise ValueError(
-                            f"{self.path()}: parameter {path}, shape {tuple(spec.shape)}, is to lie "
-                            f"along {spec.mesh_axes}, but {axis!r} is no axis of the mesh "
-                            f"{dict(self._mesh.shape)}. Name it in mesh_axis_names, or set the "
-                            "layer's param_partition_spec."
-                        )
-                    ways *= self._mesh.shape[axis]
-                if size % ways:
-                    raise ValueError(
-                        f"{self.path()}: parameter {path}, shape {tuple(spec.shape)}: an axis of "
-                        f"size {size} cannot be divided over {entry!r}, which has {ways} devices of "
-                        f"the mesh {dict(self._mesh.shape)}. Set the layer's param_partition_spec, "
-                        "or another mesh_shape."
-                    )
-
-
-def _mesh(cfg: Any, devices: Sequence[Any] | None) -> Mesh:
-    devices = list(jax.devices() if devices is None else devices)
-    names = tuple(cfg.mesh_axis_names)
-    if len(cfg.mesh_shape) != len(names):
-        raise ValueError(
-            f"{cfg.name}: mesh_shape {cfg.mesh_shape} has {len(cfg.mesh_shape)} axes, "
-            f"mesh_axis_names {names} {len(names)}. Give one name for each axis."
-        )
-    entry = _axis_entry(cfg.batch_axis_names)
-    for axis in entry if isinstance(entry, tuple) else (entry,):
-        if axis not in names:
-            raise ValueError(
-                f"{cfg.name}: batch_axis_names has {axis!r}, which is not in mesh_axis_names {names}"
-            )
-    shape = infer_mesh_shape(cfg.mesh_shape, num_devices=len(devices))
-    return Mesh(create_device_mesh(shape, devices=devices), names)
-
-
-def _axis_entry(names: str | Sequence[str]) -> Any:
-    return names if isinstance(names, str) else tuple(names)
 
 
 def _raw_key(key: Any) -> Any:
