@@ -1,5 +1,6 @@
 """A module of flax.nnx, seen as functions of its variables."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,8 @@ class NnxModule:
     def __init__(self, make: Callable[[jax.Array], nnx.Module], method: str) -> None:
         self._make = make
         self._method = method
-        module = nnx.eval_shape(lambda: make(jax.random.key(0)))
+        with _sharded_later():
+            module = nnx.eval_shape(lambda: make(jax.random.key(0)))
         self._graph, state = nnx.split(module)
         self._variables = dict(nnx.to_flat_state(state))
 
@@ -46,7 +48,8 @@ class NnxModule:
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         """First values of the variables."""
-        state = dict(nnx.to_flat_state(nnx.state(self._make(key))))
+        with _sharded_later():
+            state = dict(nnx.to_flat_state(nnx.state(self._make(key))))
         return self._nested({path: value_of(variable) for path, variable in state.items()})
 
     def call(
@@ -82,6 +85,12 @@ class NnxModule:
             if path not in self._variables
         }
         return outputs, changed, sown
+
+
+def _sharded_later() -> Any:
+    """A scope in which names of axes are only names; parameters are sharded by their specs."""
+    scope = getattr(nnx, "use_eager_sharding", None)  # from flax 0.12 on
+    return contextlib.nullcontext() if scope is None else scope(False)
 
 
 def _collection(variable: Any) -> str | None:

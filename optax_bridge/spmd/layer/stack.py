@@ -126,7 +126,9 @@ class RepeatedTransformerLayer(BaseLayer):
         """Applies the layer num_layers times; each time with the keyword arguments."""
         n = self._config.num_layers
         context = self.get_invocation_context()
-        xs: dict[str, Any] = {"xs": None, "state": context.state}
+        # An iteration's parameters are those of one layer, no longer stacked.
+        state = {**context.state, "layer": dict(context.state["layer"])}
+        xs: dict[str, Any] = {"xs": None, "state": state}
         if context.prng_key is not None:
             xs["prng_key"] = jax.random.split(context.prng_key, n)
         data, _ = scan_in_context(

@@ -80,7 +80,7 @@ def _enter(context: "InvocationContext", module: "Module", entered: contextlib.E
     try:
         shared = context.module.get_shared_module(module)
     except InvalidDescendantError as error:
-        raise ValueError(
+        raise InvalidDescendantError(
             f"{module!r} is not below {context.module!r}, in whose context {context.path()} it was "
             f"called, and not shared with it: {error}"
         ) from error
