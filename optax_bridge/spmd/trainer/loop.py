@@ -126,7 +126,8 @@ class TrainingLoop:
                 again = {n for n in forced_evalers if evaler_summaries.get(n) is None}
                 ran = self._evaluate(last.step, last.outputs, again, only_forced=True)
                 evaler_summaries |= {name: ran[name] for name in again}
-        trainer.summary_writer.close()
+        for owner in (trainer, *trainer.evalers.values()):
+            owner.summary_writer.close()
         result = {"loss": last.outputs["loss"], "aux": last.outputs["aux"]}
         if forced_evalers:
             chosen = {name: evaler_summaries[name] for name in sorted(forced_evalers)}
