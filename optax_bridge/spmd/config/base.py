@@ -23,6 +23,7 @@ from optax_bridge.spmd.config.validation import (
     validate_config_field_value,
 )
 
+_FACTORY: Any = attr.Factory  # a function to type checkers, a class to Python
 _NOT_COPIED = (type(None), RequiredFieldValue, type, int, float, str, enum.Enum)
 
 
@@ -46,10 +47,10 @@ class ConfigBase:
             if name not in fields:
                 raise TypeError(f"{cls.__name__} has no field {unknown_name(name, fields)}")
         for name, field in fields.items():
-            value = values.get(name, field.default)
+            value: Any = values.get(name, field.default)
             if value is attr.NOTHING:
                 raise TypeError(f"{cls.__name__} has no default for its field {name!r}: pass it.")
-            if isinstance(value, attr.Factory) and name not in values:  # pyright: ignore
+            if name not in values and type(value) is _FACTORY:
                 value = value.factory(self) if value.takes_self else value.factory()
             setattr(self, name, value)
 

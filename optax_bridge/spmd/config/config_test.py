@@ -173,7 +173,7 @@ def test_attribute_stuck_on_afterwards():
     class C(ConfigBase):
         x: int = 0
 
-    C.extra = 3
+    C.extra = 3  # type: ignore[attr-defined]
     with pytest.raises(NonConfigFieldError, match="extra"):
         C()
 
@@ -196,7 +196,7 @@ def test_inherited_fields():
 
     @config_class
     class B(A):
-        x: str = "b"
+        x: str = "b"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     assert (B().x, B().y, B().keys()) == ("b", 2, ["x", "y"])
     assert attr.fields(B).x.type is str

@@ -49,9 +49,9 @@ def config_class(cls: Any = None, /, **kwargs: Any) -> Any:
         )
     qualname = cls.__qualname__
     _check_body(cls)
-    options = {"slots": True, "kw_only": True, "init": False, "auto_attribs": True}
-    # ConfigBase.__setattr__ is the hook on assignments.
-    new: Any = attr.define(cls, **(options | {"on_setattr": attr.setters.NO_OP} | kwargs))
+    options: dict[str, Any] = {"slots": True, "kw_only": True, "init": False, "auto_attribs": True}
+    options["on_setattr"] = attr.setters.NO_OP  # ConfigBase.__setattr__ is the hook
+    new: Any = attr.define(cls, **options | kwargs)
     for field in attr.fields(new):
         validate_config_field_name(field.name)
     if "__getattr__" in vars(new):

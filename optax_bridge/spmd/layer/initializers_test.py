@@ -23,7 +23,7 @@ KEY = jax.random.key(0)
 AXES = FanAxes(in_axis=-2, out_axis=-1)
 
 
-def values(initializer, name="weight", shape=(4, 8), axes=AXES, key=KEY):
+def values(initializer, name="weight", shape=(4, 8), axes: FanAxes | None = AXES, key=KEY):
     return initializer.initialize(name, prng_key=key, shape=shape, dtype=jnp.float32, axes=axes)
 
 

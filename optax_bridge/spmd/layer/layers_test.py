@@ -126,9 +126,8 @@ def test_attention_is_that_of_jax():
     def heads(name):
         return jnp.einsum("btd,dnh->btnh", X, params[name]["weight"]) + params[name]["bias"]
 
-    context = jax.nn.dot_product_attention(
-        *(heads(name) for name in ("q_proj", "k_proj", "v_proj")), bias[:, None], is_causal=True
-    )
+    q, k, v = (heads(name) for name in ("q_proj", "k_proj", "v_proj"))
+    context = jax.nn.dot_product_attention(q, k, v, bias[:, None], is_causal=True)
     expected = jnp.einsum("btnh,dnh->btd", context, params["o_proj"]["weight"])
     y = run(layer, params, query=X, attention_logit_biases=bias)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)

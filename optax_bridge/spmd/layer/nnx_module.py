@@ -102,7 +102,7 @@ def _collection(variable: Any) -> str | None:
 def _random(path: tuple[Any, ...], variable: Any, key: jax.Array | None) -> jax.Array:
     """The state of a random stream in a call: a key from the call's, a count of 0."""
     spec = value_of(variable)
-    if not jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
+    if not jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
         return jnp.zeros(spec.shape, spec.dtype)
     # Without a key nothing random should run; what does gets the same numbers each time.
     own = child_key(jax.random.key(0) if key is None else key, "/".join(map(str, path)))

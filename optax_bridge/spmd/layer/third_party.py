@@ -169,7 +169,7 @@ class _Maker:
 
 def _typed(key: jax.Array) -> jax.Array:
     """A key as an array of keys; older code has them as integers."""
-    if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key
     return jax.random.wrap_key_data(key)
 

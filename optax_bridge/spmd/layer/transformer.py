@@ -1,7 +1,7 @@
 """The layers of a transformer: attention and feed-forward, each with norm, skip and dropout."""
 
 from collections.abc import Callable
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, cast
 
 import jax
 
@@ -124,15 +124,15 @@ def activation_fn(name: str) -> Callable[[jax.Array], jax.Array]:
     """
     if name in _ACTIVATIONS:
         return _ACTIVATIONS[name]
-    fn = getattr(jax.nn, name.removeprefix("nn."), None) if name.startswith("nn.") else None
-    if not callable(fn):
+    fn: Any = getattr(jax.nn, name.removeprefix("nn."), None)
+    if not name.startswith("nn.") or not callable(fn):
         names = [*_ACTIVATIONS, *(f"nn.{n}" for n in dir(jax.nn) if not n.startswith("_"))]
         meant = similar_names(name, names)
         raise ValueError(
             f"there is no activation {name!r}"
             + (f" (did you mean: {', '.join(meant)}?)." if meant else ", such as 'nn.relu'.")
         )
-    return fn
+    return cast(Callable[[jax.Array], jax.Array], fn)
 
 
 class TransformerFeedForwardLayer(_Residual):

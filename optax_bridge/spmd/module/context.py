@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import AxisType, PartitionSpec
 
 from optax_bridge.spmd.metrics import Summary
@@ -173,7 +174,10 @@ def child_key(key: jax.Array | None, name: str) -> jax.Array | None:
         return None
     seed: Any = int(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(), 16) % (2**31 - 1)
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and all(kind == AxisType.Auto for kind in mesh.axis_types):
+    compiled = isinstance(key, Tracer)
+    if compiled and not mesh.empty and all(kind == AxisType.Auto for kind in mesh.axis_types):
         # Otherwise the compiler may cut the making of the key along the mesh, which costs more.
-        key, seed = jax.lax.with_sharding_constraint((key, jnp.int32(seed)), PartitionSpec())
+        seed = jnp.int32(seed)
+        both: Any = jax.lax.with_sharding_constraint((key, seed), PartitionSpec())
+        return jax.random.fold_in(*both)
     return jax.random.fold_in(key, seed)

@@ -90,7 +90,7 @@ class Module(Configurable, metaclass=_ModuleType):
         return {name: value for name, value in self.__dict__.items() if name not in wrapped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         for name, path in self._paths_to_shared_modules.items():
             self._shared_module_names[id(self._descendant(path))] = name
         self._enter_contexts()

@@ -61,10 +61,12 @@ class Middle(Module):
         return self.leaf(x, depth=len(inspect.stack()))
 
     def outside(self, x):
-        return self.parent.other(x)
+        above: Any = self.parent
+        return above.other(x)
 
     def shared(self, x):
-        return self.parent.leaf(x) + self.get_shared_module("common").state["w"]
+        above: Any = self.parent
+        return above.leaf(x) + self.get_shared_module("common").state["w"]
 
 
 class Root(Module):
@@ -263,7 +265,7 @@ def test_functional_leaves_what_it_is_given():
         functional(writer, None, state, inputs, is_training=False)
 
 
-def context(name="root", parent=None, module=None, **kwargs):
+def context(name="root", parent=None, module: Any = None, **kwargs) -> Any:
     values = {
         "state": state(),
         "is_training": True,
@@ -363,7 +365,7 @@ def test_scan_merges_summaries_by_accumulation():
     class Weighted(Module):
         def forward(self, xs):
             def body(carry, x):
-                current_context().add_summary("mean", WeightedSummary(x, jnp.ones(())))
+                self.add_summary("mean", WeightedSummary(x, jnp.ones(())))
                 return carry, None
 
             scan_in_context(body, carry=(), xs={"xs": xs}, merge_summaries=True)

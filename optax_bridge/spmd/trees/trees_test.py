@@ -1,4 +1,4 @@
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +131,7 @@ def test_prefix_of_specs():
 
 
 def test_cycles():
-    tree = {"a": [1]}
+    tree: dict[str, Any] = {"a": [1]}
     raise_for_cycles({"x": tree, "y": tree})
     tree["a"].append(tree)
     with pytest.raises(ValueError, match="cycle"):
