@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import importlib
+import sys
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +51,8 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
     """The config that has this `debug_string`.
 
     Nothing in the text is evaluated. Classes and functions are imported by name, unless they are
-    those of `like`.
+    those of `like`. A string that is the name of a class is taken for the class where the field's
+    type does not mention str.
 
     Args:
       text: of `debug_string`, with its default separators. Lines that start with `#` are skipped.
@@ -165,14 +167,15 @@ def _absent(cfg: ConfigBase, name: str, path: list[Step]) -> Any:
 
 def _node(node: _Node, path: list[Step], like: Any, annotation: Any = None) -> Any:
     if isinstance(node, _Leaf):
-        return _leaf(node, path, like)
+        return _leaf(node, path, like, annotation)
     if all(isinstance(step, str) for step in node):
         return _config(node, path, like if isinstance(like, ConfigBase) else None)
     below = {}
     for step, child in node.items():
         if not isinstance(step, _Element):
             raise ValueError(f"{key_text(path)} has both fields and elements.")
-        below[step.key] = _node(child, [*path, [step.key]], _part(like, step.key))
+        part, of_part = _part(like, step.key), _of_elements(annotation)
+        below[step.key] = _node(child, [*path, [step.key]], part, of_part)
     return _container(below, path, like, annotation)
 
 
@@ -236,7 +239,23 @@ def _mentioned(annotation: Any) -> list[Any]:
     return [part for annotated in parts for part in (annotated, typing.get_origin(annotated))]
 
 
-def _leaf(node: _Node, path: list[Step], like: Any, *, callable_wanted: bool = False) -> Any:
+def _of_elements(annotation: Any) -> Any:
+    """What an annotation of a container says of its elements; None if nothing."""
+    for part in (annotation, *typing.get_args(annotation)):
+        origin, arguments = typing.get_origin(part), typing.get_args(part)
+        if isinstance(origin, type) and arguments:
+            return arguments[-1] if arguments[-1] is not ... else arguments[0]
+    return None
+
+
+def _leaf(
+    node: _Node,
+    path: list[Step],
+    like: Any,
+    annotation: Any = None,
+    *,
+    callable_wanted: bool = False,
+) -> Any:
     if not isinstance(node, _Leaf):
         raise ValueError(f"{key_text(path)} is a value, and there are others below it.")
     if not isinstance(node.value, Text):
@@ -254,8 +273,22 @@ def _leaf(node: _Node, path: list[Step], like: Any, *, callable_wanted: bool = F
         raise ValueError(
             f"{key_text(path)}: {text} cannot be read back. Pass a config that has it, `like=`."
         ) from None
-    named = callable_wanted or isinstance(like, type) or _is_function(like)
-    return _imported(value, path) if named and isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if callable_wanted or isinstance(like, type) or _is_function(like):
+        return _imported(value, path)
+    # A class and a string that names it have one text. Where neither what is there nor the type of
+    # the field says which it is, it is the class, if the program has it.
+    if isinstance(like, str) or str in _mentioned(annotation) or "str" in str(annotation):
+        return value
+    return _known(value)
+
+
+def _known(name: str) -> Any:
+    """The class or function of this name in the modules that are imported; else the name."""
+    module, _, attribute = name.rpartition(".")
+    value = getattr(sys.modules.get(module), attribute, None) if module else None
+    return value if callable(value) and leaf_text(value) == repr(name) else name
 
 
 def _is_function(value: Any) -> bool:
@@ -269,6 +302,5 @@ def _imported(name: str, path: list[Step]) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{key_text(path)}: there is no {name!r} to import ({error}). A class or function "
-            f"inside "
-            "another one has no name of its own: pass a config that has it, `like=`."
+            "inside another one has no name of its own: pass a config that has it, `like=`."
         ) from error

@@ -56,6 +56,8 @@ class Room(Configurable):
         label: Required[str] = REQUIRED
         dtype: Any = jnp.float32
         limit: float = float("inf")
+        kind: Optional[type] = None  # noqa: UP045
+        names: dict[str, str] = {}  # noqa: RUF012
         flag: bool = True
 
 
@@ -67,7 +69,11 @@ def room() -> Any:
     )
 
 
-@pytest.mark.parametrize("values", [{}, {"color": Color.BLUE, "lamps": [], "label": "it's\n"}])
+VALUES = {"color": Color.BLUE, "lamps": [], "label": "it's\n", "kind": jnp.bfloat16}
+VALUES["names"] = {"a": "jax.numpy.float32"}
+
+
+@pytest.mark.parametrize("values", [{}, VALUES])
 @pytest.mark.parametrize("like", [None, Room.default_config()])
 def test_text_gives_the_config_again(like, values):
     cfg = room().set(**values)

@@ -111,10 +111,8 @@ class ThirdPartyLayer(BaseLayer):
                 )
             names = [dict(reversed(list(rules))).get(name) for name in names]
         roles = getattr(leaf, "roles", None)
-        if roles:
-            axes = [{"row": "row", "column": "col"}.get(str(role)) for role in roles]
-        else:
-            axes = ["row", "col"] if len(array.shape) == 2 else [None] * len(array.shape)
+        # There a row statistic keeps the axis of that role, here it is the mean over it.
+        axes = [{"row": "col", "column": "row"}.get(str(role)) for role in roles or ()]
         is_param = where.startswith("params/")
         return ParameterSpec(
             shape=array.shape,

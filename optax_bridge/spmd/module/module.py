@@ -185,8 +185,9 @@ class Module(Configurable, metaclass=_ModuleType):
         try:
             child = cfg.instantiate(parent=self, **kwargs)
         except RequiredFieldMissingError as error:
-            error.add_note(f"It is the config of {self.path()}.{name}.")
-            raise
+            if isinstance(error.__cause__, RequiredFieldMissingError):  # it says where
+                raise
+            raise RequiredFieldMissingError(f"{self.path()}.{name}: {error}") from error
         self._children[name] = child
         return child
 
