@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 import attr
@@ -18,7 +18,8 @@ from optax_bridge.spmd.config.errors import (
 )
 from optax_bridge.spmd.config.required import REQUIRED, RequiredFieldValue
 from optax_bridge.spmd.config.validation import (
-    is_differentiation_rule,
+    is_frozen_mapping,
+    is_function_object,
     validate_config_field_name,
     validate_config_field_value,
 )
@@ -232,9 +233,23 @@ def raise_for_missing(names: Sequence[str], what: Any) -> None:
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(value, _NOT_COPIED) or is_differentiation_rule(value):
+    if isinstance(value, _NOT_COPIED):
         return value
+    if is_frozen_mapping(value):  # which cannot be copied, or is shown on several lines
+        value = value.unfreeze() if hasattr(value, "unfreeze") else dict(value)
+    for function in _function_objects(value):
+        memo[id(function)] = function  # is copied as functions are: not
     return copy.deepcopy(value, memo)
+
+
+def _function_objects(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _function_objects(part)
+    elif isinstance(value, dict):
+        yield from _function_objects(list(value.values()))
+    elif is_function_object(value):
+        yield value
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from flax import nnx
 
 from optax_bridge.spmd import config as config_lib
 from optax_bridge.spmd.config import (
@@ -329,6 +330,15 @@ def test_equality_copies_and_pickle():
     assert config_for_function(Shop.large) == config_for_function(Shop.large)
 
 
+def test_local_classes_cannot_be_pickled():
+    @config_class
+    class Local(ConfigBase):
+        x: int = 1
+
+    with pytest.raises(pickle.PicklingError, match="in a module, not in a function"):
+        pickle.dumps(Local())
+
+
 def test_visit():
     entered, seen, left = [], [], []
 
@@ -399,6 +409,10 @@ def test_functions_and_classes():
     assert (shop.name, shop.size) == ("a", 4)
     assert isinstance(maybe_instantiate(config_for_class(nn.Dense).set(features=3)), nn.Dense)
     config_for_function(optax.sgd).set(learning_rate=0.1).instantiate()
+    linear = config_for_class(nnx.Linear).set(in_features=2, out_features=3)
+    assert linear.instantiate(rngs=nnx.Rngs(0)).kernel.shape == (2, 3)
+    point = config_for_class(Point).set(y=2)
+    assert point.clone() == point and point.instantiate() == Point(0, 2)
     assert maybe_instantiate(3) == 3
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import pickle
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform, overload
@@ -136,7 +137,18 @@ def reference(cfg: Any) -> tuple[Any, Any]:
     cls = type(cfg)
     if hasattr(cls, "__class_of__"):  # made from a signature
         return cls.__class_of__(cfg)
-    return named_class, (cls.__module__, vars(cls)["__original_qualname__"])
+    where = cls.__module__, vars(cls)["__original_qualname__"]
+    try:
+        found = named_class(*where)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not cls:
+        raise pickle.PicklingError(
+            f"cannot pickle a {cls.__name__}: there is no such class at {'.'.join(where)}. Define "
+            f"it "
+            "in a module, not in a function."
+        )
+    return named_class, where
 
 
 def named_class(module: str, qualname: str) -> type:

@@ -1,7 +1,9 @@
 """`config_for_function` and `config_for_class`: configs made from signatures of anybody's code."""
 
+import dataclasses
 import inspect
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -102,6 +104,18 @@ def _init_parameters(cls: type) -> list[inspect.Parameter]:
     if cls.__init__ is object.__init__:  # its signature has *args and **kwargs, which it refuses
         return []
     parameters = _parameters(cls.__init__)[1:]
+    if dataclasses.is_dataclass(cls):  # a default_factory is shown by a marker
+        made = {
+            field.name: field.default_factory()
+            for field in dataclasses.fields(cls)
+            if field.default_factory is not dataclasses.MISSING
+        }
+        parameters = [
+            p.replace(default=made[p.name])
+            if p.name in made and p.default is not _Kind.empty
+            else p
+            for p in parameters
+        ]
     linen = sys.modules.get("flax.linen")
     if linen is not None and issubclass(cls, linen.Module):
         # Set by the module around it; its default is a marker that cannot be written as text.
@@ -149,9 +163,15 @@ _WEAK: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # Methods and proxies are made anew at each access; those that cannot be hashed are told by
 # identity.
 _STRONG: dict[Any, Any] = {}
+_MAKING = threading.RLock()
 
 
 def _made_once(target: Any, make: Callable[[], Any]) -> Any:
+    with _MAKING:
+        return _made(target, make)
+
+
+def _made(target: Any, make: Callable[[], Any]) -> Any:
     try:
         cache: Any = _WEAK if isinstance(target, types.FunctionType | type) else _STRONG
         key: Any = target

@@ -112,10 +112,23 @@ def _is_remat_marker(value: Any) -> bool:
     return cls.__name__ in ("RecomputeType", "SaveableType") and cls.__module__.startswith("jax.")
 
 
-def is_differentiation_rule(value: Any) -> bool:
-    """Whether the value is a function with derivatives of its own, such as `jax.nn.relu`."""
+def is_function_object(value: Any) -> bool:
+    """Whether the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`.
+
+    Functions with derivatives of their own are; functions that JAX itself offers compiled are.
+    """
     cls = type(value)
-    return cls.__name__ in ("custom_jvp", "custom_vjp") and cls.__module__.startswith("jax.")
+    if cls.__name__ in ("custom_jvp", "custom_vjp"):
+        return cls.__module__.startswith("jax.")
+    return cls.__name__ == "PjitFunction" and str(value.__module__).startswith("jax.")
+
+
+def is_frozen_mapping(value: Any) -> bool:
+    """Whether the value is a read-only mapping; a config holds it as a dict."""
+    frozen = sys.modules.get("flax.core.frozen_dict")
+    return isinstance(value, types.MappingProxyType) or (
+        frozen is not None and isinstance(value, frozen.FrozenDict)
+    )
 
 
 _PLAIN = (
@@ -152,6 +165,7 @@ for _match, _validate in (
     (_is_numpy_dtype, _accept),
     (_is_partition_spec, _accept),
     (_is_remat_marker, _accept),
-    (is_differentiation_rule, _accept),
+    (is_function_object, _accept),
+    (is_frozen_mapping, lambda v: _each(v.values())),
 ):
     register_validator(match_fn=_match, validate_fn=_validate)

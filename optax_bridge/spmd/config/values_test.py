@@ -4,6 +4,7 @@ import enum
 import functools
 import pickle
 import re
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -117,6 +118,8 @@ LEGAL = {
     "dtype": np.dtype("float32"),
     "spec": PartitionSpec("data", None),
     "relu": jax.nn.relu,
+    "sigmoid": [jax.nn.sigmoid, {"a": jax.nn.relu}],
+    "frozen": types.MappingProxyType({"a": 1}),
     "config": Lamp.default_config(),
     "config class": Lamp.Config,
 }

@@ -43,7 +43,13 @@ def functional(
 
     Raises:
       ValueError: a container in state or inputs contains itself.
+      TypeError: inputs is neither a dict nor a sequence.
     """
+    if not isinstance(inputs, Mapping | Sequence) or isinstance(inputs, str):
+        raise TypeError(
+            f"inputs of {module!r}.{method}: expected a dict of arguments by name or a tuple of "
+            f"arguments in order, got a {type(inputs).__name__}. One argument x is `(x,)`."
+        )
     if copy_args_tree:
         raise_for_cycles(state)
         raise_for_cycles(inputs)

@@ -259,6 +259,8 @@ def test_functional_leaves_what_it_is_given():
     state, inputs = {}, {"inputs": {}}
     functional(writer, None, state, inputs, is_training=False)
     assert (state, inputs) == ({}, {"inputs": {}})
+    with pytest.raises(TypeError, match=r"One argument x is `\(x,\)`"):
+        functional(writer, None, state, jnp.ones(1), is_training=False)  # type: ignore[arg-type]
     inputs["inputs"]["self"] = inputs
     with pytest.raises(ValueError, match="cycle"):
         functional(writer, None, state, inputs, is_training=False)
