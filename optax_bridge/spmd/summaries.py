@@ -1,6 +1,7 @@
 """Summaries, and what writes them: for TensorBoard, and as lines of JSON."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,9 @@ from optax_bridge.spmd.metrics import WeightedSummary as WeightedSummary
 from optax_bridge.spmd.metrics import is_summary
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import flatten_items
+
+_BINS = 30
+_SECONDS_BETWEEN_FLUSHES = 5.0
 
 
 class BaseWriter(Module):
@@ -133,49 +137,69 @@ class SummaryWriter(BaseWriter):
         write_every_n_steps: int = 1
 
     def __init__(self, cfg: Any, *, parent: Module | None):
-        """Opens the files, in process 0."""
+        """Opens no file yet."""
         super().__init__(cfg, parent=parent)
-        self._writer: Any = None
-        if jax.process_index() == 0:
-            from tensorboardX import SummaryWriter as EventWriter  # only who writes needs it
-
-            self._writer = EventWriter(logdir=cfg.dir)
+        self._events: Any = None
+        self._flushed = 0.0
 
     @nowrap
     def log_config(self, config: Any, step: int = 0) -> None:
         """Writes a config's `debug_string` as a text named `trainer_config`."""
-        if self._writer is not None:
-            lines = config.debug_string().splitlines()
-            self._writer.add_text("trainer_config", "\n".join(f"    {x}" for x in lines), step)
-            self._writer.flush()
+        lines = config.debug_string().splitlines()
+        self._write(step, [("trainer_config", "\n".join(f"    {line}" for line in lines))])
 
     @nowrap
     def log_checkpoint(self, ckpt_dir: str, step: int) -> None:
         """Writes the folder as a text named `checkpoint`."""
-        if self._writer is not None:
-            self._writer.add_text("checkpoint", ckpt_dir, step)
+        self._write(step, [("checkpoint", ckpt_dir)])
+
+    @nowrap
+    def log_average_step_time(self, step: int, average_step_time: float) -> None:
+        """Writes it whatever `write_every_n_steps` is: it is rare as it is."""
+        self._write(step, host_values({"average_step_time": average_step_time}))
 
     @nowrap
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes the values; arrays that are not whole in this process are left out."""
-        if self._writer is None or step % self._config.write_every_n_steps:
-            return
-        for path, value in host_values(values):
-            if isinstance(value, str):
-                self._writer.add_text(path, value, step)
-            elif value.ndim == 0:
-                self._writer.add_scalar(path, value.item(), step)
-            elif value.ndim == 4 and value.shape[-1] in (1, 3, 4):
-                self._writer.add_images(path, _as_picture(value), step, dataformats="NHWC")
-            elif value.size and np.all(np.isfinite(value)):
-                self._writer.add_histogram(path, value, step)
-        self._writer.flush()
+        if step % self._config.write_every_n_steps == 0 and jax.process_index() == 0:
+            self._write(step, host_values(values))
 
     @nowrap
     def close(self) -> None:
-        """Closes the files."""
-        if self._writer is not None:
-            self._writer.close()
+        """Closes the file; whatever is written afterwards opens another."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _write(self, step: int, pairs: list[tuple[str, Any]]) -> None:
+        """Appends one event; in this thread, so that a full disk is an error of this call."""
+        if jax.process_index():
+            return
+        from tensorboardX import summary  # only who writes needs it
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        if self._events is None:
+            Path(self._config.dir).mkdir(parents=True, exist_ok=True)
+            suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
+            self._events = EventsWriter(str(Path(self._config.dir) / "events"), suffix)
+        event = event_pb2.Event(step=step, wall_time=time.time())
+        for path, value in pairs:
+            if isinstance(value, str):
+                made = summary.text(path, value)
+            elif value.ndim == 0:
+                made = summary.scalar(path, value.item())
+            elif value.ndim == 4 and value.shape[-1] in (1, 3, 4):
+                made = summary.image(path, _as_picture(value), dataformats="NHWC")
+            elif value.size and np.all(np.isfinite(value)):
+                made = summary.histogram(path, value, bins=_BINS)
+            else:
+                continue
+            event.summary.value.extend(made.value)
+        self._events.write_event(event)
+        if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
+            self._events.flush()
+            self._flushed = time.monotonic()
 
 
 class JsonLinesWriter(BaseWriter):
@@ -208,9 +232,14 @@ def host_values(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
       The pairs, without arrays of which parts are in other processes only.
     """
     pairs = []
-    for path, value in flatten_items(values, is_leaf=is_summary):
-        if isinstance(value, Summary):
-            value = value.value()
+    found = [
+        (path, value.value() if isinstance(value, Summary) else value)
+        for path, value in flatten_items(values, is_leaf=is_summary)
+    ]
+    for _, value in found:  # all on their way before the first is waited for
+        if isinstance(value, jax.Array) and value.is_fully_addressable:
+            value.copy_to_host_async()
+    for path, value in found:
         if isinstance(value, str):
             pairs.append((path, value))
             continue

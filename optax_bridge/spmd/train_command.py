@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import logging
 import os
 import shlex
 import signal
@@ -150,6 +151,8 @@ def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
 
     from optax_bridge.spmd.trainer import SavingError, UndefinedLossException
 
+    # Orbax logs with a traceback what it raises as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     is_first = jax.process_index() == 0
     log = LossLog(Path(cfg.dir)) if is_first else None
     received: list[int] = []
@@ -168,13 +171,13 @@ def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
             console.print(_told(error))
         return 1
     if not is_first:
-        return _SIGNALS[received[0]] if trainer.stopped_at is not None and received else 0  # type: ignore[index]
+        return 0 if trainer.stopped_at is None else 143
     if trainer.stopped_at is not None:
         console.print(
             f"Stopped after step {trainer.stopped_at}, which is saved. To go on:\n"
             f"    {' '.join(map(shlex.quote, _command_line()))}"
         )
-        return _SIGNALS[received[0]] if received else 143  # type: ignore[index]
+        return _SIGNALS[received[0]] if received else 143
     if outputs is None:
         console.print(
             f"{cfg.dir} is at step {trainer.step} already, and max_step is {cfg.max_step}: nothing "

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from optax_bridge.spmd.config import REQUIRED, Configurable, Required, config_class
 from optax_bridge.spmd.metrics import Summary
 
-# `policy(*, step, evaler_summaries) -> bool`; the summaries by evaler, None of one that did not run.
+# `policy(*, step, evaler_summaries) -> bool`; summaries by evaler, None of one that did not run.
 CheckpointPolicy = Callable[..., bool]
 
 

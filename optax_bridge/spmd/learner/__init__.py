@@ -15,6 +15,7 @@ from optax_bridge.spmd.learner.learner import _value_and_grad as _value_and_grad
 from optax_bridge.spmd.learner.learner import (
     should_update_with_optimizers as should_update_with_optimizers,
 )
+from optax_bridge.spmd.learner.minibatches import with_minibatch_steps as with_minibatch_steps
 from optax_bridge.spmd.learner.transformations import (
     ConditionalUpdateTransformation as ConditionalUpdateTransformation,
 )

@@ -35,7 +35,7 @@ class UndefinedLossException(RuntimeError):
 
 
 class SavingError(RuntimeError):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A file of the run could not be written; checkpoints that are there are as they were."""
 
 
 class _Taken(NamedTuple):
@@ -55,6 +55,7 @@ class TrainingLoop:
 
     Args:
       trainer: the trainer; it has a state when `run` is called.
+      max_step: the last step, if it is not the config's.
 
     Attributes:
       stop_requested: whether to save after the present step, and to return.
@@ -62,9 +63,11 @@ class TrainingLoop:
       listeners: functions of step and loss.
     """
 
-    def __init__(self, trainer: "SpmdTrainer"):
+    def __init__(self, trainer: "SpmdTrainer", *, max_step: float | None = None):
         self._trainer = trainer
         self._cfg = trainer.config
+        if max_step is not None:
+            self._cfg.max_step = max_step
         self.stop_requested = False
         self.stopped_at: int | None = None
         self.listeners: list[Callable[[int, Any], None]] = []
@@ -126,8 +129,6 @@ class TrainingLoop:
                 again = {n for n in forced_evalers if evaler_summaries.get(n) is None}
                 ran = self._evaluate(last.step, last.outputs, again, only_forced=True)
                 evaler_summaries |= {name: ran[name] for name in again}
-        for owner in (trainer, *trainer.evalers.values()):
-            owner.summary_writer.close()
         result = {"loss": last.outputs["loss"], "aux": last.outputs["aux"]}
         if forced_evalers:
             chosen = {name: evaler_summaries[name] for name in sorted(forced_evalers)}
@@ -230,11 +231,10 @@ class TrainingLoop:
                 raise
             folder = self._checkpoint_dir()
             steps = self._trainer.checkpointer.checkpoint_steps(folder)
-            left = f"the last good one is of step {steps[-1]}" if steps else "there is none yet"
+            left = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
             raise SavingError(
-                f"a checkpoint could not be written to {Path(folder)}: {_first_line(error)}. "
-                f"{left.capitalize()}, and whole. Make room, and start the run again: it goes on "
-                "from there."
+                f"{self._cfg.dir}: nothing more can be written: {_first_line(error)}. Of the "
+                f"checkpoints {left}. Make room, and start the run again: it goes on from there."
             ) from error
 
     def _position(self, iterator: Any) -> Any:

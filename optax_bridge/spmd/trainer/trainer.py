@@ -352,7 +352,9 @@ class SpmdTrainer(Module):
           UndefinedLossException: a loss was not finite; the state before that step is saved.
         """
         forced = forced_evalers(return_evaler_summaries, self._evalers)
-        with self.mesh_scope():
+        with self.mesh_scope(), contextlib.ExitStack() as at_last:
+            for owner in (self, *self._evalers.values()):
+                at_last.callback(owner.summary_writer.close)
             if not self._prepare_training(prng_key):
                 return None
             return self._loop().run(forced_evalers=forced)
