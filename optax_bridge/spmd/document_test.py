@@ -1,5 +1,8 @@
 """The examples of AXLearn's concepts document, as they are written there."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -180,6 +183,13 @@ def test_parameters_of_a_layer():
 def test_third_party_functions():
     optimizer = config_for_function(optax.sgd).set(learning_rate=0.1).instantiate()
     assert isinstance(optimizer, optax.GradientTransformation)
+
+
+def test_import_of_the_package_does_not_import_it():
+    code = "import sys, optax_bridge; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "optax_bridge.masks" in done.stdout
+    assert "optax_bridge.spmd" not in done.stdout
 
 
 def test_names_of_the_document():

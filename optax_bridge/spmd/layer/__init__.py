@@ -45,3 +45,8 @@ from optax_bridge.spmd.layer.transformer import (
 )
 from optax_bridge.spmd.layer.transformer import TransformerLayer as TransformerLayer
 from optax_bridge.spmd.layer.transformer import activation_fn as activation_fn
+from optax_bridge.spmd.trees import Nested as Nested
+from optax_bridge.spmd.trees import NestedTensor as NestedTensor
+from optax_bridge.spmd.trees import PartitionSpec as PartitionSpec
+from optax_bridge.spmd.trees import Tensor as Tensor
+from optax_bridge.spmd.trees import TensorSpec as TensorSpec

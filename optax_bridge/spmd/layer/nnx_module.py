@@ -74,23 +74,34 @@ class NnxModule:
         module = nnx.merge(self._graph, nnx.from_flat_state(state))
         (module.train if is_training else module.eval)()
         fn = getattr(module, self._method)
-        outputs = fn(*args, **training_arguments(fn, kwargs, is_training), **kwargs)
+        told = training_arguments(fn, kwargs, is_training)
+        outputs, sown = _with_intermediates(fn)(*args, **told, **kwargs)
         after = dict(nnx.to_flat_state(nnx.state(module)))
         known = {path: value_of(v) for path, v in after.items() if path in self._variables}
         changed = self._nested(known)
         changed.pop("params", None)
-        sown = {
-            "/".join(map(str, path)): value_of(variable)
-            for path, variable in after.items()
-            if path not in self._variables
-        }
-        return outputs, changed, sown
+        sown.update({path: v for path, v in after.items() if path not in self._variables})
+        named = {"/".join(map(str, path)): value_of(variable) for path, variable in sown.items()}
+        return outputs, changed, named
 
 
 def _sharded_later() -> Any:
     """A scope in which names of axes are only names; parameters are sharded by their specs."""
     scope = getattr(nnx, "use_eager_sharding", None)  # from flax 0.12 on
     return contextlib.nullcontext() if scope is None else scope(False)
+
+
+def _with_intermediates(fn: Callable[..., Any]) -> Callable[..., tuple[Any, dict[Any, Any]]]:
+    """The method, returning also what it sows; older versions of Flax leave that in the module."""
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, dict[Any, Any]]:
+        capture = getattr(nnx, "capture", None)
+        if capture is None:
+            return fn(*args, **kwargs), {}
+        outputs, sown = capture(fn, nnx.Intermediate)(*args, **kwargs)
+        return outputs, dict(nnx.to_flat_state(sown))
+
+    return call
 
 
 def _collection(variable: Any) -> str | None:

@@ -39,7 +39,9 @@ class Nnx(nnx.Module):
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
 
     def __call__(self, x):
-        return self.dropout(self.norm(self.dense(x)))
+        x = self.norm(self.dense(x))
+        self.sow(nnx.Intermediate, "mean", x.mean())
+        return self.dropout(x)
 
 
 MODULES = {
@@ -96,8 +98,9 @@ def test_pickled_and_prebuilt(name):
     assert jax.tree.structure(rest["batch_stats"]) == jax.tree.structure(params["batch_stats"])
 
 
-def test_what_a_linen_module_sows():
-    layer = made("linen")
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_module_sows(name):
+    layer = made(name)
     params = layer.initialize_parameters_recursively(KEY)
     _, outputs = functional(layer, KEY, params, (X,), is_training=True, drop_output_collections=())
     assert list(outputs.module_outputs) == ["mean"]

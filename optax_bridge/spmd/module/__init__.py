@@ -16,3 +16,6 @@ from optax_bridge.spmd.module.stack import current_context as current_context
 from optax_bridge.spmd.module.stack import install_context_stack as install_context_stack
 from optax_bridge.spmd.module.stack import set_current_context as set_current_context
 from optax_bridge.spmd.module.wrapping import nowrap as nowrap
+from optax_bridge.spmd.trees import Nested as Nested
+from optax_bridge.spmd.trees import NestedTensor as NestedTensor
+from optax_bridge.spmd.trees import Tensor as Tensor

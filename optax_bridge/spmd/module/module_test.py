@@ -250,6 +250,16 @@ def _seed(name):
     return int(hashlib.md5(name.encode()).hexdigest(), 16) % (2**31 - 1)
 
 
+def test_vmap():
+    def one(state, x):
+        return functional(root(), None, state, (x,), is_training=True)
+
+    states = jax.tree.map(lambda w: jnp.stack([w, 2 * w]), state())
+    y, outputs = jax.jit(jax.vmap(one))(states, jnp.stack([X, X]))
+    np.testing.assert_array_equal(y, [3 * X, 6 * X])
+    np.testing.assert_array_equal(outputs.summaries["leaf"]["sum"], [3, 3])
+
+
 def test_functional_leaves_what_it_is_given():
     class Writer(Module):
         def forward(self, inputs):
