@@ -66,7 +66,7 @@ def current_mesh() -> Mesh | AbstractMesh | None:
     abstract = jax.sharding.get_abstract_mesh()
     if not abstract.empty:
         get_mesh = getattr(jax.sharding, "get_mesh", None)
-        if get_mesh is None:  # before jax 0.6.2 it had no public name
+        if get_mesh is None:  # on older JAX it has no public name
             from jax._src.mesh import get_concrete_mesh as get_mesh
         try:
             return get_mesh()
