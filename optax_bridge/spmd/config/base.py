@@ -62,7 +62,7 @@ class ConfigBase:
         """What is stored when the value is assigned to the field: a checked copy."""
         cls = type(self)
         if not any(field.name == name for field in attr.fields(cls)):
-            error = UnknownFieldError(unknown_name(name, _names(self)))
+            error = UnknownFieldError(unknown_name(name, walking.field_names(self)))
             error.add_note(f"It was set on a {cls.__name__}.")
             raise error
         validate_config_field_name(name)
@@ -79,7 +79,7 @@ class ConfigBase:
 
     def __getattr__(self, name: str) -> Any:
         # Called for names that are not there. The error is an AttributeError as well.
-        raise UnreadableFieldError(unknown_name(name, _names(self)))
+        raise UnreadableFieldError(unknown_name(name, walking.field_names(self)))
 
     def __contains__(self, name: object) -> bool:
         return any(field.name == name for field in attr.fields(type(self)))
@@ -109,11 +109,11 @@ class ConfigBase:
 
     def keys(self) -> list[str]:
         """The names of the fields, sorted."""
-        return _names(self)
+        return walking.field_names(self)
 
     def items(self) -> list[tuple[str, Any]]:
         """Pairs of name and value, sorted by name."""
-        return [(name, getattr(self, name)) for name in _names(self)]
+        return [(name, getattr(self, name)) for name in walking.field_names(self)]
 
     def set(self, **values: Any) -> Self:
         """Sets fields; all of them, or none if one is unknown or its value not legal.
@@ -209,17 +209,13 @@ class ConfigBase:
 
     def to_dict(self) -> dict[str, Any]:
         """The config as nested plain data, nothing left out; classes and functions by name."""
-        return {name: walking.plain(value) for name, value in self.items()}
-
-
-def _names(cfg: ConfigBase) -> list[str]:
-    # Not `cfg.keys()`, which a field of that name hides.
-    return sorted(field.name for field in attr.fields(type(cfg)))
+        return {name: walking.plain(getattr(self, name)) for name in walking.field_names(self)}
 
 
 def missing_fields(cfg: ConfigBase) -> list[str]:
     """The names of the fields that must be set but are not, sorted."""
-    return [name for name, value in cfg.items() if isinstance(value, RequiredFieldValue)]
+    names = walking.field_names(cfg)
+    return [name for name in names if isinstance(getattr(cfg, name), RequiredFieldValue)]
 
 
 def raise_for_missing(names: Sequence[str], what: Any) -> None:

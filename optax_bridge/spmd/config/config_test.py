@@ -416,11 +416,21 @@ def test_functions_and_classes():
     assert maybe_instantiate(3) == 3
 
 
+def test_parameters_named_like_methods():
+    def fn(keys, items=2):
+        return keys + items
+
+    cfg = config_for_function(fn).set(keys=1)
+    assert cfg.clone().instantiate() == 3
+    assert str(cfg).splitlines()[1:] == ["items: 2", "keys: 1"]
+    assert cfg.to_dict()["keys"] == 1
+
+
 def _positional_only(x, /):
     return x
 
 
-@pytest.mark.parametrize("name", ["fn", "_", "self"])
+@pytest.mark.parametrize("name", ["fn", "_", "self", "set"])
 def test_reserved_parameters(name):
     names = {}
     exec(f"def f({name}): pass", names)

@@ -19,6 +19,7 @@ from optax_bridge.spmd.config.validation import (
     is_dataclass_instance,
     is_named_tuple,
 )
+from optax_bridge.spmd.config.walking import field_names
 
 C = TypeVar("C", bound=ConfigBase)
 
@@ -112,13 +113,13 @@ def _part(value: Any, step: Step, before: list[Step], setting: str) -> Any:
 
 def _meant(cfg: ConfigBase, name: str, before: list[Step]) -> str:
     """The name, and similar ones here or, if there are none, anywhere below."""
-    if similar_names(name, cfg.keys()):
-        return unknown_name(name, cfg.keys())
+    if similar_names(name, field_names(cfg)):
+        return unknown_name(name, field_names(cfg))
     prefix = f"{key_text(before)}." if before else ""
     below = [key for key in cfg.to_flat_dict(omit_default_values=()) if key.endswith(f".{name}")]
     if below:
         return f"{name} (did you mean: [{', '.join(prefix + key for key in below[:3])}])"
-    return unknown_name(name, cfg.keys())
+    return unknown_name(name, field_names(cfg))
 
 
 def _with(owner: Any, step: Step, new: Any) -> Any:
@@ -176,7 +177,7 @@ def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
         raise OverrideError(f"{setting!r}: expected one of {[m.name for m in type(now)]}.")
     if isinstance(now, ConfigBase):
         raise OverrideError(
-            f"{setting!r}: expected one of its fields to be set, {now.keys()}: it is a config."
+            f"{setting!r}: expected a field below it, one of {field_names(now)}: it is a config."
         )
     if type(now) is float and type(value) is int:
         return float(value)

@@ -21,7 +21,7 @@ from optax_bridge.spmd.config.validation import (
     is_dataclass_instance,
     is_named_tuple,
 )
-from optax_bridge.spmd.config.walking import leaf_text
+from optax_bridge.spmd.config.walking import field_names, leaf_text
 
 # What is below a key: a leaf, or more by the next step, in the order of the text.
 _Node = Any
@@ -137,9 +137,9 @@ def _config(tree: dict[Any, _Node], path: list[Step], like: Any) -> ConfigBase:
         if name == maker:
             continue
         if name not in cfg:
-            raise ValueError(f"{where} has no field {unknown_name(str(name), cfg.keys())}")
+            raise ValueError(f"{where} has no field {unknown_name(str(name), field_names(cfg))}")
         values[name] = _node(node, [*path, name], getattr(cfg, name), _field(cfg, name).type)
-    for name, _ in cfg.items():
+    for name in field_names(cfg):
         if name not in tree:
             values[name] = _absent(cfg, name, [*path, name])
     return cfg.set(**values)

@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 from optax_bridge.spmd.config.base import raise_for_missing
 from optax_bridge.spmd.config.configurable import InstantiableConfig
 from optax_bridge.spmd.config.decorator import config_class, rename
+from optax_bridge.spmd.config.errors import InvalidConfigNameError
 from optax_bridge.spmd.config.required import REQUIRED, RequiredFieldValue
+from optax_bridge.spmd.config.validation import validate_config_field_name
 
 T = TypeVar("T")
 _Kind = inspect.Parameter
+_METHODS = ("clone", "instantiate", "set")  # no config can do without these
 
 
 @config_class
@@ -69,7 +72,11 @@ def config_for_function(fn: Callable[..., T]) -> Any:
     made = _made_once(
         fn,
         lambda: _config_class(
-            FunctionConfigBase, fn, _parameters(fn), ("fn", "self", "_"), "config_for_function"
+            FunctionConfigBase,
+            fn,
+            _parameters(fn),
+            ("fn", "self", "_", *_METHODS),
+            "config_for_function",
         ),
     )
     return made(fn=fn)
@@ -90,7 +97,11 @@ def config_for_class(cls: type[T]) -> Any:
     made = _made_once(
         cls,
         lambda: _config_class(
-            ClassConfigBase, cls, _init_parameters(cls), ("klass", "self", "_"), "config_for_class"
+            ClassConfigBase,
+            cls,
+            _init_parameters(cls),
+            ("klass", "self", "_", *_METHODS),
+            "config_for_class",
         ),
     )
     return made(klass=cls)
@@ -123,28 +134,28 @@ def _init_parameters(cls: type) -> list[inspect.Parameter]:
     return parameters
 
 
-def _config_class(
-    base: Any,
-    target: Any,
-    parameters: list[inspect.Parameter],
-    reserved: tuple[str, ...],
-    maker: str,
-) -> Any:
+def _config_class(base: Any, target: Any, parameters: list[inspect.Parameter], maker: str) -> Any:
     module = getattr(target, "__module__", None) or type(target).__module__
     qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
     body: dict[str, Any] = {"__module__": module, "__qualname__": qualname, "__annotations__": {}}
     for parameter in parameters:
-        if parameter.name in reserved:
+        if parameter.name in (base.__callable_field__, "self", "_", *_METHODS):
             raise ValueError(
                 f"{maker} cannot make a config of {module}.{qualname}: its '{parameter.name}' "
                 "parameter would be a field of a name that the config needs for itself."
             )
+        try:
+            validate_config_field_name(parameter.name)
+        except InvalidConfigNameError as error:
+            raise InvalidConfigNameError(
+                f"{maker} cannot make a config of {module}.{qualname}: {error}"
+            ) from error
         typed = parameter.annotation is not _Kind.empty
         body["__annotations__"][parameter.name] = parameter.annotation if typed else Any
         given = parameter.default is not _Kind.empty
         body[parameter.name] = parameter.default if given else REQUIRED
     body["__class_of__"] = _reference
-    made = config_class(types.new_class(qualname, (base,), {}, lambda ns: ns.update(body)))
+    made = config_class(types.new_class("Config", (base,), {}, lambda ns: ns.update(body)))
     rename(made, f"{maker}({module}.{qualname})")
     return made
 

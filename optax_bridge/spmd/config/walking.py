@@ -27,11 +27,16 @@ def is_config(value: Any) -> bool:
     return hasattr(type(value), "__callable_field__") and is_attrs_instance(value)
 
 
+def field_names(cfg: Any) -> list[str]:
+    """The names of a config's fields, sorted; also where a field hides its `keys`."""
+    return sorted(field.name for field in attr.fields(type(cfg)))
+
+
 def children(key: str, value: Any) -> Children | None:
     """Keys and values one level below, or None for a leaf."""
     if is_config(value):
         prefix = f"{key}." if key else ""
-        return [(f"{prefix}{name}", child) for name, child in value.items()]
+        return [(f"{prefix}{name}", getattr(value, name)) for name in field_names(value)]
     if is_dataclass_instance(value):
         return _entries(key, dataclasses.asdict(value))
     if is_attrs_instance(value):
