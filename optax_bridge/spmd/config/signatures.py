@@ -71,13 +71,7 @@ def config_for_function(fn: Callable[..., T]) -> Any:
     """
     made = _made_once(
         fn,
-        lambda: _config_class(
-            FunctionConfigBase,
-            fn,
-            _parameters(fn),
-            ("fn", "self", "_", *_METHODS),
-            "config_for_function",
-        ),
+        lambda: _config_class(FunctionConfigBase, fn, _parameters(fn), "config_for_function"),
     )
     return made(fn=fn)
 
@@ -96,13 +90,7 @@ def config_for_class(cls: type[T]) -> Any:
     """
     made = _made_once(
         cls,
-        lambda: _config_class(
-            ClassConfigBase,
-            cls,
-            _init_parameters(cls),
-            ("klass", "self", "_", *_METHODS),
-            "config_for_class",
-        ),
+        lambda: _config_class(ClassConfigBase, cls, _init_parameters(cls), "config_for_class"),
     )
     return made(klass=cls)
 
