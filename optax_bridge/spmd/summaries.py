@@ -108,6 +108,12 @@ class CompositeWriter(BaseWriter):
             writer.log_checkpoint(ckpt_dir, step)
 
     @nowrap
+    def log_average_step_time(self, step: int, average_step_time: float) -> None:
+        """By each writer."""
+        for writer in self._writers:
+            writer.log_average_step_time(step, average_step_time)
+
+    @nowrap
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:
         """By each writer."""
         for writer in self._writers:

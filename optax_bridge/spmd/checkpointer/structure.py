@@ -15,7 +15,7 @@ from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
 Index = Sequence[tuple[str, Any]]
 
 
-class CheckpointValidationType(str, enum.Enum):
+class CheckpointValidationType(enum.StrEnum):
     """How exactly a checkpoint must be what is wanted.
 
     Attributes:
