@@ -132,6 +132,14 @@ def test_legal_values(value):
         assert cfg == cfg.clone() == copy.deepcopy(cfg)
 
 
+def test_a_dtype_is_not_left_out():
+    @config_class
+    class Typed(Configurable.Config):
+        dtype: Any = np.dtype("float64")
+
+    assert "dtype: dtype('float64')" in str(Typed(klass=int))
+
+
 ILLEGAL = {
     "array": np.zeros(2),
     "jax array": jax.numpy.zeros(2),

@@ -106,7 +106,10 @@ def flat_dict(cfg: "ConfigBase", omit_default_values: Collection[Any]) -> dict[s
 
 
 def _omitted(value: Any, default: Any, omit_default_values: Collection[Any]) -> bool:
-    return value is default and any(default is x or default == x for x in omit_default_values)
+    # Of one type: `numpy.dtype("float64") == None` is true.
+    return value is default and any(
+        default is x or (type(default) is type(x) and default == x) for x in omit_default_values
+    )
 
 
 def plain(value: Any) -> Any:

@@ -97,7 +97,7 @@ def test_specs():
             (2,),
             jnp.bfloat16,
             PartitionSpec(None),
-            initializer=specs["second"]["bias"].initializer,
+            initializer=constant_initializer(3.0),
         ),
         "dropout": {},
     }

@@ -22,7 +22,13 @@ PARAM_REGEXP_SCALE = ".*scale$"
 
 
 class Initializer(Configurable):
-    """Makes the first value of a parameter."""
+    """Makes the first value of a parameter. Two of one config are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._config == other._config  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # configs can change, and have no hash
 
     def initialize(
         self,

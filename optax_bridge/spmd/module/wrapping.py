@@ -59,7 +59,7 @@ def in_context(module: "Module", method: Callable[..., Any]) -> Callable[..., An
             with contextlib.ExitStack() as entered:
                 _enter(context, module, entered)
                 return bound(*args, **kwargs)
-        except TypeError as error:
+        except Exception as error:
             if not hasattr(error, "__notes__"):  # the innermost call says it
                 error.add_note(f"In {method.__name__}{_types(args, kwargs)} of {module!r}.")
             raise
