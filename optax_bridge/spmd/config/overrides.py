@@ -19,7 +19,7 @@ from optax_bridge.spmd.config.validation import (
     is_dataclass_instance,
     is_named_tuple,
 )
-from optax_bridge.spmd.config.walking import field_names
+from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
 
 C = TypeVar("C", bound=ConfigBase)
 
@@ -32,8 +32,8 @@ def apply_overrides(cfg: C, settings: Iterable[str], *, root: str | None = None)
     """A copy of a config with settings such as `model.layers[0].rate=0.1`.
 
     Values are literals of Python, read by a parser and never evaluated; what is no literal is a
-    string. They must fit what is there: a number stays a number, a class cannot be set. An int fits
-    where a float is, and a list where a tuple is.
+    string, or the name of a class or function where such is wanted. They must fit what is there: a
+    number stays a number. An int fits where a float is, and a list where a tuple is.
 
     Args:
       cfg: the config, which stays as it is.
@@ -77,6 +77,10 @@ def _set(value: Any, steps: list[Step], text: str, setting: str) -> None:
     owners = [value]
     for i, step in enumerate(steps):
         owners.append(_part(owners[-1], step, steps[:i], setting))
+    if steps[-1] in ("klass", "fn") and isinstance(owners[-2], ConfigBase):
+        raise OverrideError(
+            f"{setting!r}: what a config makes is for the program to say; text cannot change it."
+        )
     new = _converted(text, owners[-1], _annotation(owners[-2], steps[-1]), setting)
     for step, owner in zip(reversed(steps), reversed(owners[:-1]), strict=True):
         try:
@@ -165,9 +169,13 @@ def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
         value = parse_value(text)
     except ValueError:
         value = text
+    if unset and isinstance(value, str):
+        return value if str in wanted else by_name(value)
+    as_float = type(value) is int and float in wanted and int not in wanted
     if unset:
-        as_float = type(value) is int and float in wanted and int not in wanted
         return float(value) if as_float else value
+    if value is None and wanted <= {bool, int, float, str}:
+        raise OverrideError(f"{setting!r}: expected a {type(now).__name__}, got None.")
     if value is None or isinstance(value, RequiredFieldValue):
         return value
     if isinstance(now, enum.Enum):
@@ -179,12 +187,13 @@ def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
         raise OverrideError(
             f"{setting!r}: expected a field below it, one of {field_names(now)}: it is a config."
         )
+    if isinstance(now, type) or callable(now):
+        return _class_or_function(value, now, setting)
     if type(now) is float and type(value) is int:
-        return float(value)
+        return value if int in wanted else float(value)
     if isinstance(now, list | tuple) and isinstance(value, list | tuple):
         return type(now)(value) if not is_named_tuple(now) else value
-    # `max_step` may be inf, and a step as well: both are numbers.
-    if (type(now) is float and type(value) is int) or type(value) is type(now):
+    if type(value) is type(now):
         return value
     if type(now) is int and type(value) is float and float in wanted:
         return value
@@ -195,3 +204,18 @@ def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
     raise OverrideError(
         f"{setting!r}: expected a {type(now).__name__} such as {now!r}, got {value!r}."
     )
+
+
+def _class_or_function(value: Any, now: Any, setting: str) -> Any:
+    found = by_name(value) if isinstance(value, str) else value
+    if isinstance(found, str) or not callable(found) or isinstance(found, type) != _is_class(now):
+        kind = "class" if _is_class(now) else "function"
+        raise OverrideError(
+            f"{setting!r}: expected the name of a {kind} that the program has imported, such as "
+            f"{leaf_text(now)}, got {value!r}."
+        )
+    return found
+
+
+def _is_class(value: Any) -> bool:
+    return isinstance(value, type)

@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import importlib
-import sys
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,7 @@ from optax_bridge.spmd.config.validation import (
     is_dataclass_instance,
     is_named_tuple,
 )
-from optax_bridge.spmd.config.walking import field_names, leaf_text
+from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
 
 # What is below a key: a leaf, or more by the next step, in the order of the text.
 _Node = Any
@@ -281,14 +280,7 @@ def _leaf(
     # the field says which it is, it is the class, if the program has it.
     if isinstance(like, str) or str in _mentioned(annotation) or "str" in str(annotation):
         return value
-    return _known(value)
-
-
-def _known(name: str) -> Any:
-    """The class or function of this name in the modules that are imported; else the name."""
-    module, _, attribute = name.rpartition(".")
-    value = getattr(sys.modules.get(module), attribute, None) if module else None
-    return value if callable(value) and leaf_text(value) == repr(name) else name
+    return by_name(value)
 
 
 def _is_function(value: Any) -> bool:

@@ -128,6 +128,8 @@ def test_diff():
         ("flag=False", "flag", False),
         ("room.limit=10", "limit", 10.0),
         ("spec=P('b')", "spec", PartitionSpec("b")),
+        ("dtype=jax.numpy.bfloat16", "dtype", jnp.bfloat16),
+        ("kind=jax.numpy.bfloat16", "kind", jnp.bfloat16),
     ],
 )
 def test_overrides(setting, key, value):
@@ -151,7 +153,9 @@ def test_override_of_a_whole_tuple():
         ("flag=1", "expected a bool"),
         ("shape=4", "expected a tuple"),
         ("color=GREEN", "expected one of"),
-        ("klass=int", "text cannot say"),
+        ("klass=int", "text cannot change it"),
+        ("rate=None", "got None"),
+        ("dtype=jax.numpy.nothing", "name of a class .* such as 'jax.numpy.float32'"),
         ("opt=3", "it is a config"),
         ("lamps[5].features=2", "lamps has 2 elements"),
         ("sizes['q']=3", "sizes has no 'q'"),

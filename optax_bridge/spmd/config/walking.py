@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import sys
 import types
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
@@ -150,3 +151,10 @@ def leaf_text(value: Any) -> str:
         and " at 0x" in repr(value)  # an address, other in each run
     )
     return repr(dotted_name(value)) if named else repr(value)
+
+
+def by_name(name: str) -> Any:
+    """The class or function of this name in the modules that are imported; else the name."""
+    module, _, attribute = name.rpartition(".")
+    value = getattr(sys.modules.get(module), attribute, None) if module else None
+    return value if callable(value) and leaf_text(value) == repr(name) else name
