@@ -56,6 +56,7 @@ class Middle(Module):
     def __init__(self, cfg, *, parent):
         super().__init__(cfg, parent=parent)
         self._add_child("leaf", Leaf.default_config())
+        self._add_child("second", Leaf.default_config())
 
     def forward(self, x):
         return self.leaf(x, depth=len(inspect.stack()))
@@ -85,6 +86,12 @@ class Root(Module):
 
     def grandchild(self, x):
         return self.middle.leaf(x)
+
+    def grandchildren(self, x):
+        return self.middle.leaf(x) + self.middle.second(x)
+
+    def grandchild_twice(self, x):
+        return self.middle.leaf(x) + self.middle.leaf(x)
 
     def twice(self, x):
         return self.leaf(x) + self.leaf(x)
@@ -127,7 +134,7 @@ def root() -> Any:
 
 def state() -> Any:
     return {
-        "middle": {"leaf": {"w": jnp.ones(3)}},
+        "middle": {"leaf": {"w": jnp.ones(3)}, "second": {"w": jnp.full(3, 4.0)}},
         "leaf": {"w": jnp.full(3, 2.0)},
         "other": {"w": jnp.full(3, 3.0)},
     }
@@ -191,6 +198,14 @@ def test_outputs_by_path():
     assert call(drop_output_collections=("module_outputs",))[1].module_outputs == {}
     _, direct = call("grandchild")
     assert direct.summaries == {"middle": {"leaf": {"sum": 3}}}
+
+
+def test_grandchildren():
+    y, outputs = call("grandchildren")
+    np.testing.assert_array_equal(y, 5 * X)
+    assert outputs.summaries == {"middle": {"leaf": {"sum": 3}, "second": {"sum": 3}}}
+    with pytest.raises(OutputConflictError, match="leaf already present"):
+        call("grandchild_twice")
 
 
 def test_calls_within_a_call():

@@ -74,8 +74,9 @@ def _enter(context: "InvocationContext", module: "Module", entered: contextlib.E
     except InvalidDescendantError:
         pass
     else:
-        for name in path:
-            entered.enter_context(child_context(name))
+        for name in path[:-1]:
+            entered.enter_context(_passing_through(name))
+        entered.enter_context(child_context(path[-1]))
         return
     try:
         shared = context.module.get_shared_module(module)
@@ -85,6 +86,15 @@ def _enter(context: "InvocationContext", module: "Module", entered: contextlib.E
             f"called, and not shared with it: {error}"
         ) from error
     entered.enter_context(child_context(shared.name, module=shared.module, state=shared.state))
+
+
+def _passing_through(name: str) -> Any:
+    """A scope in a child's context on the way to one below it; again, for another one below it."""
+    context: Any = current_context()
+    passed: dict[str, Any] = vars(context).setdefault("_passed_through", {})
+    if name not in passed:
+        passed[name] = context.output_collection.add_child(name)
+    return child_context(name, output_collection=passed[name])
 
 
 def _types(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
