@@ -32,7 +32,7 @@ _KEY = jax.random.PRNGKey(0)
 
 def trainer_config(dim: int, batch_size: int) -> SpmdTrainer.Config:
     """The language model, trained by plain Adam, without evaluation and checkpoints."""
-    cfg = language_model.trainer(dim=dim, batch_size=batch_size).set(evalers={}, max_step=0)
+    cfg: Any = language_model.trainer(dim=dim, batch_size=batch_size).set(evalers={}, max_step=0)
     cfg.learner.optimizer = config_for_function(optax_bridge.adam).set(learning_rate=1e-3)
     cfg.checkpointer.save_policy.set(n=10**8, max_step=10**8 - 1)
     return cfg
@@ -60,7 +60,7 @@ def bare_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
 
     def turn() -> float:
         nonlocal state
-        start = time.perf_counter()
+        start, loss = time.perf_counter(), None
         for _ in range(steps):
             state, loss = jitted(state, next(batches))
         jax.block_until_ready((state, loss))
@@ -95,7 +95,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         cfg = trainer_config(args.dim, args.batch_size).set(dir=scratch)
-        quiet = cfg.clone(summary_writer=NoOpWriter.default_config())
+        quiet: Any = cfg.clone(summary_writer=NoOpWriter.default_config())
         quiet.learner.norm_summaries = False
         sides = {
             "bare TrainState": bare_side(cfg, args.steps),

@@ -146,8 +146,7 @@ class IteratorInput(Input):
     @nowrap
     def dataset(self) -> Iterable[Any]:
         """What the source returns."""
-        made = maybe_instantiate(self._config.source)
-        return made() if callable(made) and not hasattr(made, "__iter__") else made
+        return _made(self._config.source)
 
 
 class ArrayInput(Input):
@@ -179,10 +178,8 @@ class ArrayInput(Input):
     def dataset(self) -> "ArrayBatches":
         """The batches from the first on."""
         cfg = self._config
-        made = maybe_instantiate(cfg.source)
-        arrays = made() if callable(made) else made
         return ArrayBatches(
-            arrays,
+            _made(cfg.source),
             global_batch_size=cfg.global_batch_size,
             seed=cfg.seed,
             shuffle=cfg.shuffle,
@@ -309,6 +306,13 @@ def partition_by_path_rank(
         )
 
     return partitioned
+
+
+def _made(source: ConfigOr[Callable[[], Any]]) -> Any:
+    """What a source returns; what a config of it makes, unless that is a function again."""
+    made: Any = maybe_instantiate(source)
+    is_function = callable(made) and not hasattr(made, "__iter__")
+    return made() if is_function else made
 
 
 def _concrete_mesh() -> Any:

@@ -62,9 +62,9 @@ class Processes:
         """Whether none has ended."""
         return all(process.poll() is None for process in self._processes)
 
-    def kill(self) -> None:
+    def kill(self, chance: random.Random) -> None:
         """Kills them all, in a random order."""
-        for process in random.sample(self._processes, len(self._processes)):
+        for process in chance.sample(self._processes, len(self._processes)):
             process.send_signal(signal.SIGKILL)
         for process in self._processes:
             process.communicate()
@@ -88,7 +88,7 @@ def undisturbed(folder: Path, line: list[str], processes: int) -> str:
 
 
 def killed(
-    folder: Path, line: list[str], processes: int, kills: int, seconds: float
+    folder: Path, line: list[str], processes: int, kills: int, seconds: float, seed: int = 0
 ) -> tuple[str, list[str]]:
     """A training that is killed again and again, and at last let to its end.
 
@@ -98,18 +98,20 @@ def killed(
       processes: how many.
       kills: how often.
       seconds: after its first step it lives that long at most.
+      seed: of the moments.
 
     Returns:
       Its losses, and where it was at each kill.
     """
     told: list[str] = []
+    chance = random.Random(seed)
     file = folder / "losses.csv"
     while len(told) < kills:
         before = _size(file)
         running = Processes(line, processes)
         start = time.monotonic()
-        early = random.random() < 0.2
-        wait = random.uniform(0.5, 6.0) if early else random.uniform(0.0, seconds)
+        early = chance.random() < 0.2
+        wait = chance.uniform(0.5, 6.0) if early else chance.uniform(0.0, seconds)
         while running.running():
             if early or _size(file) != before:
                 time.sleep(wait)
@@ -118,7 +120,7 @@ def killed(
         if not running.running():
             running.wait()
             raise RuntimeError(f"it ended before kill {len(told) + 1}: ask for more steps")
-        running.kill()
+        running.kill(chance)
         steps = file.read_text().count("\n") if file.exists() else 0
         there = sorted(path.name for path in (folder / "checkpoints").glob("*"))
         told.append(f"after {time.monotonic() - start:.1f} s, at step {steps}, {', '.join(there)}")
@@ -146,7 +148,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    random.seed(args.seed)
     with tempfile.TemporaryDirectory() as scratch:
         folders = [Path(scratch, name) for name in ("undisturbed", "killed")]
         lines = [
@@ -154,7 +155,9 @@ def main() -> int:
             for f in folders
         ]
         expected = undisturbed(folders[0], lines[0], args.processes)
-        losses, told = killed(folders[1], lines[1], args.processes, args.kills, args.seconds)
+        losses, told = killed(
+            folders[1], lines[1], args.processes, args.kills, args.seconds, args.seed
+        )
     for number, text in enumerate(told, 1):
         print(f"kill {number}: {text}")
     same = losses == expected

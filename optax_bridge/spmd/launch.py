@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from typing import Any
 
 import jax
 
@@ -50,9 +51,9 @@ def setup(
                 "process 0"
             )
         distributed_coordinator = f"localhost:{_free_port()}"
-    timeout = {} if initialization_timeout is None else {
-        "initialization_timeout": initialization_timeout
-    }  # fmt: skip
+    timeout: dict[str, Any] = {}
+    if initialization_timeout is not None:
+        timeout["initialization_timeout"] = initialization_timeout
     jax.distributed.initialize(
         coordinator_address=distributed_coordinator,
         num_processes=num_processes,

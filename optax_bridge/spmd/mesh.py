@@ -100,20 +100,18 @@ def create_device_mesh(
     Raises:
       ValueError: the mesh has another number of devices, or cannot be cut across the granules.
     """
-    devices = np.asarray(jax.devices() if devices is None else devices, dtype=object)
+    flat = list(jax.devices() if devices is None else np.asarray(devices, dtype=object).flat)
     shape = mesh_shape
     if isinstance(shape, HybridMeshShape):
         sizes = [i * d for i, d in zip(shape.ici_mesh_shape, shape.dcn_mesh_shape, strict=True)]
     else:
         sizes = list(shape)
-    if math.prod(sizes) != devices.size:
-        fitting = "make one axis -1" if devices.size >= 1 else ""
+    if math.prod(sizes) != len(flat):
         raise ValueError(
-            f"mesh shape {mesh_shape} needs {math.prod(sizes)} devices, there are {devices.size} "
-            f"({devices.flat[0].platform}). Set mesh_shape to what there is, or {fitting}; on the "
+            f"mesh shape {mesh_shape} needs {math.prod(sizes)} devices, there are {len(flat)} "
+            f"({flat[0].platform}). Set mesh_shape to what there is, or make one axis -1; on the "
             "CPU XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
         )
-    flat = list(devices.flat)
     granules, by_process = _granules(flat)
     if not isinstance(shape, HybridMeshShape):
         if granules == 1 or flat[0].platform == "gpu":

@@ -183,13 +183,13 @@ class SummaryWriter(BaseWriter):
             return
         from tensorboardX import summary  # only who writes needs it
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
+        from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
         if self._events is None:
             Path(self._config.dir).mkdir(parents=True, exist_ok=True)
             suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
             self._events = EventsWriter(str(Path(self._config.dir) / "events"), suffix)
-        event = event_pb2.Event(step=step, wall_time=time.time())
+        event = Event(step=step, wall_time=time.time())
         for path, value in pairs:
             if isinstance(value, str):
                 made = summary.text(path, value)

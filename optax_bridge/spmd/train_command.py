@@ -24,7 +24,7 @@ from optax_bridge.spmd.loss_curve import LossLog
 from optax_bridge.spmd.progress import progress_line
 
 MISUSE = 2
-_SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+_SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 class ConfigNotFound(ValueError):
@@ -138,11 +138,11 @@ def _connect(coordinator: str | None, processes: int | None, process_id: int | N
     if coordinator is None and processes is None and process_id is None:
         return  # asking for the backend would start it, which comes after the connection
     setup(
-        jax_backend=(jax.config.jax_platforms or "cpu").split(",")[0],
+        jax_backend=(getattr(jax.config, "jax_platforms", None) or "cpu").split(",")[0],
         distributed_coordinator=coordinator,
         num_processes=processes,
         process_id=process_id,
-        prng_impl=jax.config.jax_default_prng_impl,
+        prng_impl=getattr(jax.config, "jax_default_prng_impl"),  # noqa: B009,
     )
 
 

@@ -52,7 +52,9 @@ class SaveIterators(ocp_args.CheckpointArgs):
 
     def __init__(self, iterators: Mapping[str, Any]):
         """Takes the states of path -> iterator as they are now."""
-        self.states = {path: msgpack.packb(it.get_state()) for path, it in iterators.items()}
+        self.states: dict[str, Any] = {
+            path: msgpack.packb(iterator.get_state()) for path, iterator in iterators.items()
+        }
 
 
 class RestoreIterators(ocp_args.CheckpointArgs):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
 
 # Pairs of a path and a description; the first pair is ("step", step).
-Index = Sequence[tuple[str, Any]]
+Index = Sequence[Sequence[Any]]
 
 
 class CheckpointValidationType(enum.StrEnum):

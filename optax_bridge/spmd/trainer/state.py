@@ -8,11 +8,10 @@ from flax.core import meta
 
 from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.axis_metadata import has_boxes, unboxed
-from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.learner.data import Updates
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.optimizers.data import OptParam
-from optax_bridge.spmd.trees import PartitionSpec
+from optax_bridge.spmd.trees import TensorSpec
 
 
 class TrainerState(NamedTuple):
@@ -129,7 +128,17 @@ def _in_box(leaf: Any, spec: Any) -> Any:
     return meta.Partitioned(leaf, (*axes, *[None] * (rank - len(axes)))) if rank else leaf
 
 
-def spec_entries(spec: ParameterSpec) -> PartitionSpec:
-    """How a parameter lies on the mesh."""
-    axes = spec.mesh_axes
-    return axes if isinstance(axes, PartitionSpec) else PartitionSpec(*(axes or ()))
+def raw_key(key: Any) -> Any:
+    """The bits of a key: what is saved and what steps split."""
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(key) if is_typed else key
+
+
+def is_spec(leaf: Any) -> bool:
+    """Whether a leaf is a `TensorSpec`."""
+    return isinstance(leaf, TensorSpec)
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and sharding of an array or of a `TensorSpec`."""
+    return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=leaf.sharding)

@@ -1,7 +1,6 @@
 """The trainer: model, learner, input, evalers, checkpointer and writer under one root."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -35,7 +34,10 @@ from optax_bridge.spmd.trainer.loop import TrainingLoop
 from optax_bridge.spmd.trainer.state import (
     SpmdTrainState,
     TrainerState,
+    abstract,
+    is_spec,
     learner_transformation,
+    raw_key,
 )
 from optax_bridge.spmd.trainer.steps import halted_if_undefined, train_step
 from optax_bridge.spmd.trees import TensorSpec, flatten_items
@@ -213,15 +215,15 @@ class SpmdTrainer(Module):
         """A scope in which the mesh is set, within the config's `context_manager`."""
         stack = contextlib.ExitStack()
         stack.enter_context(mesh_in_scope(self._mesh))
-        manager = maybe_instantiate(self._config.context_manager)
+        manager: Any = maybe_instantiate(self._config.context_manager)
         if manager is not None:
-            stack.enter_context(manager() if callable(manager) else manager)
+            stack.enter_context(manager if hasattr(manager, "__enter__") else manager())
         return stack
 
     @nowrap
     def model_params_for_eval(self) -> Any:
         """The average of the parameters if the learner keeps one, else the parameters."""
-        state = self._existing_state()
+        state: Any = self._existing_state()
         if self._config.learner.ema.decay is not None:
             return state.opt_state["ema"].ema
         return state.params
@@ -236,7 +238,7 @@ class SpmdTrainer(Module):
           prng_key: a key of `jax.random.PRNGKey`.
         """
         with self.mesh_scope():
-            prng_key, init_key = jax.random.split(_raw_key(prng_key))
+            prng_key, init_key = jax.random.split(raw_key(prng_key))
             specs = dict(flatten_items(self._model_param_specs))
 
             def rule(path: str, leaf: Any) -> PartitionSpec:
@@ -402,13 +404,13 @@ class SpmdTrainer(Module):
             state = self.trainer_state_specs if trainer_state is None else trainer_state
             batch = self.input.element_spec() if input_batch is None else input_batch
             whole = NamedSharding(self._mesh, PartitionSpec())
-            state, batch = jax.tree.map(_abstract, (state, batch), is_leaf=_is_spec)
-            abstract = self._assembled(
+            state, batch = jax.tree.map(abstract, (state, batch), is_leaf=is_spec)
+            target = self._assembled(
                 state,
                 jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
                 jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
             )
-            lowered = self._jit_train_step().lower(abstract, batch)
+            lowered = self._jit_train_step().lower(target, batch)
             return lowered.compile(compiler_options=compiler_options)
 
     @nowrap
@@ -497,17 +499,3 @@ class SpmdTrainer(Module):
         if self._state is None:
             raise ValueError(f"{self.path()}: no state yet: call init, restore_checkpoint or run")
         return self._state
-
-
-def _raw_key(key: Any) -> Any:
-    """The bits of a key: what is saved and what steps split."""
-    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(key) if is_typed else key
-
-
-def _is_spec(leaf: Any) -> bool:
-    return dataclasses.is_dataclass(leaf) and isinstance(leaf, TensorSpec)
-
-
-def _abstract(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=leaf.sharding)

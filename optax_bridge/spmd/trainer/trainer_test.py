@@ -1,5 +1,6 @@
 import math
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -36,12 +37,12 @@ from optax_bridge.spmd.trees import flatten_items
 KEY = jax.random.PRNGKey(0)
 
 
-def config(folder, *, steps=6, save_every=2, mesh_shape=(2, 2), **kwargs):
+def config(folder, *, steps=6, save_every=2, mesh_shape=(2, 2), **kwargs) -> Any:
     cfg = regression.trainer(steps=steps, save_every=save_every, mesh_shape=mesh_shape)
     return cfg.set(dir=str(folder), **kwargs)
 
 
-def run(cfg, *, devices=4):
+def run(cfg, *, devices=4) -> Any:
     """The losses of a run by step, and the trainer."""
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
     losses = {}
@@ -69,7 +70,8 @@ def test_a_run(whole):
     assert sorted(losses) == [1, 2, 3, 4, 5, 6] and losses[6] < losses[1]
     assert trainer._jit_train_step()._cache_size() == 1
     state = trainer.train_state
-    assert isinstance(state, optax_bridge.TrainState) and int(state.step) == trainer.step == 6
+    assert issubclass(type(state), optax_bridge.TrainState)
+    assert int(state.step) == trainer.step == 6
     weight = state.params["first"]["weight"]
     assert tuple(weight.sharding.spec) == (None, "model")
     assert state.opt_state["optimizer"].mu["first"]["weight"].sharding == weight.sharding
@@ -305,8 +307,9 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
     call = f"{name}({', '.join(f'{key}={value}' for key, value in settings.items())})"
     optimizer = config_for_function(getattr(optax_bridge, name.lower())).set(**settings)
     definition = getattr(legacy_optim, name)(**settings)
-    net, batches = Net(), ArrayBatches(regression.samples(), global_batch_size=16)
-    old = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
+    net: Any = Net()
+    batches = ArrayBatches(regression.samples(), global_batch_size=16)
+    old: Any = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
 
     @jax.jit
     def step(old, batch):
