@@ -230,9 +230,13 @@ class Checkpointer(BaseCheckpointer):
         step = steps[-1] if step is None else step
         manager = self._opened()
         folder = Path(self.directory) / _name(step)
+        iterators = iterators_of(state)
+        index = read_index(folder)
+        if not iterators:  # those that are saved are not wanted
+            index = [entry for entry in index if entry[1] != "iterator"]
         try:
             check_state_structure(
-                read_index(folder), index_of(state, step=step), validation=self._config.validation
+                index, index_of(state, step=step), validation=self._config.validation
             )
         except ValueError as error:
             error.add_note(f"The checkpoint is {folder}; nothing in it was changed.")
@@ -245,7 +249,6 @@ class Checkpointer(BaseCheckpointer):
                 partial_restore=True,
             )
         }
-        iterators = iterators_of(state)
         if iterators:
             items["iterators"] = RestoreIterators(iterators)
         restored = manager.restore(step, args=ocp.args.Composite(**items))

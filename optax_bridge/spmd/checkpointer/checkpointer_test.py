@@ -69,6 +69,8 @@ def test_what_is_saved_is_restored_where_it_is_wanted(tmp_path):
     np.testing.assert_array_equal(restored["model"]["w"], np.full((4, 8), 2.0))
     assert next(restored["input_iter"])["x"].tolist() != next(batches())["x"].tolist()
     assert restored["input_iter"].get_state() == {"position": 2}
+    del target["input_iter"]
+    assert checkpointer(tmp_path).restore(state=target)[0] == 7
 
 
 def test_retention_overwriting_and_what_is_not_complete(tmp_path):

@@ -1,9 +1,11 @@
 """Transformations made of transformations."""
 
+import functools
 from typing import Any
 
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import PartitionedGradientTransformation, instantiated
+from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
 
 
 def chain(
@@ -15,25 +17,33 @@ def chain(
       *args: transformations, or configs of them.
 
     Returns:
-      The transformation; its state is the tuple of theirs.
+      The transformation; its state is the tuple of theirs. It takes exact steps if the last one
+      does: gradients that are clipped before an optimizer of `optax_bridge`, say.
 
     Raises:
       ValueError: an argument is something else.
     """
     parts = [instantiated(arg, f"chain: argument {index}") for index, arg in enumerate(args)]
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def run(last: Any, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
         new_state = []
         for part, part_state in zip(parts, state, strict=True):
-            updates, part_state = part.update(updates, part_state, params)
+            apply = last if part is parts[-1] else part.update
+            updates, part_state = apply(updates, part_state, params)
             new_state.append(part_state)
         return updates, tuple(new_state)
 
-    return PartitionedGradientTransformation(
-        lambda params: tuple(part.init(params) for part in parts),
-        update,
-        lambda specs: tuple(part.partition(specs) for part in parts),
-    )
+    def init(params: Any) -> Any:
+        return tuple(part.init(params) for part in parts)
+
+    def partition(specs: Any) -> Any:
+        return tuple(part.partition(specs) for part in parts)
+
+    update = functools.partial(run, parts[-1].update if parts else None)
+    if parts and isinstance(parts[-1], ExactPartitionedTransformation):
+        step = functools.partial(run, parts[-1].step)
+        return ExactPartitionedTransformation(init, update, partition, step)
+    return PartitionedGradientTransformation(init, update, partition)
 
 
 def named_chain(

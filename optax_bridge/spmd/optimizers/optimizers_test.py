@@ -283,3 +283,16 @@ def test_optax_transformations_have_specs_derived(name):
     if hasattr(tx, "step"):
         values, _ = jax.eval_shape(lambda g, s: tx.step(g, s, params), grads, state)
         assert jax.tree.structure(values) == jax.tree.structure(grads)
+
+
+def test_clipping_before_an_exact_step_keeps_it_exact():
+    adam = optax_bridge.adam(0.1, weight_decay=0.1)
+    tx = cast(
+        Any, optimizers.chain(optimizers.clip_by_global_norm(1.0), optimizers.from_optax(adam))
+    )
+    params, grads = {"w": opt_param([1.0, 2.0])}, {"w": jnp.array([3.0, 4.0])}
+    values, state = tx.step(grads, tx.init(params), params)
+    clipped, _ = optimizers.clip_by_global_norm(1.0).update(grads, optax.EmptyState(), params)
+    expected, _ = adam.step(clipped, adam.init({"w": params["w"].value}), {"w": params["w"].value})
+    np.testing.assert_array_equal(values["w"], expected["w"])
+    assert len(state) == 2
