@@ -34,8 +34,14 @@ X = jax.random.normal(jax.random.key(1), (2, 5, 8))
 
 
 def made(cfg: Any, **values: Any) -> tuple[Any, Any]:
+    """A layer, and parameters of the right shapes."""
     layer = cfg.set(name="layer", **values).instantiate(parent=None)
-    return layer, layer.initialize_parameters_recursively(KEY)
+    numbers = np.random.default_rng(0)
+
+    def value(spec: ParameterSpec) -> np.ndarray:
+        return numbers.normal(0.5, 0.5, spec.shape).astype(spec.dtype)
+
+    return layer, jax.tree.map(value, layer.create_parameter_specs_recursively(), is_leaf=_is_spec)
 
 
 def run(layer: Any, params: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
@@ -43,11 +49,12 @@ def run(layer: Any, params: Any, *args: Any, is_training: bool = False, **kwargs
     return functional(layer, KEY, params, inputs, is_training=is_training)[0]
 
 
-def _shapes(tree: Any) -> Any:
-    def is_spec(x: Any) -> bool:
-        return isinstance(x, ParameterSpec)
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, ParameterSpec)
 
-    return jax.tree.map(lambda x: (tuple(x.shape), jnp.dtype(x.dtype)), tree, is_leaf=is_spec)
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: (tuple(x.shape), jnp.dtype(x.dtype)), tree, is_leaf=_is_spec)
 
 
 LAYERS = {
@@ -74,14 +81,17 @@ def transformer(**values: Any) -> Any:
 @pytest.mark.parametrize("name", LAYERS)
 def test_specs_describe_the_parameters(name):
     layer, params = made(LAYERS[name].clone())
-    assert _shapes(params) == _shapes(layer.create_parameter_specs_recursively())
-    assert run(layer, params, X).shape == (2, 5, 3 if name == "linear" else 8)
+    initialized = jax.eval_shape(layer.initialize_parameters_recursively, KEY)
+    assert _shapes(initialized) == _shapes(layer.create_parameter_specs_recursively())
+    y = jax.eval_shape(lambda: run(layer, params, X))
+    assert y.shape == (2, 5, 3 if name == "linear" else 8)
     assert pickle.loads(pickle.dumps(layer)).config == layer.config
 
 
 def test_linear_and_embedding():
     layer, params = made(Linear.default_config(), input_dim=8, output_dim=3)
-    np.testing.assert_array_equal(run(layer, params, X), X @ params["weight"] + params["bias"])
+    expected = X @ params["weight"] + params["bias"]
+    np.testing.assert_allclose(run(layer, params, X), expected, rtol=1e-5, atol=1e-6)
     layer, params = made(Embedding.default_config(), num_embeddings=4, dim=8)
     ids = jnp.array([[1, 3]])
     np.testing.assert_array_equal(run(layer, params, ids), params["weight"][ids])
@@ -96,7 +106,7 @@ def test_linear_and_embedding():
 )
 def test_norms_are_those_of_flax(cfg, flax):
     layer, params = made(cfg, input_dim=8, eps=1e-6)
-    y, _ = flax(epsilon=1e-6).init_with_output(KEY, X)
+    y = flax(epsilon=1e-6).apply({"params": params}, X)
     np.testing.assert_allclose(run(layer, params, X), y, rtol=2e-5, atol=1e-6)
     assert run(layer, params, X.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
@@ -128,7 +138,8 @@ def test_attention_is_that_of_jax():
 
     q, k, v = (heads(name) for name in ("q_proj", "k_proj", "v_proj"))
     context = jax.nn.dot_product_attention(q, k, v, bias[:, None], is_causal=True)
-    expected = jnp.einsum("btnh,dnh->btd", context, params["o_proj"]["weight"])
+    output = params["o_proj"]
+    expected = jnp.einsum("btnh,dnh->btd", context, output["weight"]) + output["bias"]
     y = run(layer, params, query=X, attention_logit_biases=bias)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
@@ -155,19 +166,24 @@ def test_structures(structure):
         return
     layer, params = made(cfg)
 
-    def norm(x):
-        return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-8)
+    x = np.asarray(X)
+
+    def norm(x, name="norm"):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-8) * params[name]["scale"]
+
+    def linear(x, name):
+        return x @ params[name]["weight"] + params[name]["bias"]
 
     def inner(x):
-        parts = [x @ params[f"linear1_{i}"]["weight"] for i in range(2)]
-        return (jax.nn.silu(parts[0]) * parts[1]) @ params["linear2"]["weight"]
+        gate = linear(x, "linear1_0")
+        return linear(gate / (1 + np.exp(-gate)) * linear(x, "linear1_1"), "linear2")
 
     expected = {
-        "prenorm": lambda: X + inner(norm(X)),
-        "postnorm": lambda: norm(X + inner(X)),
-        "hybridnorm": lambda: X + norm(inner(norm(X))),
+        "prenorm": lambda: x + inner(norm(x)),
+        "postnorm": lambda: norm(x + inner(x)),
+        "hybridnorm": lambda: x + norm(inner(norm(x, "prenorm")), "postnorm"),
     }[structure]()
-    np.testing.assert_allclose(run(layer, params, X), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(layer, params, X), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_activations():
@@ -181,20 +197,22 @@ def test_cross_attention():
     cross.attention = MultiheadAttention.default_config().set(num_heads=2)
     layer, params = made(transformer(cross_attention=cross))
     other = jnp.ones((2, 7, 3))
-    assert run(layer, params, data=X, cross_attention_data=other).shape == X.shape
+    y = jax.eval_shape(lambda: run(layer, params, data=X, cross_attention_data=other))
+    assert y.shape == X.shape
 
 
 def test_repeated_layer_is_the_stacked_one():
-    cfg = RepeatedTransformerLayer.default_config().set(num_layers=3, layer=transformer())
+    cfg = RepeatedTransformerLayer.default_config().set(num_layers=2, layer=transformer())
     repeated, params = made(cfg)
     specs = repeated.create_parameter_specs_recursively()
-    assert isinstance(params["layer"], VDict) and isinstance(specs["layer"], VDict)
-    assert _shapes(params) == _shapes(specs)
+    initialized = jax.eval_shape(repeated.initialize_parameters_recursively, KEY)
+    assert isinstance(initialized["layer"], VDict) and isinstance(specs["layer"], VDict)
+    assert _shapes(initialized) == _shapes(specs)
     weight = specs["layer"]["feed_forward"]["linear1"]["weight"]
     assert weight.fans()["fan_in"] == 8 and weight.factorization.axes == (None, "row", "col")
-    stacked, _ = made(StackedTransformerLayer.default_config(), num_layers=3, layer=transformer())
+    stacked, _ = made(StackedTransformerLayer.default_config(), num_layers=2, layer=transformer())
     parts = {
-        f"layer{i}": jax.tree.map(lambda x, i=i: x[i], dict(params["layer"])) for i in range(3)
+        f"layer{i}": jax.tree.map(lambda x, i=i: x[i], dict(params["layer"])) for i in range(2)
     }
     np.testing.assert_allclose(
         run(repeated, params, X), run(stacked, parts, X), rtol=1e-5, atol=1e-5

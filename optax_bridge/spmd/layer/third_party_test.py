@@ -59,7 +59,7 @@ def made(name: str, **values: Any) -> Any:
 def test_parameters_metadata_and_collections(name):
     layer = made(name, axis_rules=[("in", None), ("out", "model")])
     specs = layer.create_parameter_specs_recursively()
-    params = layer.initialize_parameters_recursively(KEY)
+    params = jax.jit(layer.initialize_parameters_recursively)(KEY)
     assert sorted(params) == ["batch_stats", "params"]
     assert jax.tree.structure(params) == jax.tree.structure(specs)
     *path, leaf = MODULES[name][1]
@@ -142,8 +142,9 @@ def test_in_a_stack():
 def test_repeated_with_state():
     cfg = RepeatedTransformerLayer.default_config().set(num_layers=3, input_dim=8)
     repeated = cfg.set(layer=MODULES["linen"][0], name="r").instantiate(parent=None)
-    params = repeated.initialize_parameters_recursively(KEY)
-    _, outputs = functional(repeated, KEY, params, (X,), is_training=True)
+    params = jax.jit(repeated.initialize_parameters_recursively)(KEY)
+    train = jax.jit(lambda p: functional(repeated, KEY, p, (X,), is_training=True))
+    _, outputs = train(params)
     updates, stats = outputs.state_updates["layer"]["batch_stats"], params["layer"]["batch_stats"]
     assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, stats)
     assert set(outputs.state_updates) == {"layer"}
