@@ -185,5 +185,6 @@ def select_mesh_config(trainer_config: Any, *, mesh_selector: str) -> Any:
 
 def mesh_in_scope(mesh: Any) -> contextlib.AbstractContextManager[Any]:
     """A scope in which the mesh is set."""
-    set_mesh = getattr(jax, "set_mesh", None) or getattr(jax.sharding, "use_mesh", None)
+    # Before jax 0.7 there is `use_mesh`, which lets no array on other devices be touched.
+    set_mesh = getattr(jax, "set_mesh", None)
     return mesh if set_mesh is None else set_mesh(mesh)

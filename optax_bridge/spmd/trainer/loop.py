@@ -275,7 +275,7 @@ def _is_of_storage(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno is not None
     text = str(error)
-    return any(word in text for word in ("os_error_code", "No space left", "RESOURCE_EXHAUSTED"))
+    return any(word in text for word in ("os_error_code", "OS error", "RESOURCE_EXHAUSTED"))
 
 
 def _first_line(error: BaseException) -> str:
