@@ -1,14 +1,17 @@
 """A module of flax.linen, seen as functions of its variables."""
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
-from flax.core import unfreeze
+from flax.core import meta, unfreeze
 
-from optax_bridge.axis_metadata import boxed_as, unboxed
+from optax_bridge.axis_metadata import boxed_as, is_box, unboxed
+from optax_bridge.factorization import FactoredPartitioned
+from optax_bridge.kept_axes import abstract_mesh_in_scope
 
 # Arguments by which modules are told, by convention, whether they are trained; and which say the
 # contrary.
@@ -24,23 +27,54 @@ def training_arguments(fn: Any, given: Mapping[str, Any], is_training: bool) -> 
 
 
 class LinenModule:
-    """A module of flax.linen and examples of its inputs."""
+    """A module of flax.linen and examples of its inputs.
 
-    def __init__(self, module: nn.Module, examples: tuple[Any, ...], method: str) -> None:
+    Args:
+      module: the module.
+      examples: shapes and dtypes of its inputs.
+      method: the name of the method that is called.
+      mesh_axes: the mesh's axis by the name of an axis; None if the names are the mesh's own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        examples: tuple[Any, ...],
+        method: str,
+        mesh_axes: Mapping[str, Any] | None = None,
+    ) -> None:
         self._module = module
         self._method = method
         self._examples = examples
+        self._mesh_axes = mesh_axes
+        self._abstract: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_abstract": None}
 
     def _init(self, key: jax.Array, *inputs: Any) -> dict[str, Any]:
         fn = getattr(self._module, self._method)
         told = training_arguments(fn, {}, False)
-        variables = self._module.init({"params": key}, *inputs, **told, method=self._method)
+        # Names that are not the mesh's would be looked for in it.
+        no_mesh = abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
+        with contextlib.nullcontext() if self._mesh_axes is None else no_mesh:
+            variables = self._module.init({"params": key}, *inputs, **told, method=self._method)
         kept = {name: part for name, part in variables.items() if name != "intermediates"}
         return unfreeze(kept)
 
     def abstract(self) -> dict[str, Any]:
         """The variables by collection, as `ShapeDtypeStruct`s, boxed if they have metadata."""
-        return jax.eval_shape(self._init, jax.random.key(0), *self._examples)
+        abstract = self._abstract
+        if abstract is None:
+            abstract = jax.eval_shape(self._init, jax.random.key(0), *self._examples)
+            self._abstract = abstract
+        return abstract
+
+    def _on_mesh(self, box: Any) -> Any:
+        """The box with the mesh's axes for its names; a logical one looks them up by itself."""
+        if self._mesh_axes is None or type(box) not in (meta.Partitioned, FactoredPartitioned):
+            return box
+        return box.replace(names=tuple(self._mesh_axes.get(name) for name in box.names))
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         """First values of the variables, without boxes."""
@@ -63,7 +97,7 @@ class LinenModule:
         fn = getattr(self._module, self._method)
         told = training_arguments(fn, kwargs, is_training)
         outputs, changed = self._module.apply(
-            boxed_as(self.abstract(), variables),
+            boxed_as(jax.tree.map(self._on_mesh, self.abstract(), is_leaf=is_box), variables),
             *args,
             rngs=None if key is None else {"params": key},
             mutable=[*(name for name in variables if name != "params"), "intermediates"],

@@ -70,13 +70,18 @@ class ThirdPartyLayer(BaseLayer):
         if isinstance(module, nnx.Module):
             return NnxModule(made, cfg.method)
         if isinstance(module, nn.Module):
-            return LinenModule(module, self._examples(), cfg.method)
+            return LinenModule(module, self._examples(), cfg.method, self._mesh_axes())
         if not callable(getattr(module, cfg.method, None)):
             raise TypeError(
                 f"{self!r}: expected a module of flax.linen or flax.nnx, or what has a method "
                 f"{cfg.method!r}; its config makes a {type(module).__name__}: {module!r}"
             )
         return getattr(module, cfg.method)
+
+    def _mesh_axes(self) -> dict[str, Any] | None:
+        """The mesh's axis by the name of an axis: that of the first rule."""
+        rules = self._config.axis_rules
+        return None if rules is None else dict(reversed([tuple(rule) for rule in rules]))
 
     def _examples(self) -> tuple[Any, ...]:
         cfg = self._config
@@ -99,17 +104,17 @@ class ThirdPartyLayer(BaseLayer):
 
     def _spec(self, path: Any, leaf: Any) -> ParameterSpec:
         where = "/".join(key_names(path))
-        array, names = value_of(leaf), names_of(leaf, where) if is_box(leaf) else None
-        names = (None,) * len(array.shape) if names is None else names
-        rules = self._config.axis_rules
-        if rules is not None:
-            unknown = {name for name in names if name is not None} - {name for name, _ in rules}
+        array, said = value_of(leaf), names_of(leaf, where) if is_box(leaf) else None
+        names: Any = (None,) * len(array.shape) if said is None else said
+        mesh_axes = self._mesh_axes()
+        if mesh_axes is not None:
+            unknown = set(names) - {None, *mesh_axes}
             if unknown:
                 raise ValueError(
                     f"{self!r}: axes {sorted(unknown)} of {where} are in no rule of axis_rules "
-                    f"{list(rules)}."
+                    f"{list(self._config.axis_rules)}."
                 )
-            names = [dict(reversed(list(rules))).get(name) for name in names]
+            names = [mesh_axes.get(name) for name in names]
         roles = getattr(leaf, "roles", None)
         # There a row statistic keeps the axis of that role, here it is the mean over it.
         axes = [{"row": "col", "column": "row"}.get(str(role)) for role in roles or ()]

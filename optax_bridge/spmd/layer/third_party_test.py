@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.layer import (
@@ -18,6 +18,7 @@ from optax_bridge.spmd.layer import (
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trees import TensorSpec, flatten_items
 
+set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (2, 8, 8))
 
@@ -85,6 +86,15 @@ def test_parameters_metadata_and_collections(name):
 def test_an_axis_without_a_rule(name):
     with pytest.raises(ValueError, match=r"\['out'\] of params/.*kernel"):
         made(name, axis_rules=[("in", None)]).create_parameter_specs_recursively()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_names_that_are_not_the_meshs(name):
+    layer = made(name, axis_rules=[("in", None), ("out", "model")])
+    with set_mesh(Mesh(np.array(jax.devices()), ("model",))):
+        params = jax.eval_shape(layer.initialize_parameters_recursively, KEY)
+        y, _ = jax.eval_shape(lambda p: functional(layer, KEY, p, (X,), is_training=True), params)
+    assert y.shape == X.shape
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -142,6 +142,8 @@ class Module(Configurable, metaclass=_ModuleType):
         children = self.__dict__.get("_children", {})
         if name in children:
             return children[name]
+        if isinstance(getattr(type(self), name, None), property):
+            return getattr(type(self), name).fget(self)  # raises what it raised before
         similar = similar_names(name, [*dir(type(self)), *children])
         meant = f" (did you mean: [{', '.join(similar)}])" if similar else ""
         raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}{meant}")

@@ -228,6 +228,16 @@ def test_without_a_context():
         _ = module.state
 
 
+def test_errors_in_properties_are_theirs():
+    class Broken(Leaf):
+        @property
+        def size(self):
+            return self.config.sizes
+
+    with pytest.raises(AttributeError, match="sizes"):
+        _ = Broken.default_config().set(name="b").instantiate(parent=None).size
+
+
 def test_type_errors_name_the_module():
     with pytest.raises(TypeError) as caught:
         call("forward", (X, 1))
