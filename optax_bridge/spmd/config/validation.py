@@ -89,6 +89,8 @@ def is_named_tuple(value: Any) -> bool:
 
 
 def _is_pretrained(value: Any) -> bool:
+    if hasattr(type(value), "__callable_field__"):  # a config, which looks for similar names
+        return False
     return (
         not isinstance(value, type | RequiredFieldValue)
         and hasattr(value, "from_pretrained")

@@ -1,5 +1,6 @@
 """`Module`: a node in a tree of named objects, whose methods run in contexts."""
 
+import copy
 import logging
 import sys
 from collections.abc import Callable
@@ -183,7 +184,8 @@ class Module(Configurable, metaclass=_ModuleType):
                 f"already; "
                 f"children are {list(self._children)}."
             )
-        cfg = child_config.clone(name=name)
+        cfg = copy.deepcopy(child_config)
+        cfg.set(name=name)
         try:
             child = cfg.instantiate(parent=self, **kwargs)
         except RequiredFieldMissingError as error:
