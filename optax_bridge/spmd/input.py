@@ -277,6 +277,13 @@ def host_to_global_array(batch: Any, *, partition: PartitionSpec) -> Any:
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
 
 
+def host_to_global_device_array(batch: Any, *, partition: PartitionSpec | None = None) -> Any:
+    """`host_to_global_array`, along the first axis over all devices unless told otherwise."""
+    if partition is None:
+        partition = PartitionSpec(tuple(_concrete_mesh().axis_names))
+    return host_to_global_array(batch, partition=partition)
+
+
 def partition_by_path_rank(
     path_rank_to_partition: Mapping[tuple[str | None, int | None], PartitionSpec],
 ) -> Callable[[Any], Any]:

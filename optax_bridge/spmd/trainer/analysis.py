@@ -1,6 +1,7 @@
 """Descriptions of a training's state, as text."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -9,6 +10,14 @@ from optax_bridge.spmd.trees import flatten_items
 
 if TYPE_CHECKING:
     from optax_bridge.spmd.trainer.trainer import SpmdTrainer
+
+
+def write_descriptions(trainer: "SpmdTrainer", folder: Path) -> None:
+    """Writes what a run is into its folder: config, arrays of the state, parameters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trainer_config.txt").write_text(trainer.config.debug_string() + "\n")
+    (folder / "trainer_state_tree.txt").write_text(state_tree(trainer))
+    (folder / "model_analysis.txt").write_text(parameter_table(trainer))
 
 
 def state_tree(trainer: "SpmdTrainer") -> str:

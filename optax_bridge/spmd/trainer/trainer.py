@@ -28,7 +28,7 @@ from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trainer.analysis import parameter_table, state_tree
+from optax_bridge.spmd.trainer.analysis import write_descriptions
 from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, forced_evalers, mesh_of
 from optax_bridge.spmd.trainer.loop import TrainingLoop
 from optax_bridge.spmd.trainer.state import (
@@ -113,6 +113,7 @@ class SpmdTrainer(Module):
           ValueError: something in the config does not fit; each message says what.
         """
         super().__init__(cfg, parent=parent)
+        cfg = self.config  # a copy: what is set below is not set in the caller's
         if cfg.model.dtype is None:
             raise ValueError(
                 f"{self.path()}: dtype must be explicitly specified for the model: set "
@@ -423,10 +424,12 @@ class SpmdTrainer(Module):
         Returns:
           The step's outputs: "loss", "aux", "summaries", "finite"; they may not be computed yet.
         """
-        state = self._existing_state()
         partition = self.input.partition_for(host_batch)
-        batch = host_to_global_array(host_batch, partition=partition)
-        self._state, outputs = self._jit_train_step()(state, batch)
+        return self._run_step(host_to_global_array(host_batch, partition=partition))
+
+    def _run_step(self, input_batch: Any) -> dict[str, Any]:
+        """Begins the next step with a global batch."""
+        self._state, outputs = self._jit_train_step()(self._existing_state(), input_batch)
         self._step = (self._step or 0) + 1
         return outputs
 
@@ -473,11 +476,7 @@ class SpmdTrainer(Module):
             else:
                 self.init(prng_key)
             if jax.process_index() == 0:
-                folder = Path(cfg.dir)
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "trainer_config.txt").write_text(cfg.debug_string() + "\n")
-                (folder / "trainer_state_tree.txt").write_text(state_tree(self))
-                (folder / "model_analysis.txt").write_text(parameter_table(self))
+                write_descriptions(self, Path(cfg.dir))
             self._loop().at_first_step()
         elif cfg.save_input_iterator is False:
             _log.warning(

@@ -124,6 +124,9 @@ def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
     expected, trainer = whole
     cfg = from_debug_string(Path(trainer.config.dir, "trainer_config.txt").read_text())
     assert cfg.debug_string() == trainer.config.debug_string()
+    text = cfg.debug_string()
+    cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    assert cfg.debug_string() == text
     losses, _ = run(cfg.set(dir=str(tmp_path), max_step=2))
     assert losses == {step: expected[step] for step in (1, 2)}
 
@@ -259,12 +262,14 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     run(cfg)
     cfg.max_step = 6
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    jax.config.update("jax_enable_compilation_cache", False)  # which is written to as well
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))  # stands for the end of the disk
     try:
         with pytest.raises(SavingError, match=r"(?s)step 2 is the last, and whole.*Make room"):
             run(cfg)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        jax.config.update("jax_enable_compilation_cache", True)
     assert sorted(run(cfg)[0]) == [3, 4, 5, 6]
 
 
