@@ -139,10 +139,10 @@ def reference(cfg: Any) -> tuple[Any, Any]:
         return cls.__class_of__(cfg)
     where = cls.__module__, vars(cls)["__original_qualname__"]
     try:
-        found = named_class(*where)
+        same = named_class(*where)
     except (ImportError, AttributeError):
-        found = None
-    if found is not cls:
+        same = None
+    if same is not cls:
         raise pickle.PicklingError(
             f"cannot pickle a {cls.__name__}: there is no such class at {'.'.join(where)}. Define "
             f"it "

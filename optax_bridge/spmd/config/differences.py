@@ -38,12 +38,12 @@ def diff(a: ConfigBase, b: ConfigBase) -> ConfigDiff:
       input_dim: REQUIRED -> 3
     """
     before, after = _flat(a), _flat(b)
-    found = ConfigDiff()
+    differences = ConfigDiff()
     for key in [*before, *(key for key in after if key not in before)]:
         left, right = before.get(key, ABSENT), after.get(key, ABSENT)
         if type(left) is not type(right) or not (left is right or bool(left == right)):
-            found[key] = left, right
-    return found
+            differences[key] = left, right
+    return differences
 
 
 def _flat(cfg: ConfigBase) -> dict[str, Any]:

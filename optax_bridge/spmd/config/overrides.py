@@ -207,14 +207,14 @@ def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
 
 
 def _class_or_function(value: Any, now: Any, setting: str) -> Any:
-    found = by_name(value) if isinstance(value, str) else value
-    if isinstance(found, str) or not callable(found) or isinstance(found, type) != _is_class(now):
+    new = by_name(value) if isinstance(value, str) else value
+    if isinstance(new, str) or not callable(new) or isinstance(new, type) != _is_class(now):
         kind = "class" if _is_class(now) else "function"
         raise OverrideError(
             f"{setting!r}: expected the name of a {kind} that the program has imported, such as "
             f"{leaf_text(now)}, got {value!r}."
         )
-    return found
+    return new
 
 
 def _is_class(value: Any) -> bool:

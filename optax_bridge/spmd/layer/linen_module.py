@@ -54,11 +54,11 @@ class LinenModule:
 
     def _init(self, key: jax.Array, *inputs: Any) -> dict[str, Any]:
         fn = getattr(self._module, self._method)
-        told = training_arguments(fn, {}, False)
+        training = training_arguments(fn, {}, False)
         # Names that are not the mesh's would be looked for in it.
         no_mesh = abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
         with contextlib.nullcontext() if self._mesh_axes is None else no_mesh:
-            variables = self._module.init({"params": key}, *inputs, **told, method=self._method)
+            variables = self._module.init({"params": key}, *inputs, **training, method=self._method)
         kept = {name: part for name, part in variables.items() if name != "intermediates"}
         return unfreeze(kept)
 
@@ -95,14 +95,14 @@ class LinenModule:
           Its result, new values by collection, and what it sowed.
         """
         fn = getattr(self._module, self._method)
-        told = training_arguments(fn, kwargs, is_training)
+        training = training_arguments(fn, kwargs, is_training)
         outputs, changed = self._module.apply(
             boxed_as(jax.tree.map(self._on_mesh, self.abstract(), is_leaf=is_box), variables),
             *args,
             rngs=None if key is None else {"params": key},
             mutable=[*(name for name in variables if name != "params"), "intermediates"],
             method=self._method,
-            **told,
+            **training,
             **kwargs,
         )
         changed = unfreeze(unboxed(changed))

@@ -74,8 +74,8 @@ class NnxModule:
         module = nnx.merge(self._graph, nnx.from_flat_state(state))
         (module.train if is_training else module.eval)()
         fn = getattr(module, self._method)
-        told = training_arguments(fn, kwargs, is_training)
-        outputs, sown = _with_intermediates(fn)(*args, **told, **kwargs)
+        training = training_arguments(fn, kwargs, is_training)
+        outputs, sown = _with_intermediates(fn)(*args, **training, **kwargs)
         after = dict(nnx.to_flat_state(nnx.state(module)))
         known = {path: value_of(v) for path, v in after.items() if path in self._variables}
         changed = self._nested(known)

@@ -107,7 +107,7 @@ class Module(Configurable, metaclass=_ModuleType):
         return {name: in_context(self, method) for name, method in methods.items()}
 
     def _wrapped_methods_for_auto_child_context(self) -> dict[str, Callable[..., Any]]:
-        """What is set on the instance in place of the class's methods."""
+        """What is set on the instance instead of the class's methods."""
         return self._wrap_methods_with_auto_child_context(
             self._methods_to_wrap_for_auto_child_context()
         )
@@ -344,9 +344,9 @@ class Module(Configurable, metaclass=_ModuleType):
         """Prints values when they are computed, if the level is on; as `jax.debug.print`."""
         if self.vlog_is_on(level):
             frame = sys._getframe(1)
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno} {self.path()}"
-            place = place.replace("{", "{{").replace("}", "}}")
-            jax.debug.print(f"{place} {fmt}", *args, **kwargs)
+            location = f"{frame.f_code.co_filename}:{frame.f_lineno} {self.path()}"
+            location = location.replace("{", "{{").replace("}", "}}")
+            jax.debug.print(f"{location} {fmt}", *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `forward`."""

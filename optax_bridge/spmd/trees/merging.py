@@ -52,7 +52,7 @@ def non_empty_leaf_merge_fn(primary: Any, secondary: Any) -> Any:
         return secondary
     if empty(secondary):
         return primary
-    raise ValueError(f"two leaves at one place and neither is empty: {primary!r}, {secondary!r}")
+    raise ValueError(f"two leaves at one path and neither is empty: {primary!r}, {secondary!r}")
 
 
 def register_per_param_settings(settings: Any, *, description: str, path: str | None = None) -> Any:
