@@ -40,14 +40,7 @@ def examples() -> Iterator[Any]:
                     yield pytest.param(test, id=test.name.removeprefix("optax_bridge."))
 
 
-EXAMPLES = list(examples())
-
-
-def test_there_are_examples():
-    assert len(EXAMPLES) > 20
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", list(examples()))
 def test_an_example_gives_what_it_says(example: doctest.DocTest):
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)

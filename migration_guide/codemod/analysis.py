@@ -53,13 +53,13 @@ class Analysis:
 
     def __init__(self, module: cst.Module, project: Project, path: Path = Path()):
         self.module = module
-        self.scopes: Any = scopes(module)
+        self.scopes = scopes(module)
         self.facts = Facts()
         self.facts.collect(self.module)
         self.parents = self.facts.parents
         stars = [imports.star(node) for node in self.facts.imports]
         self.names = Names(
-            self.scopes, self.scopes.get(self.module), self.parents, [s for s in stars if s]
+            self.scopes, self.scopes[self.module], self.parents, [s for s in stars if s]
         )
         self.stem = path.stem
         self.key = path.parent.name if path.stem == "__init__" else path.stem

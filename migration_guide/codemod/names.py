@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import libcst as cst
-from libcst.metadata import ImportAssignment, Scope
 
 import legacy_optim
+from migration_guide.codemod.scopes import Assignment, Scope
 from optax_bridge.correspondence import ENTRIES, Entry
 
 OPTIM = "flax.optim"
@@ -57,7 +56,7 @@ class Names:
     """Resolves expressions of one module to what they were imported as.
 
     Args:
-      scopes: node -> scope, of LibCST's ScopeProvider.
+      scopes: node -> scope.
       module_scope: the global scope, for text that has no node: annotations in strings.
       parents: node -> the node around it.
       stars: modules of `from module import *` at the top of the module, in order.
@@ -65,8 +64,8 @@ class Names:
 
     def __init__(
         self,
-        scopes: Mapping[cst.CSTNode, Scope | None],
-        module_scope: Scope | None,
+        scopes: Mapping[cst.CSTNode, Scope],
+        module_scope: Scope,
         parents: Mapping[cst.CSTNode, cst.CSTNode],
         stars: Sequence[str] = (),
     ):
@@ -75,7 +74,7 @@ class Names:
         self._parents = parents
         self._stars = stars
         self._aliases: Mapping[str, str] = {}
-        self._bound: dict[tuple[Scope | None, str], list[Any]] = {}
+        self._bound: dict[tuple[Scope, str], list[Assignment]] = {}
         self._found: dict[cst.CSTNode, str | None] = {}
 
     def follow(self, aliases: Mapping[str, str]) -> None:
@@ -115,26 +114,23 @@ class Names:
             return None
         return BY_CLASS.get(name.removeprefix(f"{OPTIM}."))
 
-    def assignments(self, node: cst.Name) -> list[Any]:
+    def assignments(self, node: cst.Name) -> list[Assignment]:
         """What binds a name, in the scope that it is found in.
 
         What an `except` clause binds instead of an import that failed does not count.
         """
-        scope = self._scopes.get(node) or self._module_scope
+        scope = self._scopes.get(node, self._module_scope)
         key = scope, node.value
         if key not in self._bound:
-            self._bound[key] = self._assignments(scope, node)
+            found = scope.find(node.value)
+            several = len(found) > 1
+            real = [a for a in found if not self.is_fallback(a)] if several else found
+            self._bound[key] = real or found
         return self._bound[key]
 
-    def _assignments(self, scope: Scope | None, node: cst.Name) -> list[Any]:
-        found = sorted(scope[node.value], key=lambda a: type(a).__name__) if scope else []
-        if len(found) < 2:
-            return found
-        return [a for a in found if not self.is_fallback(a)] or found
-
-    def is_fallback(self, assignment: Any) -> bool:
+    def is_fallback(self, assignment: Assignment) -> bool:
         """Whether an assignment stands in an `except` clause for errors of an import."""
-        node = getattr(assignment, "node", None)
+        node: cst.CSTNode | None = assignment.node
         while node is not None:
             if isinstance(node, cst.ExceptHandler):
                 return _catches_import_errors(node)
@@ -152,9 +148,9 @@ class Names:
         found = self.assignments(root)
         if not found:
             return self._from_star(text)
-        if not all(isinstance(a, ImportAssignment) for a in found):
+        if not all(a.imported for a in found):
             return None
-        names = {q.name for a in found for q in _qualified(a, text)}
+        names = {assignment.qualified(text) for assignment in found}
         return self.followed(names.pop()) if len(names) == 1 else None
 
     def followed(self, name: str) -> str:
@@ -177,10 +173,6 @@ class Names:
             if star == "flax" and first == "optim":
                 return canonical(name)
         return None
-
-
-def _qualified(assignment: ImportAssignment, text: str) -> Any:
-    return assignment.get_qualified_names_for(text)
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import Assignment, ImportAssignment
 
 from migration_guide.codemod import imports, standalone
 from migration_guide.codemod.analysis import Analysis
@@ -167,14 +166,10 @@ def _objection(code: str, new: str) -> str:
 def _is_taken(context: Context, name: str) -> bool:
     """Whether some scope binds a module's name to something else."""
     root = name.split(".")[0]
-    scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
-    for scope in scopes:
-        for assignment in scope.assignments:
-            if assignment.name != root or not isinstance(assignment, Assignment):
-                continue
-            if isinstance(assignment, ImportAssignment):
-                imported = {q.name for q in assignment.get_qualified_names_for(root)}
-                if imported != {root}:
+    for scope in set(context.analysis.scopes.values()):
+        for assignment in scope.bound.get(root, ()):
+            if assignment.imported:
+                if assignment.imported != root:
                     return True
             elif not context.analysis.names.is_fallback(assignment):
                 return True

@@ -1,11 +1,11 @@
 """Adadelta (Zeiler 2012), as `flax.optim.Adadelta` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
@@ -15,6 +15,7 @@ from optax_bridge.exact.leaf_rule import (
     zeros,
 )
 from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import Params
 
 
 class AdadeltaState(NamedTuple):
@@ -26,9 +27,9 @@ class AdadeltaState(NamedTuple):
       e_x: moving average of the squared step, likewise.
     """
 
-    count: jax.Array
-    e_g: Any
-    e_x: Any
+    count: Array
+    e_g: Params
+    e_x: Params
 
 
 def adadelta(
@@ -59,8 +60,8 @@ def adadelta(
 
 
 def _step(
-    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, e_g: Any, e_x: Any
-) -> tuple[Any, tuple[Any, Any]]:
+    hp: SimpleNamespace, count: Array, grad: Array, param: Array, e_g: Array, e_x: Array
+) -> tuple[Array, tuple[Array, Array]]:
     del count, param
     e_g = hp.rho * e_g + jnp.square(grad) * (1 - hp.rho)
     delta = (jnp.sqrt(e_x + hp.eps) / jnp.sqrt(e_g + hp.eps)) * grad

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
+from optax_bridge.metadata.trees import Params
 from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
@@ -25,10 +26,10 @@ class AdafactorState(NamedTuple):
     """
 
     count: jax.Array
-    v_row: Any
-    v_col: Any
-    v: Any
-    m: Any
+    v_row: Params
+    v_col: Params
+    v: Params
+    m: Params
 
 
 def adafactor(
@@ -147,13 +148,13 @@ class _Arithmetic:
         factors: Factors,
         hp: SimpleNamespace,
         count: jax.Array,
-        grad: Any,
-        param: Any,
-        v_row: Any,
-        v_col: Any,
-        v: Any,
-        m: Any,
-    ) -> tuple[Any, tuple[Any, ...]]:
+        grad: jax.Array,
+        param: jax.Array,
+        v_row: jax.Array,
+        v_col: jax.Array,
+        v: jax.Array,
+        m: jax.Array,
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         grad, param = jnp.asarray(grad, jnp.float32), jnp.asarray(param)
         decay = 1.0 - (jnp.array(count - hp.step_offset, jnp.float32) + 1.0) ** (-hp.decay_rate)
         scale = hp.learning_rate
@@ -183,7 +184,7 @@ class _Arithmetic:
         return decrement, (v_row, v_col, v, m)
 
 
-def _apply(hp: SimpleNamespace, param: Any, decrement: Any) -> Any:
+def _apply(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
     kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
     return (kept - decrement).astype(jnp.result_type(param))
 

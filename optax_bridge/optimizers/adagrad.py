@@ -1,14 +1,15 @@
 """Adagrad (Duchi et al. 2011), as `flax.optim.Adagrad` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import Params
 
 
 class AdagradState(NamedTuple):
@@ -19,8 +20,8 @@ class AdagradState(NamedTuple):
       sum_of_squares: sum of the squared gradients, a tree like the parameters, in their dtypes.
     """
 
-    count: jax.Array
-    sum_of_squares: Any
+    count: Array
+    sum_of_squares: Params
 
 
 def adagrad(
@@ -46,8 +47,8 @@ def adagrad(
 
 
 def _step(
-    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, sum_of_squares: Any
-) -> tuple[Any, tuple[Any]]:
+    hp: SimpleNamespace, count: Array, grad: Array, param: Array, sum_of_squares: Array
+) -> tuple[Array, tuple[Array]]:
     del count, param
     sum_of_squares = sum_of_squares + jnp.square(grad)
     return hp.learning_rate * grad / (jnp.sqrt(sum_of_squares) + hp.eps), (sum_of_squares,)

@@ -1,11 +1,11 @@
 """LAMB (You et al. 2019), as `flax.optim.LAMB` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
@@ -16,6 +16,7 @@ from optax_bridge.exact.leaf_rule import (
     zeros,
 )
 from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import Params
 
 
 class LambState(NamedTuple):
@@ -27,9 +28,9 @@ class LambState(NamedTuple):
       nu: moving average of the squared gradient, likewise.
     """
 
-    count: jax.Array
-    mu: Any
-    nu: Any
+    count: Array
+    mu: Params
+    nu: Params
 
 
 def lamb(
@@ -65,8 +66,8 @@ def lamb(
 
 
 def _step(
-    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, mu: Any, nu: Any
-) -> tuple[Any, tuple[Any, Any]]:
+    hp: SimpleNamespace, count: Array, grad: Array, param: Array, mu: Array, nu: Array
+) -> tuple[Array, tuple[Array, Array]]:
     mu = hp.b1 * mu + (1.0 - hp.b1) * grad
     nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
     mu_hat = mu / bias_correction(hp.b1, count, param)

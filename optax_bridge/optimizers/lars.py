@@ -1,13 +1,14 @@
 """LARS (You et al. 2017), as `flax.optim.LARS` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
 from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import Params
 
 
 class LarsState(NamedTuple):
@@ -19,8 +20,8 @@ class LarsState(NamedTuple):
         Its sign is that of the gradient; the trace of `optax.lars` has the opposite one.
     """
 
-    count: jax.Array
-    trace: Any
+    count: Array
+    trace: Params
 
 
 def lars(
@@ -64,8 +65,8 @@ def lars(
 
 
 def _step(
-    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
-) -> tuple[Any, tuple[Any]]:
+    hp: SimpleNamespace, count: Array, grad: Array, param: Array, trace: Array
+) -> tuple[Array, tuple[Array]]:
     del count
     param_norm, grad_norm = jnp.linalg.norm(param), jnp.linalg.norm(grad)
     denominator = grad_norm + hp.weight_decay * param_norm + hp.eps

@@ -1,12 +1,13 @@
 """Heavy-ball and Nesterov momentum, as `flax.optim.Momentum` computes them."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
 from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import Params
 
 
 class MomentumState(NamedTuple):
@@ -17,8 +18,8 @@ class MomentumState(NamedTuple):
       trace: the accumulated gradient, a tree like the parameters.
     """
 
-    count: jax.Array
-    trace: Any
+    count: Array
+    trace: Params
 
 
 def momentum(
@@ -50,8 +51,8 @@ def momentum(
 
 
 def _step(
-    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, trace: Any
-) -> tuple[Any, tuple[Any]]:
+    hp: SimpleNamespace, count: Array, grad: Array, param: Array, trace: Array
+) -> tuple[Array, tuple[Array]]:
     del count
     if not is_zero(hp.weight_decay):
         grad = grad + hp.weight_decay * param

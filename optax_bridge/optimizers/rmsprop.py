@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import Params
 
 
 class RMSPropState(NamedTuple):
@@ -20,9 +21,9 @@ class RMSPropState(NamedTuple):
       mu: moving average of the gradient if centered, else None.
     """
 
-    count: jax.Array
-    nu: Any
-    mu: Any | None
+    count: Array
+    nu: Params
+    mu: Params | None
 
 
 def rmsprop(
@@ -50,13 +51,13 @@ def rmsprop(
     ).transformation()
 
 
-def _without_mean(param: Any) -> tuple[jax.Array, None]:
+def _without_mean(param: Any) -> tuple[Array, None]:
     return jnp.zeros_like(param), None
 
 
 def _step(
-    hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any, nu: Any, mu: Any
-) -> tuple[Any, tuple[Any, Any]]:
+    hp: SimpleNamespace, count: Array, grad: Array, param: Array, nu: Array, mu: Array
+) -> tuple[Array, tuple[Array, Array]]:
     del count, param
     nu = hp.decay * nu + (1.0 - hp.decay) * jnp.square(grad)
     variance = nu

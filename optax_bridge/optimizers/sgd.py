@@ -1,9 +1,9 @@
 """Gradient descent, as `flax.optim.GradientDescent` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
+from jax import Array
 
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -12,7 +12,7 @@ from optax_bridge.exact.transformation import ExactTransformation
 class SgdState(NamedTuple):
     """State of `sgd`: `count`, the steps taken (int32 scalar)."""
 
-    count: jax.Array
+    count: Array
 
 
 def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
@@ -27,6 +27,6 @@ def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
     return LeafRule(SgdState, zeros(0), _step, {"learning_rate": learning_rate}).transformation()
 
 
-def _step(hp: SimpleNamespace, count: jax.Array, grad: Any, param: Any) -> tuple[Any, tuple[()]]:
+def _step(hp: SimpleNamespace, count: Array, grad: Array, param: Array) -> tuple[Array, tuple[()]]:
     del count, param
     return hp.learning_rate * grad, ()

@@ -24,7 +24,6 @@ that takes the gradient. Otherwise the rate stays an argument of the step, which
 from typing import NamedTuple
 
 import libcst as cst
-from libcst.metadata import GlobalScope
 
 from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated
@@ -127,7 +126,7 @@ def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression |
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:
     """Whether a name is bound once, in the module itself, above a place."""
     assignments = context.analysis.names.assignments(function)
-    if len(assignments) != 1 or not isinstance(assignments[0].scope, GlobalScope):
+    if len(assignments) != 1 or not assignments[0].scope.is_module:
         return False
     node = getattr(assignments[0], "node", None)
     if not isinstance(node, cst.FunctionDef | cst.Name):

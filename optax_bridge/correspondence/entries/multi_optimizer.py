@@ -9,8 +9,7 @@ import legacy_optim
 from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam
 from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import Name, call
-from optax_bridge.metadata.trees import Params
-from optax_bridge.optimizers.groups import groups_of
+from optax_bridge.metadata.trees import OptState, Params
 
 
 def is_matrix(path: str, value: Any) -> bool:
@@ -41,25 +40,25 @@ class _Groups:
     def params(self, definition: Any, params: Params, own: Any) -> Any:
         del own
         leaves = jax.tree.leaves(params)
-        return [group.tree(leaves) for group in groups_of(definition.traversals, params)]
+        return [group.tree(leaves) for group in _groups(definition, params)]
 
     def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
         rows = jax.tree.structure(params).flatten_up_to(param_states)
-        return [group.tree(rows) for group in groups_of(definition.traversals, params)]
+        return [group.tree(rows) for group in _groups(definition, params)]
 
     def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
         del own
         treedef = jax.tree.structure(params)
         rows: list[Any] = [None] * treedef.num_leaves
-        for group, states in zip(groups_of(definition.traversals, params), inner, strict=True):
+        for group, states in zip(_groups(definition, params), inner, strict=True):
             for index, row in zip(group.indices, group.treedef.flatten_up_to(states), strict=True):
                 rows[index] = row
         return treedef.unflatten(rows)
 
-    def states(self, opt_state: Any) -> Any:
+    def states(self, opt_state: OptState) -> Any:
         return opt_state.inner
 
-    def with_states(self, opt_state: Any, states: Any) -> Any:
+    def with_states(self, opt_state: OptState, states: Any) -> Any:
         return opt_state._replace(inner=tuple(states))
 
     def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
@@ -75,6 +74,12 @@ class _Groups:
 
     def around(self, inner: Any) -> None:
         return None  # which leaves are in a group, no file says
+
+
+def _groups(definition: Any, params: Params) -> list[Any]:
+    from optax_bridge.optimizers.groups import groups_of  # and Optax, which `migrate` needs not
+
+    return groups_of(definition.traversals, params)
 
 
 _NO_DICT = "the traversals of flax.optim go over nested dicts of parameters"

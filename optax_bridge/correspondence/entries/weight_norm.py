@@ -18,7 +18,7 @@ from optax_bridge.correspondence.entry import (
 )
 from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import call
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import OptState, Params
 
 
 class _DirectionAndScale:
@@ -48,10 +48,10 @@ class _DirectionAndScale:
         rows = zip(*map(treedef.flatten_up_to, columns), strict=True)
         return treedef.unflatten([make(*row) for row in rows])
 
-    def states(self, opt_state: Any) -> Any:
+    def states(self, opt_state: OptState) -> Any:
         return [opt_state.inner]
 
-    def with_states(self, opt_state: Any, states: Any) -> Any:
+    def with_states(self, opt_state: OptState, states: Any) -> Any:
         (inner,) = states
         return opt_state._replace(inner=inner)
 

@@ -1,0 +1,6 @@
+"""Training on many devices and hosts, composed from configs.
+
+`config` describes things before they exist, `module` gives them names, state and random keys,
+`layer` holds parameters, and the trainer runs them. Nothing here is imported by `import
+optax_bridge`.
+"""

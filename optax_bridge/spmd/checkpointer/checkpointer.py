@@ -1,0 +1,350 @@
+"""Checkpoints of a training, by Orbax: asynchronous, whole or not there at all."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.sharding import NamedSharding, PartitionSpec
+
+from optax_bridge.spmd.checkpointer.iterators import (
+    IteratorHandler,
+    RestoreIterators,
+    SaveIterators,
+    iterators_of,
+)
+from optax_bridge.spmd.checkpointer.policies import every_n_steps_policy
+from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
+from optax_bridge.spmd.checkpointer.structure import (
+    CheckpointValidationType,
+    as_nested,
+    check_state_structure,
+    from_nested,
+    index_of,
+    specs_from,
+)
+from optax_bridge.spmd.config import (
+    REQUIRED,
+    ConfigOr,
+    Required,
+    config_class,
+    config_for_function,
+    maybe_instantiate,
+)
+from optax_bridge.spmd.module import Module, nowrap
+from optax_bridge.spmd.trees import TensorSpec, current_mesh
+
+_STEP = re.compile(r"step_(\d{8})")
+_MAX_STEP = 10**8
+_INDEX_FILE = "index.json"
+
+
+class BaseCheckpointer(Module):
+    """Saves states by a policy; a context manager, within which saves may be under way."""
+
+    @config_class
+    class Config(Module.Config):
+        """Configures BaseCheckpointer.
+
+        Attributes:
+          dir: the folder of the checkpoints.
+          save_policy: a function of step and evalers' summaries, or a config of one.
+        """
+
+        dir: Required[str] = REQUIRED
+        save_policy: ConfigOr[Callable[..., bool]] = config_for_function(every_n_steps_policy)
+
+    @classmethod
+    def checkpoint_paths(cls, base_dir: str) -> list[str]:
+        """The folders of complete checkpoints, by rising step."""
+        folder = Path(base_dir)
+        if not folder.is_dir():
+            return []
+        names = sorted(entry.name for entry in folder.iterdir() if _STEP.fullmatch(entry.name))
+        return [str(folder / name) for name in names if _is_complete(folder / name)]
+
+    @classmethod
+    def checkpoint_steps(cls, base_dir: str) -> list[int]:
+        """The steps of complete checkpoints, rising."""
+        return [parse_step(path) for path in cls.checkpoint_paths(base_dir)]
+
+    @classmethod
+    def latest_checkpoint_path(cls, base_dir: str) -> str:
+        """The folder of the newest complete checkpoint.
+
+        Raises:
+          IndexError: there is none.
+        """
+        return cls.checkpoint_paths(base_dir)[-1]
+
+    @classmethod
+    def latest_checkpoint_step(cls, base_dir: str) -> int:
+        """The step of the newest complete checkpoint.
+
+        Raises:
+          IndexError: there is none.
+        """
+        return cls.checkpoint_steps(base_dir)[-1]
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Makes the policy."""
+        super().__init__(cfg, parent=parent)
+        self._within_context = False
+        self._save_policy = maybe_instantiate(cfg.save_policy)
+
+    def __enter__(self) -> Self:
+        if self._within_context:
+            raise ValueError(f"{self.path()}: Already in a context: a checkpointer has one at once")
+        self._within_context = True
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self.stop(has_exception=exc is not None)
+        self._within_context = False
+
+    @nowrap
+    def save(
+        self, *, step: int, state: Any, evaler_summaries: Mapping[str, Any] | None = None
+    ) -> None:
+        """Begins to save a state if the policy says so; one of the same step is replaced.
+
+        Args:
+          step: the step.
+          state: a tree of arrays and iterators; it may be donated when this returns.
+          evaler_summaries: for the policy.
+
+        Raises:
+          ValueError: the step is not in [0, 1e8).
+        """
+        if self.should_save(step=step, evaler_summaries=evaler_summaries):
+            self.save_now(step=step, state=state)
+
+    @nowrap
+    def should_save(self, *, step: int, evaler_summaries: Mapping[str, Any] | None = None) -> bool:
+        """Whether the policy says so; to be asked once for each step.
+
+        Raises:
+          ValueError: the step is not in [0, 1e8).
+        """
+        _check_step(step)
+        return self._save_policy(step=step, evaler_summaries=evaler_summaries or {})
+
+    @nowrap
+    def save_now(self, *, step: int, state: Any) -> None:
+        """Begins to save a state, whatever the policy says."""
+        raise NotImplementedError(type(self).__name__)
+
+    @nowrap
+    def restore(self, *, step: int | None = None, state: Any) -> tuple[int | None, Any]:
+        """Restores the newest state, or that of a step."""
+        raise NotImplementedError(type(self).__name__)
+
+    @nowrap
+    def wait_until_finished(self) -> None:
+        """Waits for saves that are under way."""
+        raise NotImplementedError(type(self).__name__)
+
+    @nowrap
+    def stop(self, *, has_exception: bool = False) -> None:
+        """Waits for saves that are under way, unless there was an exception."""
+        if not has_exception:
+            self.wait_until_finished()
+
+
+class Checkpointer(BaseCheckpointer):
+    """Checkpoints in folders `step_00000100`, each with a list `index` of what is in it.
+
+    A state may have arrays, and iterators with `get_state` and `set_state`. A folder gets its name
+    when everything is in it, so that one that is there is complete.
+    """
+
+    @config_class
+    class Config(BaseCheckpointer.Config):
+        """Configures Checkpointer.
+
+        Attributes:
+          keep_last_n: how many of the newest checkpoints stay.
+          keep_every_n_steps: of the older ones, those stay that are so many steps apart.
+          validation: how exactly a checkpoint must be the state that is restored.
+        """
+
+        keep_last_n: int = 1
+        keep_every_n_steps: int | None = None
+        validation: CheckpointValidationType = CheckpointValidationType.EXACT
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Makes nothing on disk yet."""
+        super().__init__(cfg, parent=parent)
+        self._manager: ocp.CheckpointManager | None = None
+
+    @property
+    def directory(self) -> str:
+        """The folder of the checkpoints."""
+        return self._config.dir
+
+    @nowrap
+    def save_now(self, *, step: int, state: Any) -> None:
+        """Begins to save a state, whatever the policy says."""
+        _check_step(step)
+        manager = self._opened()
+        if step in manager.all_steps():
+            manager.wait_until_finished()
+            manager.delete(step)
+        iterators = iterators_of(state)
+        items: dict[str, Any] = {
+            "state": ocp.args.PyTreeSave(as_nested(state)),
+            "index": ocp.args.JsonSave(index_of(state, step=step)),  # type: ignore[arg-type]
+        }
+        if iterators:
+            items["iterators"] = SaveIterators(iterators)
+        manager.save(step, args=ocp.args.Composite(**items), force=True)
+
+    @nowrap
+    def restore(self, *, step: int | None = None, state: Any) -> tuple[int | None, Any]:
+        """Restores the newest state, or that of a step.
+
+        Args:
+          step: the step, None for the newest.
+          state: arrays or `TensorSpec`s, which say where the arrays are to lie, and iterators,
+            whose states are set.
+
+        Returns:
+          The step and the state; None and the given state if there is no checkpoint.
+
+        Raises:
+          ValueError: there is no complete checkpoint of the given step, or it is of another
+            structure.
+        """
+        steps = self.checkpoint_steps(self.directory)
+        if step is None and not steps:
+            return None, state
+        if step is not None and step not in steps:
+            raise ValueError(
+                f"{self.directory}: no complete checkpoint of step {step}; there are "
+                f"{steps or 'none'}"
+            )
+        step = steps[-1] if step is None else step
+        manager = self._opened()
+        folder = Path(self.directory) / _name(step)
+        iterators = iterators_of(state)
+        index = read_index(folder)
+        if not iterators:  # those that are saved are not wanted
+            index = [entry for entry in index if entry[1] != "iterator"]
+        try:
+            check_state_structure(
+                index, index_of(state, step=step), validation=self._config.validation
+            )
+        except ValueError as error:
+            error.add_note(f"The checkpoint is {folder}; nothing in it was changed.")
+            raise
+        targets = jax.tree.map(_target, as_nested(state), is_leaf=_is_spec)
+        items: dict[str, Any] = {
+            "state": ocp.args.PyTreeRestore(
+                item=targets,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(targets),
+                partial_restore=True,
+            )
+        }
+        if iterators:
+            items["iterators"] = RestoreIterators(iterators)
+        restored = manager.restore(step, args=ocp.args.Composite(**items))
+        return step, from_nested(state, restored["state"])
+
+    @nowrap
+    def wait_until_finished(self) -> None:
+        """Waits for saves that are under way; raises what went wrong with them."""
+        if self._manager is not None:
+            self._manager.wait_until_finished()
+
+    @nowrap
+    def stop(self, *, has_exception: bool = False) -> None:
+        """Waits for saves that are under way, unless there was an exception."""
+        super().stop(has_exception=has_exception)
+        if self._manager is not None and not has_exception:
+            self._manager.close()
+            self._manager = None
+
+    def _opened(self) -> ocp.CheckpointManager:
+        if self._manager is None:
+            cfg = self._config
+            Path(cfg.dir).mkdir(parents=True, exist_ok=True)
+            options = ocp.CheckpointManagerOptions(
+                step_name_format=ocp.path.step.standard_name_format(
+                    step_prefix="step", step_format_fixed_length=8
+                ),
+                preservation_policy=KeepLastAndEvery(cfg.keep_last_n, cfg.keep_every_n_steps),
+                cleanup_tmp_directories=True,
+            )
+            self._manager = ocp.CheckpointManager(
+                epath.Path(cfg.dir).absolute(),
+                options=options,
+                item_handlers={
+                    "state": ocp.PyTreeCheckpointHandler(),
+                    "index": ocp.JsonCheckpointHandler(filename=_INDEX_FILE),
+                    "iterators": IteratorHandler(),
+                },
+            )
+        return self._manager
+
+
+def read_index(ckpt_dir: str | Path) -> list[Any]:
+    """The index of a complete checkpoint.
+
+    Raises:
+      ValueError: there is none.
+    """
+    file = Path(ckpt_dir) / "index" / _INDEX_FILE
+    if not file.exists():
+        raise ValueError(f"{ckpt_dir}: no checkpoint of a trainer: it has no {file}")
+    return json.loads(file.read_text())
+
+
+def read_state_spec(ckpt_dir: str | Path) -> Any:
+    """Nested `TensorSpec`s of what a checkpoint holds, from its index alone."""
+    return specs_from(read_index(ckpt_dir))
+
+
+def parse_step(path: str | Path) -> int:
+    """The step of a checkpoint's folder.
+
+    Raises:
+      ValueError: the folder is not named like one.
+    """
+    match = _STEP.fullmatch(Path(path).name)
+    if match is None:
+        raise ValueError(f"{path}: not named like a checkpoint, step_00000100 say")
+    return int(match.group(1))
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / "index").exists() and ocp.utils.is_checkpoint_finalized(epath.Path(folder))
+
+
+def _name(step: int) -> str:
+    return f"step_{step:08d}"
+
+
+def _check_step(step: int) -> None:
+    if not 0 <= step < _MAX_STEP:
+        raise ValueError(f"step: expected one within [0, {_MAX_STEP}), found {step}")
+
+
+def _is_spec(leaf: Any) -> bool:
+    return isinstance(leaf, TensorSpec)
+
+
+def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, TensorSpec):
+        sharding = leaf.sharding
+        return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=sharding)
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None:
+        mesh = current_mesh()
+        sharding = NamedSharding(mesh, PartitionSpec()) if mesh is not None else None  # type: ignore[arg-type]
+    return jax.ShapeDtypeStruct(
+        jax.numpy.shape(leaf), jax.numpy.result_type(leaf), sharding=sharding
+    )

@@ -1,0 +1,190 @@
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from optax_bridge.spmd.checkpointer import (
+    BestMetricPolicy,
+    Checkpointer,
+    CheckpointValidationType,
+    EvalMetric,
+    check_state_structure,
+    every_n_steps_and_last_policy,
+    every_n_steps_policy,
+    read_index,
+    read_state_spec,
+)
+from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
+from optax_bridge.spmd.config import config_for_function
+from optax_bridge.spmd.input import ArrayBatches
+from optax_bridge.spmd.mesh import mesh_in_scope
+from optax_bridge.spmd.metrics import WeightedSummary
+from optax_bridge.spmd.trees import TensorSpec
+
+
+@pytest.fixture(autouse=True)
+def mesh():
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    with mesh_in_scope(Mesh(devices, ("data", "model"))) as scope:
+        yield scope
+
+
+def checkpointer(folder, **kwargs):
+    cfg = Checkpointer.default_config().set(name="checkpointer", dir=str(folder), **kwargs)
+    return cfg.instantiate(parent=None)
+
+
+def batches():
+    return ArrayBatches({"x": np.arange(8)}, global_batch_size=2)
+
+
+def state(value):
+    return {"model": {"w": jnp.full((4, 8), float(value)), "n": jnp.asarray(int(value))}}
+
+
+def test_what_is_saved_is_restored_where_it_is_wanted(tmp_path):
+    iterator = batches()
+    next(iterator)
+    with checkpointer(tmp_path) as saver:
+        saver.save(step=7, state={**state(2.0), "input_iter": iterator})
+        next(iterator)  # what is saved is what was there
+    index = [tuple(entry) for entry in read_index(tmp_path / "step_00000007")]
+    assert index[0] == ("step", 7)
+    assert ("model/w", {"dtype": "float32", "shape": "(4, 8)"}) in index
+    specs = read_state_spec(tmp_path / "step_00000007")
+    assert (specs["model"]["w"].shape, specs["model"]["w"].dtype) == ((4, 8), jnp.float32)
+    target = {
+        "model": {
+            "w": TensorSpec((4, 8), jnp.float32, PartitionSpec("data", "model")),
+            "n": TensorSpec((), jnp.int32),
+        },
+        "input_iter": batches(),
+    }
+    step, restored = checkpointer(tmp_path).restore(state=target)
+    assert step == 7 and int(restored["model"]["n"]) == 2
+    assert restored["model"]["w"].sharding.spec == PartitionSpec("data", "model")
+    np.testing.assert_array_equal(restored["model"]["w"], np.full((4, 8), 2.0))
+    assert next(restored["input_iter"])["x"].tolist() != next(batches())["x"].tolist()
+    assert restored["input_iter"].get_state() == {"position": 2}
+    del target["input_iter"]
+    assert checkpointer(tmp_path).restore(state=target)[0] == 7
+
+
+def test_retention_overwriting_and_what_is_not_complete(tmp_path):
+    given = state(0.0)
+    saver = checkpointer(tmp_path, keep_last_n=2, keep_every_n_steps=4)
+    assert saver.restore(state=given) == (None, given)
+    for step in (1, 2, 3, 5, 6, 7):
+        saver.save(step=step, state=state(step))
+        saver.wait_until_finished()
+    saver.save(step=7, state=state(70.0))
+    saver.stop()
+    assert Checkpointer.checkpoint_steps(str(tmp_path)) == [1, 5, 6, 7]
+    saver = checkpointer(tmp_path)
+    assert saver.restore(state=given)[1]["model"]["w"][0, 0] == 70
+    assert saver.restore(step=5, state=given)[1]["model"]["w"][0, 0] == 5
+    with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[1, 5"):
+        saver.restore(step=3, state=given)
+    half = tmp_path / "step_00000009.orbax-checkpoint-tmp"
+    shutil.copytree(tmp_path / "step_00000007", half)
+    (tmp_path / "step_00000008").mkdir()
+    assert checkpointer(tmp_path).restore(state=given)[0] == 7
+    assert Checkpointer.latest_checkpoint_path(str(tmp_path)) == str(tmp_path / "step_00000007")
+    with pytest.raises(ValueError, match="within"):
+        saver.save(step=10**8, state=given)
+
+
+def test_contexts(tmp_path):
+    saver = checkpointer(tmp_path)
+    with saver, pytest.raises(ValueError, match="Already in a context"), saver:
+        pass
+    with saver:
+        pass
+
+
+def test_another_structure_is_told_before_anything_is_read(tmp_path):
+    with checkpointer(tmp_path) as saver:
+        saver.save(step=1, state=state(1.0))
+    other = {"model": {"w": jnp.zeros((4, 9)), "n": jnp.asarray(0), "new": jnp.zeros(2)}}
+    with pytest.raises(ValueError, match="checkpoint tree dtypes or shapes") as caught:
+        checkpointer(tmp_path).restore(state=other)
+    assert "+model/new=" in str(caught.value) and "model/n=" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "validation, wider, dtype, fits",
+    [
+        ("EXACT", False, "float32", True),
+        ("EXACT", False, "bfloat16", False),
+        ("EXACT", True, "float32", False),
+        ("EXACT_UP_TO_DTYPE", False, "bfloat16", True),
+        ("EXACT_UP_TO_DTYPE", True, "float32", False),
+        ("CONTAINS_STATE", True, "float32", True),
+        ("CONTAINS_STATE", True, "bfloat16", False),
+        ("CONTAINS_STATE_UP_TO_DTYPE", True, "bfloat16", True),
+    ],
+)
+def test_validation(validation, wider, dtype, fits):
+    wanted = [("step", 3), ("w", {"dtype": "float32", "shape": "(2,)"})]
+    found = [("step", 4), ("w", {"dtype": dtype, "shape": "(2,)"})]
+    found += [("more", {"dtype": "float32", "shape": "()"})] if wider else []
+    kind = CheckpointValidationType(validation)
+    if fits:
+        check_state_structure(found, wanted, validation=kind)
+        return
+    with pytest.raises(ValueError, match="checkpoint tree dtypes or shapes"):
+        check_state_structure(found, wanted, validation=kind)
+
+
+@pytest.mark.parametrize(
+    "policy, steps",
+    [
+        (every_n_steps_policy(3), [3, 6, 9]),
+        (every_n_steps_policy(3, min_step=4), [6, 9]),
+        (every_n_steps_policy(3, min_step=0), [0, 3, 6, 9]),
+        (every_n_steps_and_last_policy(4, max_step=9), [4, 8, 9]),
+    ],
+)
+def test_policies(policy, steps):
+    assert [step for step in range(10) if policy(step=step, evaler_summaries={})] == steps
+
+
+def test_best_metric():
+    cfg = BestMetricPolicy.default_config().set(metric=EvalMetric("dev", "loss"), mode="min")
+    policy = cfg.instantiate()
+
+    def saves(value):
+        return policy(step=1, evaler_summaries={"dev": value})
+
+    assert not saves(None)
+    values = [3.0, jnp.float32(4.0), WeightedSummary(2.0, 8), 2.0, 1.0]
+    assert [saves({"loss": value}) for value in values] == [True, False, True, False, True]
+    for summaries, message in [
+        ({}, "evaler_summaries is empty"),
+        ({"test": {}}, "'dev' not found in evaler_summaries"),
+        ({"dev": {"accuracy": 1}}, "'loss' not found in"),
+        ({"dev": {"loss": None}}, "is None"),
+        ({"dev": {"loss": jnp.ones(2)}}, "scalar"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            policy(step=1, evaler_summaries=summaries)
+
+
+def test_policy_by_config_decides(tmp_path):
+    policy = config_for_function(every_n_steps_policy).set(n=2)
+    with checkpointer(tmp_path, save_policy=policy, keep_last_n=9) as saver:
+        for step in range(1, 5):
+            saver.save(step=step, state=state(step))
+    assert Checkpointer.checkpoint_steps(str(tmp_path)) == [2, 4]
+
+
+def test_distances_count_from_what_stayed():
+    class At:
+        def __init__(self, step):
+            self.step = step
+
+    kept = KeepLastAndEvery(1, 5).should_preserve([At(s) for s in (2, 4, 7, 9, 11, 12, 13)])
+    assert kept == [True, False, True, False, False, True, True]

@@ -1,0 +1,69 @@
+"""Iterators in a checkpoint: each process writes the state of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import msgpack
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint import args as ocp_args
+
+from optax_bridge.spmd.checkpointer.structure import is_iterator
+from optax_bridge.spmd.trees import flatten_items
+
+
+def iterators_of(state: Any) -> dict[str, Any]:
+    """Path -> iterator, of a state."""
+    return {path: leaf for path, leaf in flatten_items(state) if is_iterator(leaf)}
+
+
+class IteratorHandler(ocp.CheckpointHandler):
+    """Orbax's handler of an item with iterators: one file each under `python_<process>/`."""
+
+    def save(self, directory: epath.Path, args: "SaveIterators") -> None:
+        """Writes the states, which were taken when the arguments were made."""
+        for path, data in args.states.items():
+            file = directory / f"python_{jax.process_index()}" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+    def restore(self, directory: epath.Path, args: "RestoreIterators") -> None:
+        """Sets the states of the iterators.
+
+        Raises:
+          ValueError: the checkpoint has none for this process.
+        """
+        folder = directory / f"python_{jax.process_index()}"
+        for path, iterator in args.iterators.items():
+            file = folder / path
+            if not file.exists():
+                there = sorted(entry.name for entry in directory.iterdir())
+                raise ValueError(
+                    f"{file}: no state of the iterator for process {jax.process_index()}; there "
+                    f"are {there}. It was saved by another number of processes: take that number, "
+                    "or set save_input_iterator=False, and the input begins anew."
+                )
+            iterator.set_state(msgpack.unpackb(file.read_bytes(), strict_map_key=False))
+
+
+class SaveIterators(ocp_args.CheckpointArgs):
+    """What `IteratorHandler.save` is given."""
+
+    def __init__(self, iterators: Mapping[str, Any]):
+        """Takes the states of path -> iterator as they are now."""
+        self.states: dict[str, Any] = {
+            path: msgpack.packb(iterator.get_state()) for path, iterator in iterators.items()
+        }
+
+
+class RestoreIterators(ocp_args.CheckpointArgs):
+    """What `IteratorHandler.restore` is given."""
+
+    def __init__(self, iterators: Mapping[str, Any]):
+        """The iterators, by path."""
+        self.iterators = dict(iterators)
+
+
+ocp_args.register_with_handler(IteratorHandler, for_save=True)(SaveIterators)
+ocp_args.register_with_handler(IteratorHandler, for_restore=True)(RestoreIterators)

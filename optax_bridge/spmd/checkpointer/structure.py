@@ -1,0 +1,148 @@
+"""What a checkpoint holds, as a list, and whether that is what is wanted."""
+
+import ast
+import difflib
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
+
+# Pairs of a path and a description; the first pair is ("step", step).
+Index = Sequence[Sequence[Any]]
+
+
+class CheckpointValidationType(enum.StrEnum):
+    """How exactly a checkpoint must be what is wanted.
+
+    Attributes:
+      EXACT: the same paths, shapes and dtypes.
+      EXACT_UP_TO_DTYPE: the same paths and shapes.
+      CONTAINS_STATE: the checkpoint may have more.
+      CONTAINS_STATE_UP_TO_DTYPE: likewise, and other dtypes.
+    """
+
+    EXACT = "EXACT"
+    EXACT_UP_TO_DTYPE = "EXACT_UP_TO_DTYPE"
+    CONTAINS_STATE = "CONTAINS_STATE"
+    CONTAINS_STATE_UP_TO_DTYPE = "CONTAINS_STATE_UP_TO_DTYPE"
+
+
+def is_iterator(leaf: Any) -> bool:
+    """Whether a leaf of a state is an iterator that can be saved."""
+    return hasattr(leaf, "get_state") and hasattr(leaf, "set_state")
+
+
+def index_of(state: Any, *, step: int) -> list[list[Any]]:
+    """The list of a state's leaves.
+
+    Args:
+      state: arrays, `TensorSpec`s and iterators.
+      step: the step.
+
+    Returns:
+      `[["step", 7], ["model/w", {"dtype": "float32", "shape": "(4, 8)"}], ...]`.
+    """
+    entries: list[list[Any]] = [["step", step]]
+    for path, leaf in flatten_items(state):
+        if is_iterator(leaf):
+            entries.append([path, "iterator"])
+            continue
+        shape = tuple(int(size) for size in jnp.shape(leaf) if not isinstance(leaf, TensorSpec))
+        if isinstance(leaf, TensorSpec):
+            shape = tuple(leaf.shape)
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+        entries.append([path, {"dtype": str(jnp.dtype(dtype)), "shape": str(shape)}])
+    return entries
+
+
+def specs_from(index: Index) -> Any:
+    """Nested `TensorSpec`s of an index's arrays."""
+    specs: dict[str, Any] = {}
+    for path, description in index:
+        if isinstance(description, dict):
+            spec = TensorSpec(
+                shape=ast.literal_eval(description["shape"]), dtype=jnp.dtype(description["dtype"])
+            )
+            set_recursively(specs, value=spec, path=path)
+    return specs
+
+
+def check_state_structure(
+    ckpt_structure: Index,
+    target_structure: Index,
+    *,
+    validation: CheckpointValidationType = CheckpointValidationType.EXACT,
+) -> None:
+    """Checks that a checkpoint is what is wanted, before any array is read.
+
+    Args:
+      ckpt_structure: the checkpoint's index.
+      target_structure: the wanted one.
+      validation: how exactly.
+
+    Raises:
+      ValueError: it is not; the message lists the entries that differ.
+    """
+    up_to_dtype = validation in (
+        CheckpointValidationType.EXACT_UP_TO_DTYPE,
+        CheckpointValidationType.CONTAINS_STATE_UP_TO_DTYPE,
+    )
+    found, wanted = (_lines(i, up_to_dtype) for i in (ckpt_structure, target_structure))
+    may_have_more = validation in (
+        CheckpointValidationType.CONTAINS_STATE,
+        CheckpointValidationType.CONTAINS_STATE_UP_TO_DTYPE,
+    )
+    if may_have_more and set(wanted) <= set(found):
+        return
+    if found == wanted:
+        return
+    diff = [
+        line
+        for line in difflib.unified_diff(found, wanted, "checkpoint", "wanted", n=0, lineterm="")
+        if not line.startswith("@@")
+    ]
+    if may_have_more:
+        diff = [line for line in diff if not line.startswith("-")]
+    raise ValueError(
+        "checkpoint tree dtypes or shapes are not those of the state that is to be restored. Is it "
+        "a checkpoint of another model or learner? Lines with - are in the checkpoint only, lines "
+        "with + are wanted:\n" + "\n".join(diff)
+    )
+
+
+def _lines(index: Index, up_to_dtype: bool) -> list[str]:
+    lines = []
+    for key, value in index:
+        if key == "step" and isinstance(value, int):
+            continue
+        if up_to_dtype and isinstance(value, dict):
+            value = {name: item for name, item in value.items() if name != "dtype"}
+        lines.append(f"{key}={value}")
+    return sorted(lines)
+
+
+def as_nested(state: Any) -> dict[str, Any]:
+    """The arrays of a state as nested dicts by path, whatever containers they are in."""
+    nested: dict[str, Any] = {}
+    for path, leaf in flatten_items(state):
+        if not is_iterator(leaf):
+            set_recursively(nested, value=leaf, path=path)
+    return nested
+
+
+def from_nested(state: Any, nested: Any) -> Any:
+    """A state with the arrays of nested dicts; its iterators stay."""
+    restored = []
+    for path, leaf in flatten_items(state):
+        if is_iterator(leaf):
+            restored.append(leaf)
+            continue
+        node = nested
+        for name in path.split("/"):
+            node = node[name]
+        restored.append(node)
+    return jax.tree.unflatten(jax.tree.structure(state), restored)

@@ -1,0 +1,229 @@
+"""`config_for_function` and `config_for_class`: configs made from signatures of anybody's code."""
+
+import dataclasses
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from optax_bridge.spmd.config.base import raise_for_missing
+from optax_bridge.spmd.config.configurable import InstantiableConfig
+from optax_bridge.spmd.config.decorator import config_class, rename
+from optax_bridge.spmd.config.errors import InvalidConfigNameError
+from optax_bridge.spmd.config.required import REQUIRED, RequiredFieldValue
+from optax_bridge.spmd.config.validation import validate_config_field_name
+
+T = TypeVar("T")
+_Kind = inspect.Parameter
+_METHODS = ("clone", "instantiate", "set")  # no config can do without these
+
+
+@config_class
+class FunctionConfigBase(InstantiableConfig[T]):
+    """The base of configs for functions; instantiating one calls the function.
+
+    Attributes:
+      fn: the function.
+    """
+
+    __callable_field__ = "fn"
+
+    fn: Callable[..., Any]
+
+    def instantiate(self, **kwargs: Any) -> T:
+        """Calls the function with the fields, or what stands in kwargs instead."""
+        return _call(self.fn, _parameters(self.fn), self, kwargs)
+
+
+@config_class
+class ClassConfigBase(InstantiableConfig[T]):
+    """The base of configs for classes that are no Configurable.
+
+    Attributes:
+      klass: the class.
+    """
+
+    __callable_field__ = "klass"
+
+    klass: type
+
+    def instantiate(self, **kwargs: Any) -> T:
+        """Makes an instance with the fields, or what stands in kwargs instead."""
+        return _call(self.klass, _init_parameters(self.klass), self, kwargs)
+
+
+def config_for_function(fn: Callable[..., T]) -> Any:
+    """A config with a field for every parameter of a function.
+
+    Args:
+      fn: any callable with a signature. Its class of config is made once, so that two configs of
+        one function can be compared.
+
+    Returns:
+      A config with the parameters' defaults, REQUIRED where there is none (and for `*args` and
+      `**kwargs`), and a field `fn`.
+
+    Raises:
+      ValueError: a parameter is called fn, self or _.
+    """
+    made = _made_once(
+        fn,
+        lambda: _config_class(FunctionConfigBase, fn, _parameters(fn), "config_for_function"),
+    )
+    return made(fn=fn)
+
+
+def config_for_class(cls: type[T]) -> Any:
+    """A config with a field for every parameter of a class's `__init__`.
+
+    Args:
+      cls: any class, of flax.linen or flax.nnx, say.
+
+    Returns:
+      As `config_for_function`, with a field `klass` instead of `fn`.
+
+    Raises:
+      ValueError: a parameter is called klass, self or _.
+    """
+    made = _made_once(
+        cls,
+        lambda: _config_class(ClassConfigBase, cls, _init_parameters(cls), "config_for_class"),
+    )
+    return made(klass=cls)
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(fn).parameters.values())
+
+
+def _init_parameters(cls: type) -> list[inspect.Parameter]:
+    if cls.__init__ is object.__init__:  # its signature has *args and **kwargs, which it refuses
+        return []
+    parameters = _parameters(cls.__init__)[1:]
+    if dataclasses.is_dataclass(cls):  # a default_factory is shown by a marker
+        made = {
+            field.name: field.default_factory()
+            for field in dataclasses.fields(cls)
+            if field.default_factory is not dataclasses.MISSING
+        }
+        parameters = [
+            p.replace(default=made[p.name])
+            if p.name in made and p.default is not _Kind.empty
+            else p
+            for p in parameters
+        ]
+    linen = sys.modules.get("flax.linen")
+    if linen is not None and issubclass(cls, linen.Module):
+        # Set by the module around it; its default is a marker that cannot be written as text.
+        parameters = [p for p in parameters if p.name != "parent"]
+    return parameters
+
+
+def _config_class(base: Any, target: Any, parameters: list[inspect.Parameter], maker: str) -> Any:
+    module = getattr(target, "__module__", None) or type(target).__module__
+    qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
+    body: dict[str, Any] = {"__module__": module, "__qualname__": qualname, "__annotations__": {}}
+    for parameter in parameters:
+        if parameter.name in (base.__callable_field__, "self", "_", *_METHODS):
+            raise ValueError(
+                f"{maker} cannot make a config of {module}.{qualname}: its '{parameter.name}' "
+                "parameter would be a field of a name that the config needs for itself."
+            )
+        try:
+            validate_config_field_name(parameter.name)
+        except InvalidConfigNameError as error:
+            raise InvalidConfigNameError(
+                f"{maker} cannot make a config of {module}.{qualname}: {error}"
+            ) from error
+        typed = parameter.annotation is not _Kind.empty
+        body["__annotations__"][parameter.name] = parameter.annotation if typed else Any
+        given = parameter.default is not _Kind.empty
+        body[parameter.name] = parameter.default if given else REQUIRED
+    body["__class_of__"] = _reference
+    made = config_class(types.new_class("Config", (base,), {}, lambda ns: ns.update(body)))
+    rename(made, f"{maker}({module}.{qualname})")
+    return made
+
+
+def _reference(cfg: Any) -> tuple[Any, Any]:
+    """How pickle finds the class of such a config: by making it again."""
+    return _class_of, (type(cfg).__callable_field__, getattr(cfg, type(cfg).__callable_field__))
+
+
+def _class_of(field: str, target: Any) -> type:
+    return type(config_for_function(target) if field == "fn" else config_for_class(target))
+
+
+# Classes of configs by what they configure: as long as it lives, where Python can tell.
+_WEAK: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# Methods and proxies are made anew at each access; those that cannot be hashed are told by
+# identity.
+_STRONG: dict[Any, Any] = {}
+_MAKING = threading.RLock()
+
+
+def _made_once(target: Any, make: Callable[[], Any]) -> Any:
+    with _MAKING:
+        return _made(target, make)
+
+
+def _made(target: Any, make: Callable[[], Any]) -> Any:
+    try:
+        cache: Any = _WEAK if isinstance(target, types.FunctionType | type) else _STRONG
+        key: Any = target
+        made = cache.get(key)
+    except TypeError:
+        cache, key = _STRONG, _Identity(target)
+        made = cache.get(key)
+    if made is None:
+        made = cache[key] = make()
+    return made
+
+
+class _Identity:
+    """A key that is equal to another of the very same object."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __hash__(self) -> int:
+        return id(self.target)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.target is self.target
+
+
+def _call(target: Any, parameters: list[inspect.Parameter], cfg: Any, given: dict[str, Any]) -> Any:
+    """Calls the target with the config's fields, given arguments first."""
+    given = dict(given)
+    for parameter in parameters:
+        if parameter.kind is _Kind.POSITIONAL_ONLY:
+            raise NotImplementedError(
+                f"cannot instantiate {type(cfg).__name__}: param kind POSITIONAL_ONLY of "
+                f"{parameter.name!r} has no name to pass it by. Wrap it in a function without '/'."
+            )
+    values = {
+        parameter.name: given.pop(parameter.name)
+        if parameter.name in given
+        else getattr(cfg, parameter.name)
+        for parameter in parameters
+    }
+    missing = [name for name, value in values.items() if isinstance(value, RequiredFieldValue)]
+    raise_for_missing(missing, target)
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    starred = any(parameter.kind is _Kind.VAR_POSITIONAL for parameter in parameters)
+    for parameter in parameters:
+        value = values[parameter.name]
+        if parameter.kind is _Kind.VAR_POSITIONAL:
+            positional.extend(value)
+        elif parameter.kind is _Kind.VAR_KEYWORD:
+            keywords.update(value)
+        elif starred and parameter.kind is _Kind.POSITIONAL_OR_KEYWORD:
+            positional.append(value)  # what follows goes by position too
+        else:
+            keywords[parameter.name] = value
+    return target(*positional, **keywords, **given)

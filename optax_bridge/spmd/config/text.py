@@ -1,0 +1,133 @@
+"""Keys and values as text: read by a parser of literals, never evaluated."""
+
+import ast
+import math
+import re
+from typing import Any, NamedTuple
+
+from optax_bridge.spmd.config.required import REQUIRED
+
+# A step of a key: the name of a field, or a list with the index of an element or the key of a dict.
+Step = str | list[Any]
+
+_FIELD = re.compile(r"[a-z][a-z0-9_]*")
+_NAMES = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": math.nan}
+_NAMES["REQUIRED"] = REQUIRED
+
+
+class Text(NamedTuple):
+    """A value that is known as text only.
+
+    Attributes:
+      text: what `debug_string` shows of it.
+    """
+
+    text: str
+
+
+def parse_value(text: str) -> Any:
+    """The value of a literal.
+
+    Literals of Python are read, and `inf`, `nan`, `REQUIRED`, `P('data', None)` (or
+    `PartitionSpec(...)`) and `dtype('float32')`.
+
+    Raises:
+      ValueError: it is none.
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        return _value(node)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"not a literal: {text!r}") from error
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) if name in _NAMES:
+            return _NAMES[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
+            value = _value(operand)
+            if type(value) not in (int, float):
+                raise ValueError("a sign is for numbers")
+            return -value if isinstance(op, ast.USub) else value
+        case ast.List(elts=elements):
+            return [_value(element) for element in elements]
+        case ast.Tuple(elts=elements):
+            return tuple(_value(element) for element in elements)
+        case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
+            pairs = zip(keys, values, strict=True)
+            return {_value(key): _value(value) for key, value in pairs if key is not None}
+        case ast.Call(func=func, args=arguments, keywords=[]):
+            return _called(ast.unparse(func), [_value(argument) for argument in arguments])
+        case _:
+            raise ValueError("not a literal")
+
+
+def _called(name: str, arguments: list[Any]) -> Any:
+    if name in ("P", "PartitionSpec"):
+        from jax.sharding import PartitionSpec
+
+        return PartitionSpec(*arguments)
+    if name == "dtype":
+        import numpy as np
+
+        return np.dtype(*arguments)
+    if name == "np.float64":  # a float, and shown so
+        return float(*arguments)
+    raise ValueError(f"{name} is not known")
+
+
+def parse_key(text: str, start: int = 0) -> tuple[list[Step], int]:
+    """The steps of a key such as `model.layers[0].rules['a']`, from a position of the text on.
+
+    Returns:
+      The steps, and the position behind the key.
+
+    Raises:
+      ValueError: there is no key.
+    """
+    steps: list[Step] = []
+    at = start
+    while True:
+        if text[at : at + 1] == "[" and steps:
+            end = _closing_bracket(text, at)
+            steps.append([parse_value(text[at + 1 : end])])
+            at = end + 1
+            continue
+        if steps and text[at : at + 1] != ".":
+            return steps, at
+        field = _FIELD.match(text, at + bool(steps))
+        if field is None:
+            raise ValueError(f"not a key: {text[start:]!r}")
+        steps.append(field.group())
+        at = field.end()
+
+
+def _closing_bracket(text: str, start: int) -> int:
+    """Where the bracket that opens at start closes; brackets in strings do not count."""
+    depth, quote, at = 0, "", start
+    while at < len(text):
+        char = text[at]
+        if quote:
+            if char == "\\":
+                at += 1
+            elif char == quote:
+                quote = ""
+        elif char in "'\"":
+            quote = char
+        elif char in "[({":
+            depth += 1
+        elif char in "])}":
+            depth -= 1
+            if not depth:
+                return at
+        at += 1
+    raise ValueError(f"no closing bracket: {text[start:]!r}")
+
+
+def key_text(steps: list[Step]) -> str:
+    """The key of these steps, as text."""
+    shown = [f"[{step[0]!r}]" if isinstance(step, list) else f".{step}" for step in steps]
+    return "".join(shown).removeprefix(".")

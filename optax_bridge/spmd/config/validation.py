@@ -1,0 +1,173 @@
+"""Which names and values a config may hold: what can be copied, compared and written as text."""
+
+import dataclasses
+import enum
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import attr
+
+from optax_bridge.spmd.config.errors import InvalidConfigNameError, InvalidConfigValueError
+from optax_bridge.spmd.config.required import RequiredFieldValue
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class _Validator(NamedTuple):
+    match_fn: Callable[[Any], bool]
+    validate_fn: Callable[[Any], None]
+
+
+_VALIDATORS: list[_Validator] = []
+
+
+def register_validator(
+    *, match_fn: Callable[[Any], bool], validate_fn: Callable[[Any], None]
+) -> None:
+    """Makes values legal in configs.
+
+    Args:
+      match_fn: tells whether the validator is about a value.
+      validate_fn: called with such a value; raises InvalidConfigValueError if it is not legal after
+        all.
+    """
+    _VALIDATORS.append(_Validator(match_fn, validate_fn))
+
+
+def validate_config_field_name(name: str) -> None:
+    """Raises InvalidConfigNameError unless the name is in lower_case_with_underscores."""
+    if not _NAME.fullmatch(name):
+        raise InvalidConfigNameError(
+            f"{name!r} cannot be the name of a config's field: it must match '^{_NAME.pattern}$'."
+        )
+
+
+def validate_config_field_value(value: Any) -> None:
+    """Runs every registered validator that is about the value, in order of registration.
+
+    Raises:
+      InvalidConfigValueError: none is about the value, or one refuses it.
+    """
+    known = False
+    for validator in _VALIDATORS:
+        if validator.match_fn(value):
+            known = True
+            validator.validate_fn(value)
+    if not known:
+        raise InvalidConfigValueError(
+            f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be in a "
+            f"config: {value!r}. Say how to make it (config_for_function, config_for_class), or "
+            "make the type legal with register_validator."
+        )
+
+
+def _accept(value: Any) -> None:
+    """A validator for values that are legal as they are."""
+
+
+def _each(values: Any) -> None:
+    for value in values:
+        validate_config_field_value(value)
+
+
+def is_dataclass_instance(value: Any) -> bool:
+    """Whether the value is an instance of a dataclass, not the class."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_attrs_instance(value: Any) -> bool:
+    """Whether the value is an instance of an attrs class, not the class."""
+    return not isinstance(value, type) and attr.has(type(value))
+
+
+def is_named_tuple(value: Any) -> bool:
+    """Whether the value is a named tuple."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_pretrained(value: Any) -> bool:
+    if hasattr(type(value), "__callable_field__"):  # a config, which looks for similar names
+        return False
+    return (
+        not isinstance(value, type | RequiredFieldValue)
+        and hasattr(value, "from_pretrained")
+        and callable(getattr(value, "to_dict", None))
+    )
+
+
+def _is_numpy_dtype(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # without numpy there are no dtypes
+    return numpy is not None and isinstance(value, numpy.dtype)
+
+
+def _is_partition_spec(value: Any) -> bool:
+    sharding = sys.modules.get("jax.sharding")
+    return sharding is not None and isinstance(value, sharding.PartitionSpec)
+
+
+def _is_remat_marker(value: Any) -> bool:
+    # What checkpoint policies return. JAX exports neither the objects nor their classes.
+    cls = type(value)
+    return cls.__name__ in ("RecomputeType", "SaveableType") and cls.__module__.startswith("jax.")
+
+
+def is_function_object(value: Any) -> bool:
+    """Whether the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`.
+
+    Functions with derivatives of their own are; functions that JAX itself offers compiled are.
+    """
+    cls = type(value)
+    if cls.__name__ in ("custom_jvp", "custom_vjp"):
+        return cls.__module__.startswith("jax.")
+    return cls.__name__ == "PjitFunction" and str(value.__module__).startswith("jax.")
+
+
+def is_frozen_mapping(value: Any) -> bool:
+    """Whether the value is a read-only mapping; a config holds it as a dict."""
+    frozen = sys.modules.get("flax.core.frozen_dict")
+    return isinstance(value, types.MappingProxyType) or (
+        frozen is not None and isinstance(value, frozen.FrozenDict)
+    )
+
+
+_PLAIN = (
+    type(None),
+    RequiredFieldValue,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    int,
+    float,
+    str,
+    enum.Enum,
+)
+
+for _match, _validate in (
+    (lambda v: isinstance(v, _PLAIN), _accept),
+    (lambda v: isinstance(v, list | tuple), _each),
+    (lambda v: isinstance(v, dict), lambda v: _each(v.values())),
+    (
+        is_dataclass_instance,
+        lambda v: _each(getattr(v, field.name, None) for field in dataclasses.fields(v)),
+    ),
+    (
+        is_attrs_instance,
+        lambda v: _each(
+            getattr(v, field.name, None)
+            for field in attr.fields(type(v))
+            # Of a config, what is called may be any callable.
+            if field.name != getattr(type(v), "__callable_field__", None)
+        ),
+    ),
+    (_is_pretrained, lambda v: validate_config_field_value(v.to_dict())),
+    (_is_numpy_dtype, _accept),
+    (_is_partition_spec, _accept),
+    (_is_remat_marker, _accept),
+    (is_function_object, _accept),
+    (is_frozen_mapping, lambda v: _each(v.values())),
+):
+    register_validator(match_fn=_match, validate_fn=_validate)

@@ -1,0 +1,166 @@
+import copy
+import dataclasses
+import enum
+import functools
+import pickle
+import re
+import types
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from optax_bridge.spmd.config import REQUIRED, Configurable, InvalidConfigValueError, config_class
+
+
+class Lamp(Configurable):
+    @config_class
+    class Config(Configurable.Config):
+        note: Any = None
+
+    @classmethod
+    def made(cls):
+        return cls
+
+
+def price(amount, tip=0):
+    return amount + tip
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any = 0
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Pretrained:
+    def __init__(self, values):
+        self.values = values
+
+    @classmethod
+    def from_pretrained(cls):
+        return cls(None)
+
+    def to_dict(self):
+        return self.values
+
+
+OPERATIONS = {
+    "+": lambda v: v + 1,
+    "r+": lambda v: 1 + v,
+    "-": lambda v: 1 - v,
+    "*": lambda v: v * 2,
+    "/": lambda v: 1 / v,
+    "//": lambda v: v // 1,
+    "%": lambda v: v % 1,
+    "**": lambda v: v**2,
+    "unary -": lambda v: -v,
+    "unary +": lambda v: +v,
+    "abs": abs,
+    "<": lambda v: v < 1,
+    "<=": lambda v: v <= 1,
+    ">": lambda v: v > 1,
+    ">=": lambda v: v >= 1,
+    "[]": lambda v: v[0],
+    "[]=": lambda v: v.__setitem__(0, 1),
+    "iter": iter,
+    "in": lambda v: 1 in v,
+    "len": len,
+    "call": lambda v: v(),
+    "int": int,
+    "float": float,
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_required_refuses(operation):
+    with pytest.raises(TypeError, match="required field is not set"):
+        operation(REQUIRED)
+
+
+def test_required_is_one_object():
+    assert str(REQUIRED) == repr(REQUIRED) == "REQUIRED"
+    assert not REQUIRED
+    assert not hasattr(REQUIRED, "anything")
+    assert REQUIRED == REQUIRED and REQUIRED != 0 and hash(REQUIRED) is not None
+    for same in (
+        copy.copy(REQUIRED),
+        copy.deepcopy(REQUIRED),
+        pickle.loads(pickle.dumps(REQUIRED)),
+    ):
+        assert same is REQUIRED
+
+
+LEGAL = {
+    "none": None,
+    "class": int,
+    "function": price,
+    "builtin": len,
+    "method": Lamp.made,
+    "bool": True,
+    "float": 1.5,
+    "numpy float": np.float64(1.5),
+    "enum": Color.RED,
+    "nested": [1, (2, {"a": None})],
+    "dataclass": Point(),
+    "named tuple": Pair(1, "a"),
+    "pretrained": Pretrained({"a": 1}),
+    "dtype": np.dtype("float32"),
+    "spec": PartitionSpec("data", None),
+    "relu": jax.nn.relu,
+    "sigmoid": [jax.nn.sigmoid, {"a": jax.nn.relu}],
+    "frozen": types.MappingProxyType({"a": 1}),
+    "config": Lamp.default_config(),
+    "config class": Lamp.Config,
+}
+
+
+@pytest.mark.parametrize("value", LEGAL.values(), ids=LEGAL.keys())
+def test_legal_values(value):
+    cfg = Lamp.default_config().set(note=value)
+    if not isinstance(value, Pretrained):
+        assert cfg == cfg.clone() == copy.deepcopy(cfg)
+
+
+def test_a_dtype_is_not_left_out():
+    @config_class
+    class Typed(Configurable.Config):
+        dtype: Any = np.dtype("float64")
+
+    assert "dtype: dtype('float64')" in str(Typed(klass=int))
+
+
+ILLEGAL = {
+    "array": np.zeros(2),
+    "jax array": jax.numpy.zeros(2),
+    "scalar": np.float32(1),
+    "bytes": b"",
+    "complex": 1j,
+    "set": {1},
+    "range": range(2),
+    "pattern": re.compile("a"),
+    "partial": functools.partial(price, 1),
+    "jitted": jax.jit(price),
+    "object": object(),
+    "in a list": [1, [b""]],
+    "in a dict": {"a": b""},
+    "in a dataclass": Point(b""),
+    "in a named tuple": Pair(1, b""),
+    "in a pretrained": Pretrained({"a": b""}),
+}
+
+
+@pytest.mark.parametrize("value", ILLEGAL.values(), ids=ILLEGAL.keys())
+def test_illegal_values(value):
+    with pytest.raises(InvalidConfigValueError):
+        Lamp.default_config().set(note=value)

@@ -1,0 +1,160 @@
+"""Configs as trees: the walk, and the flat, nested and textual forms made with it."""
+
+import collections
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import attr
+
+from optax_bridge.spmd.config.validation import (
+    is_attrs_instance,
+    is_dataclass_instance,
+    is_named_tuple,
+)
+
+if TYPE_CHECKING:
+    from optax_bridge.spmd.config.base import ConfigBase
+
+Children = list[tuple[str, Any]]
+EnterFn = Callable[[str, Any, Children | None], Children | None]
+
+
+def is_config(value: Any) -> bool:
+    """Whether the value is a config."""
+    # ConfigBase itself is made with this module.
+    return hasattr(type(value), "__callable_field__") and is_attrs_instance(value)
+
+
+def field_names(cfg: Any) -> list[str]:
+    """The names of a config's fields, sorted; also where a field hides its `keys`."""
+    return sorted(field.name for field in attr.fields(type(cfg)))
+
+
+def children(key: str, value: Any) -> Children | None:
+    """Keys and values one level below, or None for a leaf."""
+    if is_config(value):
+        prefix = f"{key}." if key else ""
+        return [(f"{prefix}{name}", getattr(value, name)) for name in field_names(value)]
+    if is_dataclass_instance(value):
+        return _entries(key, dataclasses.asdict(value))
+    if is_attrs_instance(value):
+        return _entries(key, {f.name: getattr(value, f.name) for f in attr.fields(type(value))})
+    if is_named_tuple(value):
+        return _entries(key, value._asdict())
+    if isinstance(value, dict):
+        return _entries(key, value)
+    if isinstance(value, list | tuple | range):
+        return [(f"{key}[{i}]", child) for i, child in enumerate(value)]
+    return None
+
+
+def _entries(key: str, values: dict[Any, Any]) -> Children:
+    return [(f"{key}[{name!r}]", child) for name, child in values.items()]
+
+
+def walk(
+    key: str,
+    value: Any,
+    *,
+    visit_fn: Callable[[str, Any], None],
+    enter_fn: EnterFn | None,
+    exit_fn: Callable[[str, Any], None] | None,
+) -> None:
+    """See `ConfigBase.visit`."""
+    below = children(key, value)
+    if enter_fn is not None:
+        below = enter_fn(key, value, below)
+    if below is None:
+        visit_fn(key, value)
+        return
+    for child_key, child in below:
+        walk(child_key, child, visit_fn=visit_fn, enter_fn=enter_fn, exit_fn=exit_fn)
+    if exit_fn is not None:
+        exit_fn(key, value)
+
+
+def flat_dict(cfg: "ConfigBase", omit_default_values: Collection[Any]) -> dict[str, Any]:
+    """See `ConfigBase.to_flat_dict`."""
+    flat: dict[str, Any] = {}
+
+    def enter(key: str, value: Any, default: Children | None) -> Children | None:
+        if is_config(value) and key:
+            # A nested config may have a form of its own.
+            below = value.to_flat_dict(omit_default_values=omit_default_values)
+            flat.update({f"{key}.{name}": child for name, child in below.items()})
+            return []
+        if is_config(value):
+            defaults = attr.fields_dict(type(value))
+            return [
+                (name, child)
+                for name, child in default or []
+                if not _omitted(child, defaults[name].default, omit_default_values)
+            ]
+        if is_dataclass_instance(value):
+            return [
+                (f"{key}[{field.name!r}]", getattr(value, field.name))
+                for field in dataclasses.fields(value)
+                if not field.metadata.get("skip_serialization")
+                and not _omitted(getattr(value, field.name), field.default, omit_default_values)
+            ]
+        return default
+
+    walk("", cfg, visit_fn=flat.__setitem__, enter_fn=enter, exit_fn=None)
+    return flat
+
+
+def _omitted(value: Any, default: Any, omit_default_values: Collection[Any]) -> bool:
+    # Of one type: `numpy.dtype("float64") == None` is true.
+    return value is default and any(
+        default is x or (type(default) is type(x) and default == x) for x in omit_default_values
+    )
+
+
+def plain(value: Any) -> Any:
+    """The value as plain data; see `ConfigBase.to_dict`."""
+    if is_config(value):
+        return value.to_dict()
+    if is_dataclass_instance(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if is_attrs_instance(value):
+        return {f.name: plain(getattr(value, f.name)) for f in attr.fields(type(value))}
+    if is_named_tuple(value):
+        return {name: plain(child) for name, child in value._asdict().items()}
+    if isinstance(value, collections.defaultdict):
+        return {name: plain(child) for name, child in value.items()}
+    if isinstance(value, dict):
+        return type(value)({name: plain(child) for name, child in value.items()})
+    if isinstance(value, list | tuple):
+        return type(value)([plain(child) for child in value])
+    if isinstance(value, range):
+        return list(value)
+    if isinstance(value, type | types.FunctionType):
+        return dotted_name(value)
+    return value
+
+
+def dotted_name(value: Any) -> str:
+    """`module.name` of a class or function; the repr of anything else that is called."""
+    name = getattr(value, "__name__", None)
+    return f"{value.__module__}.{name}" if isinstance(name, str) else repr(value)
+
+
+def leaf_text(value: Any) -> str:
+    """A leaf as it stands in `debug_string`."""
+    named = isinstance(value, type | types.FunctionType) or (
+        callable(value)
+        and not isinstance(value, types.MethodType)
+        and hasattr(value, "__name__")
+        and " at 0x" in repr(value)  # an address, other in each run
+    )
+    return repr(dotted_name(value)) if named else repr(value)
+
+
+def by_name(name: str) -> Any:
+    """The class or function of this name in the modules that are imported; else the name."""
+    module, _, attribute = name.rpartition(".")
+    value = getattr(sys.modules.get(module), attribute, None) if module else None
+    return value if callable(value) and leaf_text(value) == repr(name) else name

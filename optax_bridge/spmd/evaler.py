@@ -1,0 +1,229 @@
+"""Evaluation in the course of a training."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_bridge.spmd.config import (
+    REQUIRED,
+    ConfigOr,
+    Required,
+    config_class,
+    config_for_function,
+    maybe_instantiate,
+)
+from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
+from optax_bridge.spmd.module import Module, functional, nowrap
+from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
+from optax_bridge.spmd.trees import cast_floats, prune_empty
+
+EvalPolicy = Callable[..., bool]
+
+
+def every_n_steps_policy(
+    n: int = 1, *, min_step: int = 1, max_step: int | None = None
+) -> EvalPolicy:
+    """Evaluates at multiples of n, and from the last step on.
+
+    Args:
+      n: see above.
+      min_step: not before this step.
+      max_step: the last step, None if it is not known.
+
+    Returns:
+      `policy(*, step, train_summaries) -> bool`.
+
+    Raises:
+      ValueError: `max_step` is before `min_step`.
+    """
+    if max_step is not None and max_step < min_step:
+        raise ValueError(f"every_n_steps_policy: max_step {max_step} < min_step {min_step}")
+
+    def policy(*, step: int, train_summaries: Mapping[str, Any] | None) -> bool:
+        del train_summaries
+        if step < min_step:
+            return False
+        return step % n == 0 or (max_step is not None and step >= max_step)
+
+    return policy
+
+
+class BaseMetricCalculator(Module):
+    """Computes metrics of a model over batches."""
+
+    def __init__(self, cfg: Any, *, parent: Module | None, model: Module):
+        """Keeps the model, which is the trainer's.
+
+        Args:
+          cfg: the config.
+          parent: the evaler.
+          model: the model.
+        """
+        super().__init__(cfg, parent=parent)
+        self._model = model
+
+    @nowrap
+    def init_state(self, *, prng_key: Any, model_params: Any) -> Any:
+        """The state before the first batch."""
+        raise NotImplementedError(type(self).__name__)
+
+    @nowrap
+    def forward(self, batch: Any, *, model_params: Any, state: Any) -> dict[str, Any]:
+        """One batch: {"output": ..., "state": ...}."""
+        raise NotImplementedError(type(self).__name__)
+
+    @nowrap
+    def get_summaries(self, *, model_params: Any, state: Any) -> dict[str, Any]:
+        """The metrics after the last batch."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class ModelSummaryAccumulator(BaseMetricCalculator):
+    """The model's own summaries, accumulated, and its mean loss where it has none named "loss"."""
+
+    @config_class
+    class Config(BaseMetricCalculator.Config):
+        """Configures ModelSummaryAccumulator.
+
+        Attributes:
+          metric_accumulator: accumulates the summaries.
+          model_method: the model's method; it returns a loss and anything.
+        """
+
+        metric_accumulator: MetricAccumulator.Config = MetricAccumulator.default_config()
+        model_method: str = "forward"
+
+    def __init__(self, cfg: Any, *, parent: Module | None, model: Module):
+        """Compiles nothing yet."""
+        super().__init__(cfg, parent=parent, model=model)
+        self._jit_forward = jax.jit(self._forward_in_jit)
+
+    @nowrap
+    def init_state(self, *, prng_key: Any, model_params: Any) -> Any:
+        """The key, and an accumulator without summaries."""
+        del model_params
+        accumulator = self._config.metric_accumulator.instantiate()
+        return {"prng_key": prng_key, "accumulator": accumulator}
+
+    @nowrap
+    def forward(self, batch: Any, *, model_params: Any, state: Any) -> dict[str, Any]:
+        """One batch."""
+        key, outputs, summaries = self._jit_forward(state["prng_key"], model_params, batch)
+        state["accumulator"].update(summaries)
+        return {"output": outputs, "state": {**state, "prng_key": key}}
+
+    @nowrap
+    def get_summaries(self, *, model_params: Any, state: Any) -> dict[str, Any]:
+        """What was accumulated."""
+        del model_params
+        return state["accumulator"].summaries() or {}
+
+    def _forward_in_jit(self, prng_key: Any, model_params: Any, batch: Any) -> tuple[Any, ...]:
+        next_key, key = jax.random.split(prng_key)
+        parent: Any = self.parent
+        batch = parent.prepared(batch)
+        (loss, aux), collection = functional(
+            self._model,
+            key,
+            parent.cast(model_params),
+            {"input_batch": batch},
+            method=self._config.model_method,
+            is_training=False,
+        )
+        summaries = prune_empty(dict(collection.summaries))
+        examples = max((len(x) for x in jax.tree.leaves(batch) if jnp.ndim(x)), default=1)
+        summaries.setdefault("loss", WeightedSummary(loss, jnp.float32(examples)))
+        return next_key, {"loss": loss, "aux": aux}, summaries
+
+
+class SpmdEvaler(Module):
+    """Evaluates a model with input of its own."""
+
+    @config_class
+    class Config(Module.Config):
+        """Configures SpmdEvaler.
+
+        Attributes:
+          input: batches of the evaluation; each evaluation reads them from the first on.
+          summary_writer: writes the metrics.
+          eval_policy: when to evaluate, a function of step and the training's summaries.
+          metric_calculator: computes the metrics.
+          eval_dtype: what floats are cast to; None: as they are.
+        """
+
+        input: Required[Input.Config] = REQUIRED
+        summary_writer: BaseWriter.Config = SummaryWriter.default_config()
+        eval_policy: ConfigOr[EvalPolicy] = config_for_function(every_n_steps_policy)
+        metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
+        eval_dtype: Any = None
+
+    def __init__(self, cfg: Any, *, parent: Module | None, model: Module):
+        """Makes input, writer and calculator.
+
+        Args:
+          cfg: the config.
+          parent: the trainer.
+          model: the model.
+        """
+        super().__init__(cfg, parent=parent)
+        self._add_child("input", cfg.input)
+        self._add_child("summary_writer", cfg.summary_writer)
+        self._add_child("metric_calculator", cfg.metric_calculator, model=model)
+        self._eval_policy = maybe_instantiate(cfg.eval_policy)
+
+    @nowrap
+    def cast(self, tree: Any) -> Any:
+        """Floats in `eval_dtype`."""
+        dtype = self._config.eval_dtype
+        return tree if dtype is None else cast_floats(tree, to_dtype=dtype)
+
+    @nowrap
+    def prepared(self, batch: Any) -> Any:
+        """A global batch as the model gets it; within `jax.jit`."""
+        return self.input.dispatch_global_batch(self.cast(batch))
+
+    @nowrap
+    def eval_step(
+        self,
+        step: int,
+        *,
+        prng_key: Any,
+        model_params: Any,
+        return_aux: bool = False,
+        train_summaries: Mapping[str, Any] | None = None,
+        force_run: bool = False,
+    ) -> tuple[Any, dict[str, Any] | None, list[Any] | None]:
+        """Evaluates if the policy says so.
+
+        Args:
+          step: of the training.
+          prng_key: of the evaluation.
+          model_params: the parameters.
+          return_aux: whether the outputs for each batch are returned.
+          train_summaries: for the policy.
+          force_run: evaluates whatever the policy says.
+
+        Returns:
+          The key, unchanged; the metrics, None if nothing was evaluated; the outputs or None.
+        """
+        if not self._eval_policy(step=step, train_summaries=train_summaries) and not force_run:
+            return prng_key, None, None
+        start = time.perf_counter()
+        calculator = self.metric_calculator
+        state = calculator.init_state(prng_key=prng_key, model_params=model_params)
+        outputs: list[Any] = []
+        for host_batch in self.input.batches(self.input.dataset()):
+            partition = self.input.partition_for(host_batch)
+            batch = host_to_global_array(host_batch, partition=partition)
+            result = calculator.forward(batch, model_params=model_params, state=state)
+            state = result["state"]
+            if return_aux:
+                outputs.append(result["output"])
+        summaries = calculator.get_summaries(model_params=model_params, state=state)
+        seconds = time.perf_counter() - start
+        self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
+        return prng_key, summaries, outputs if return_aux else None

@@ -1,0 +1,1 @@
+"""Configs of trainers that run as they are: `optax-bridge train` takes their names."""

@@ -1,0 +1,343 @@
+"""Input of a trainer: each process reads its own part, and the parts become one global array."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from optax_bridge.spmd.config import (
+    REQUIRED,
+    ConfigOr,
+    Required,
+    config_class,
+    maybe_instantiate,
+)
+from optax_bridge.spmd.module import Module, nowrap
+from optax_bridge.spmd.trees import TensorSpec, current_mesh, flatten_items, tree_paths
+
+
+class Input(Module):
+    """Batches for a trainer or an evaler; subclasses override `dataset`."""
+
+    @config_class
+    class Config(Module.Config):
+        """Configures Input.
+
+        Attributes:
+          partition_spec: how a global batch lies on the mesh within a step; a trainer sets it to
+            its batch axes. None: as it was read.
+          input_partitioner: a function applied to the global batch within a step, or a config of
+            one: `partition_by_path_rank`.
+        """
+
+        partition_spec: PartitionSpec | None = None
+        input_partitioner: ConfigOr[Callable[[Any], Any]] | None = None
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Makes the partitioner."""
+        super().__init__(cfg, parent=parent)
+        self._partitioner = maybe_instantiate(cfg.input_partitioner)
+
+    @nowrap
+    def dataset(self) -> Iterable[Any]:
+        """This process's batches, trees of host arrays whose first axis is this process's part.
+
+        An iterator of them that has `get_state()` and `set_state(state)` can be saved with a
+        checkpoint, and a training be resumed to the bit.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.dataset")
+
+    @nowrap
+    def batches(self, it: Iterable[Any]) -> Iterator[Any]:
+        """The batches of an iterator, as NumPy arrays."""
+        for batch in it:
+            yield jax.tree.map(np.asarray, batch)
+
+    @property
+    def partition_spec(self) -> PartitionSpec:
+        """How a batch lies on the mesh when it is read: along its first axis over all devices."""
+        mesh = current_mesh()
+        return PartitionSpec(None if mesh is None else tuple(mesh.axis_names))
+
+    @nowrap
+    def partition_for(self, batch: Any) -> PartitionSpec:
+        """`partition_spec`, or the config's, if the former cannot divide this process's batch.
+
+        Args:
+          batch: a tree of host arrays.
+
+        Returns:
+          A specification of the first axis.
+
+        Raises:
+          ValueError: neither divides the batch; the message names the array.
+        """
+        mesh = current_mesh()
+        own = self._config.partition_spec
+        choices = [self.partition_spec, *([] if own is None else [PartitionSpec(*own[:1])])]
+        for spec in choices:
+            ways = _ways(mesh, spec)
+            if all(_global_size(leaf) % ways == 0 for leaf in jax.tree.leaves(batch)):
+                return spec
+        ways = _ways(mesh, choices[-1])
+        for path, leaf in flatten_items(batch):
+            if _global_size(leaf) % ways:
+                raise ValueError(
+                    f"{self.path()}: batch {path!r} has {_global_size(leaf)} examples (shape "
+                    f"{np.shape(leaf)} in each of {jax.process_count()} processes), which cannot "
+                    f"be divided over {ways} devices, axes {choices[-1]} of the mesh "
+                    f"{dict(mesh.shape) if mesh else {}}. Make the batch a multiple of {ways}, or "
+                    "the mesh's batch axes smaller (mesh_shape, batch_axis_names)."
+                )
+        raise AssertionError("unreachable")
+
+    @nowrap
+    def dispatch_global_batch(self, global_batch: Any) -> Any:
+        """Lays a global batch out over the mesh; within `jax.jit`."""
+        spec = self._config.partition_spec
+        if spec is not None and len(spec):
+            first = PartitionSpec(spec[0])
+
+            def constrained(x: Any) -> Any:
+                return jax.lax.with_sharding_constraint(x, first) if np.ndim(x) else x
+
+            global_batch = jax.tree.map(constrained, global_batch)
+        if self._partitioner is not None:
+            global_batch = self._partitioner(global_batch)
+        return global_batch
+
+    @nowrap
+    def element_spec(self) -> Any:
+        """What a global batch is: a tree of `TensorSpec`s, from the first batch."""
+        batch = next(iter(self.batches(self.dataset())))
+        spec = self.partition_for(batch)
+
+        def described(x: Any) -> TensorSpec:
+            return TensorSpec(
+                shape=(_global_size(x), *x.shape[1:]),
+                dtype=jax.dtypes.canonicalize_dtype(x.dtype),
+                mesh_axes=spec,
+            )
+
+        return jax.tree.map(described, batch)
+
+
+class IteratorInput(Input):
+    """Input from anything that can be iterated: grain's datasets and loaders, or a generator.
+
+    Attributes of the iterators (`get_state`, `set_state`) are used if they are there, so grain's
+    are saved with checkpoints. Each process reads its own part: give grain
+    `ShardByJaxProcess`, or slice by `jax.process_index()`.
+    """
+
+    @config_class
+    class Config(Input.Config):
+        """Configures IteratorInput.
+
+        Attributes:
+          source: a function without arguments that returns what is iterated, or a config of it.
+        """
+
+        source: Required[ConfigOr[Callable[[], Iterable[Any]]]] = REQUIRED
+
+    @nowrap
+    def dataset(self) -> Iterable[Any]:
+        """What the source returns."""
+        return _made(self._config.source)
+
+
+class ArrayInput(Input):
+    """Input from arrays in memory, in an order that depends on the seed and nothing else.
+
+    The global batch of a step is the same whatever the number of processes; each takes its part.
+    """
+
+    @config_class
+    class Config(Input.Config):
+        """Configures ArrayInput.
+
+        Attributes:
+          source: a function without arguments that returns a dict of arrays with the same first
+            axis, or a config of it.
+          global_batch_size: examples of a step, over all processes.
+          seed: of the order.
+          shuffle: whether each epoch has an order of its own.
+          num_epochs: None for no end. What does not fill a batch at an epoch's end is left out.
+        """
+
+        source: Required[ConfigOr[Callable[[], Mapping[str, Any]]]] = REQUIRED
+        global_batch_size: Required[int] = REQUIRED
+        seed: int = 0
+        shuffle: bool = True
+        num_epochs: int | None = None
+
+    @nowrap
+    def dataset(self) -> "ArrayBatches":
+        """The batches from the first on."""
+        cfg = self._config
+        return ArrayBatches(
+            _made(cfg.source),
+            global_batch_size=cfg.global_batch_size,
+            seed=cfg.seed,
+            shuffle=cfg.shuffle,
+            num_epochs=cfg.num_epochs,
+        )
+
+
+class ArrayBatches:
+    """An iterator over batches of arrays whose state is a number.
+
+    Args:
+      arrays: name -> array; all have the same first axis.
+      global_batch_size: see `ArrayInput`.
+      seed: likewise.
+      shuffle: likewise.
+      num_epochs: likewise.
+      process_index: whose part; this process's unless given.
+      process_count: of how many; all unless given.
+
+    Raises:
+      ValueError: the arrays are of different lengths or shorter than a batch, or the processes
+        do not divide the batch.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        global_batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        num_epochs: int | None = None,
+        process_index: int | None = None,
+        process_count: int | None = None,
+    ):
+        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        lengths = {name: len(array) for name, array in self._arrays.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"arrays of the same length expected, found {lengths}")
+        self._examples = next(iter(lengths.values()))
+        self._per_epoch = self._examples // global_batch_size
+        if not self._per_epoch:
+            raise ValueError(
+                f"global_batch_size {global_batch_size} is more than the {self._examples} examples"
+            )
+        count = jax.process_count() if process_count is None else process_count
+        if global_batch_size % count:
+            raise ValueError(
+                f"global_batch_size {global_batch_size} cannot be divided over {count} processes"
+            )
+        self._index = jax.process_index() if process_index is None else process_index
+        self._part = global_batch_size // count
+        self._batch_size, self._seed, self._shuffle = global_batch_size, seed, shuffle
+        self._steps = None if num_epochs is None else num_epochs * self._per_epoch
+        self._position = 0
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def __iter__(self) -> "ArrayBatches":
+        return self
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        if self._steps is not None and self._position >= self._steps:
+            raise StopIteration
+        epoch, batch = divmod(self._position, self._per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            indices = np.arange(self._examples)
+            if self._shuffle:
+                np.random.default_rng((self._seed, epoch)).shuffle(indices)
+            self._order = (epoch, indices)
+        start = batch * self._batch_size + self._index * self._part
+        chosen = self._order[1][start : start + self._part]
+        self._position += 1
+        return {name: array[chosen] for name, array in self._arrays.items()}
+
+    def get_state(self) -> dict[str, int]:
+        """How many batches were read."""
+        return {"position": self._position}
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        """Goes on after so many batches."""
+        self._position = int(state["position"])
+
+
+def host_to_global_array(batch: Any, *, partition: PartitionSpec) -> Any:
+    """Global arrays on the current mesh from each process's part of them.
+
+    Args:
+      batch: a tree of this process's host arrays.
+      partition: how they lie on the mesh.
+
+    Returns:
+      A tree of `jax.Array`s.
+    """
+    sharding = NamedSharding(_concrete_mesh(), partition)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
+
+
+def host_to_global_device_array(batch: Any, *, partition: PartitionSpec | None = None) -> Any:
+    """`host_to_global_array`, along the first axis over all devices unless told otherwise."""
+    if partition is None:
+        partition = PartitionSpec(tuple(_concrete_mesh().axis_names))
+    return host_to_global_array(batch, partition=partition)
+
+
+def partition_by_path_rank(
+    path_rank_to_partition: Mapping[tuple[str | None, int | None], PartitionSpec],
+) -> Callable[[Any], Any]:
+    """A partitioner of batches by the paths and ranks of their arrays.
+
+    Args:
+      path_rank_to_partition: (regular expression for the whole path, or None; rank, or None) ->
+        specification; the first that fits each array. `PartitionSpec.UNCONSTRAINED` leaves as is.
+
+    Returns:
+      The partitioner, which raises ValueError for an array that nothing fits.
+    """
+
+    def partitioned(batch: Any) -> Any:
+        return jax.tree.map(constrained, tree_paths(batch), batch)
+
+    def constrained(path: str, x: Any) -> Any:
+        for (pattern, rank), spec in path_rank_to_partition.items():
+            fits_path = pattern is None or re.fullmatch(pattern, path)
+            if fits_path and (rank is None or rank == np.ndim(x)):
+                if spec is PartitionSpec.UNCONSTRAINED:
+                    return x
+                return jax.lax.with_sharding_constraint(x, spec)
+        raise ValueError(
+            f"batch {path!r} of rank {np.ndim(x)}: no partition, there are "
+            f"{list(path_rank_to_partition)}. Add one; (None, None) fits everything."
+        )
+
+    return partitioned
+
+
+def _made(source: ConfigOr[Callable[[], Any]]) -> Any:
+    """What a source returns; what a config of it makes, unless that is a function again."""
+    made: Any = maybe_instantiate(source)
+    is_function = callable(made) and not hasattr(made, "__iter__")
+    return made() if is_function else made
+
+
+def _concrete_mesh() -> Any:
+    mesh = current_mesh()
+    if mesh is None:
+        raise ValueError("host_to_global_array needs a mesh: set one with `jax.set_mesh(mesh)`")
+    return mesh
+
+
+def _ways(mesh: Any, spec: PartitionSpec) -> int:
+    """Over how many devices the first axis is divided."""
+    entry = spec[0] if len(spec) else None
+    axes: Sequence[Any] = entry if isinstance(entry, tuple | list) else (entry,)
+    ways = 1
+    for axis in axes:
+        ways *= 1 if mesh is None or axis is None else mesh.shape[axis]
+    return ways
+
+
+def _global_size(leaf: Any) -> int:
+    return len(leaf) * jax.process_count() if np.ndim(leaf) else 1

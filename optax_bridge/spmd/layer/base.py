@@ -1,0 +1,273 @@
+"""`BaseLayer`: a module whose state is its parameters."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Optional
+
+import jax
+import jax.ad_checkpoint
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from optax_bridge.spmd.config import InstantiableConfig, config_class, maybe_instantiate
+from optax_bridge.spmd.layer.initializers import DefaultInitializer, Initializer
+from optax_bridge.spmd.layer.remat import rematted
+from optax_bridge.spmd.layer.specs import FanAxes, ParameterNoise, ParameterSpec, RematSpec
+from optax_bridge.spmd.metrics import WeightedSummary
+from optax_bridge.spmd.module import Module, OutputCollection, child_context
+from optax_bridge.spmd.module.wrapping import is_marked, public_methods
+from optax_bridge.spmd.trees import NestedParameterSpec
+
+
+class BaseLayer(Module):
+    """A module with parameters, which are its state and those of the layers below it.
+
+    A subclass says in `_create_layer_parameter_specs` which parameters it has, and reads them as
+    `self.parameters` in its methods.
+    """
+
+    @config_class
+    class Config(Module.Config):
+        """Config of a layer.
+
+        Attributes:
+          dtype: of its parameters; the parent's if None.
+          param_init: config of what makes their first values; the parent's if None.
+          param_partition_spec: the mesh's axes for its weight; those of its bias follow.
+          remat_spec: how its methods are computed again in the backward pass; not at all if None.
+          param_noise: config of the noise that `apply_parameter_noise_recursively` adds.
+          tensor_stats: config of the statistics that `_add_tensor_stats` adds.
+        """
+
+        dtype: Optional[jnp.dtype] = None  # noqa: UP045
+        param_init: Optional[DefaultInitializer.Config] = None  # noqa: UP045
+        param_partition_spec: NestedParameterSpec = None
+        remat_spec: Optional[RematSpec] = None  # noqa: UP045
+        param_noise: Optional[ParameterNoise.Config] = None  # noqa: UP045
+        tensor_stats: Optional[InstantiableConfig] = None  # noqa: UP045
+
+    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+        super().__init__(cfg, parent=parent)
+        cfg = self._config
+        self._param_init = maybe_instantiate(cfg.param_init)
+        self._param_noise = maybe_instantiate(cfg.param_noise)
+        if self._param_init is None and not isinstance(parent, BaseLayer):
+            self._param_init = DefaultInitializer.default_config().instantiate()
+        if cfg.tensor_stats is not None:
+            self._add_child("tensor_stats", cfg.tensor_stats)
+
+    def _methods_to_wrap_for_auto_child_context(self) -> dict[str, Callable[..., Any]]:
+        return public_methods(type(self), base=BaseLayer)
+
+    def _wrap_methods_with_auto_child_context(
+        self, methods: dict[str, Callable[..., Any]]
+    ) -> dict[str, Callable[..., Any]]:
+        spec = self._config.remat_spec
+        if spec is not None:
+            methods = {
+                name: method if is_marked(type(self), name, "_no_remat") else rematted(method, spec)
+                for name, method in methods.items()
+            }
+        return super()._wrap_methods_with_auto_child_context(methods)
+
+    # What is inherited.
+
+    def dtype(self) -> Any:
+        """The dtype of parameters that say nothing else: of the config, the parent, or float32."""
+        if self._config.dtype is not None:
+            return self._config.dtype
+        return self.parent.dtype() if isinstance(self.parent, BaseLayer) else jnp.float32
+
+    def param_init(self) -> Initializer:
+        """What initializes parameters that say nothing else: of the config, or of the parent."""
+        if self._param_init is not None:
+            return self._param_init
+        assert isinstance(self.parent, BaseLayer)
+        return self.parent.param_init()
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters in this call: the state."""
+        return self.state
+
+    # Parameters.
+
+    def _create_layer_parameter_specs(self) -> dict[str, ParameterSpec]:
+        """The layer's own parameters, without those of layers below it."""
+        return {}
+
+    def _compute_fan_axes(self, name: str, parameter_spec: ParameterSpec) -> FanAxes | None:
+        """The fan axes of a parameter whose spec does not say them.
+
+        Raises:
+          NotImplementedError: it is a weight that has not two axes.
+        """
+        if not name.endswith("weight"):
+            return None
+        if len(parameter_spec.shape) != 2:
+            raise NotImplementedError(
+                f"{self!r}: _compute_fan_axes requires weight parameters to have exactly 2 axes, "
+                f"and {name!r} has shape {tuple(parameter_spec.shape)}. Override it, or set "
+                f"`fan_axes`."
+            )
+        return FanAxes(in_axis=-2, out_axis=-1)
+
+    def _own_parameter_specs(self) -> dict[str, ParameterSpec]:
+        return {
+            name: self._completed(name, spec)
+            for name, spec in self._create_layer_parameter_specs().items()
+        }
+
+    def _completed(self, name: str, spec: ParameterSpec) -> ParameterSpec:
+        """The spec with what it leaves open; the given one stays as it is."""
+        axes = spec.mesh_axes
+        if axes is None:
+            axes = (None,) * len(spec.shape)
+        if len(axes) != len(spec.shape):
+            raise ValueError(
+                f"parameter {name!r} of {self!r}: mesh_axes {axes} are {len(axes)}, but its shape "
+                f"{tuple(spec.shape)} has {len(spec.shape)} axes."
+            )
+        fan_axes = spec.fan_axes
+        return dataclasses.replace(
+            spec,
+            dtype=self.dtype() if spec.dtype is None else spec.dtype,
+            mesh_axes=axes if isinstance(axes, PartitionSpec) else PartitionSpec(*axes),
+            fan_axes=self._compute_fan_axes(name, spec) if fan_axes is None else fan_axes,
+        )
+
+    def _layers_below(self) -> "dict[str, BaseLayer]":
+        return {name: m for name, m in self.children.items() if isinstance(m, BaseLayer)}
+
+    def create_parameter_specs_recursively(self) -> dict[str, Any]:
+        """The specs of the layer's parameters and of those below it, nested by name.
+
+        Raises:
+          ValueError: a spec has another number of mesh axes than the parameter has axes.
+        """
+        specs: dict[str, Any] = dict(self._own_parameter_specs())
+        for name, layer in self._layers_below().items():
+            specs[name] = layer.create_parameter_specs_recursively()
+        return specs
+
+    def initialize_parameters_recursively(
+        self, prng_key: jax.Array, *, prebuilt: Any = None
+    ) -> dict[str, Any]:
+        """The first values of the layer's parameters and of those below it, nested by name.
+
+        Args:
+          prng_key: a random key; each parameter and layer gets one of its own.
+          prebuilt: a tree of the same structure, with something other than None for parameters that
+            exist already. They are None in the result, and the others what they would be anyway.
+        """
+        params: dict[str, Any] = {}
+        for name, spec in self._own_parameter_specs().items():
+            prng_key, child_key = jax.random.split(prng_key)
+            params[name] = (
+                self._initialize_parameter(name, prng_key=child_key, parameter_spec=spec)
+                if _at(prebuilt, name) is None
+                else None
+            )
+        for name, layer in self._layers_below().items():
+            prng_key, child_key = jax.random.split(prng_key)
+            params[name] = layer.initialize_parameters_recursively(
+                child_key, prebuilt=_at(prebuilt, name)
+            )
+        return params
+
+    def _initialize_parameter(
+        self, name: str, *, prng_key: jax.Array, parameter_spec: ParameterSpec
+    ) -> jax.Array:
+        """The first value of one of the layer's own parameters."""
+        initializer = maybe_instantiate(parameter_spec.initializer)
+        if initializer is None:
+            initializer = self.param_init()
+        return initializer.initialize(
+            name,
+            prng_key=prng_key,
+            shape=parameter_spec.shape,
+            dtype=parameter_spec.dtype,
+            axes=parameter_spec.fan_axes,
+        )
+
+    def apply_parameter_noise_recursively(self, prng_key: jax.Array, params: Any) -> Any:
+        """A copy of the parameters with the noise of the layers below, then with this layer's.
+
+        Nothing calls it but the trainer.
+        """
+        params = type(params)(params)
+        for name, layer in self._layers_below().items():
+            prng_key, child_key = jax.random.split(prng_key)
+            if name in params:
+                params[name] = layer.apply_parameter_noise_recursively(child_key, params[name])
+        if self._param_noise is not None:
+            params = self._param_noise.apply(prng_key, params)
+        return params
+
+    # For use in methods.
+
+    def _remat_name(self, x: jax.Array, name: str) -> jax.Array:
+        """Names a value for checkpoint policies: `<class>.<name>`."""
+        return jax.ad_checkpoint.checkpoint_name(x, f"{type(self).__name__}.{name}")
+
+    def _add_tensor_stats(self, name: str, value: jax.Array) -> None:
+        """Adds statistics of a value, `tensor_stats/<name>`, if the config says which."""
+        if self._config.tensor_stats is None:
+            return
+        ours = self.get_invocation_context().output_collection
+        # One context for all names.
+        collection = OutputCollection(*(outputs.setdefault("tensor_stats", {}) for outputs in ours))
+        with (
+            child_context("tensor_stats", output_collection=collection),
+            child_context(name, module=self.tensor_stats),
+        ):
+            self.tensor_stats.add_stats(name, value)
+
+    def _add_activation_summary(
+        self,
+        *,
+        name: str,
+        activations: jax.Array,
+        activation_paddings: jax.Array | None = None,
+    ) -> None:
+        """Adds mean and norm of activations, `activations/<name>_mean` and `_norm`.
+
+        Args:
+          name: what they are.
+          activations: of shape (batch, ...); with paddings (batch, time, ...).
+          activation_paddings: of shape (batch, time), 1 where there is nothing.
+        """
+        x = activations.astype(jnp.float32)
+        if activation_paddings is None:
+            weight: Any = x.shape[0]
+            mean = jnp.mean(x)
+            norm = jnp.mean(jnp.sqrt(jnp.mean(jnp.square(x), axis=tuple(range(1, x.ndim)))))
+        else:
+            kept = 1 - activation_paddings.astype(jnp.float32)
+            weight = jnp.sum(kept)
+            features = tuple(range(2, x.ndim))
+            frames = jnp.maximum(weight, 1)
+            mean = jnp.sum(jnp.mean(x, axis=features) * kept) / frames
+            norm = jnp.sum(jnp.sqrt(jnp.mean(jnp.square(x), axis=features)) * kept) / frames
+        self.add_summary(f"activations/{name}_mean", WeightedSummary(mean, weight))
+        self.add_summary(f"activations/{name}_norm", WeightedSummary(norm, weight))
+
+
+def _at(prebuilt: Any, name: str) -> Any:
+    return prebuilt.get(name) if isinstance(prebuilt, dict) else prebuilt
+
+
+class BaseModel(BaseLayer):
+    """A layer that can be trained: its `forward` gives the loss."""
+
+    def forward(self, input_batch: dict[str, Any]) -> tuple[jax.Array, dict[str, Any]]:
+        """The loss of a batch.
+
+        Returns:
+          The loss, a scalar, and anything else as a dict.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
+
+    def predict(self, input_batch: dict[str, Any]) -> dict[str, Any]:
+        """What the model says of a batch."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it predicts.")

@@ -1,0 +1,149 @@
+"""What goes into a learner's step and what comes out of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import optax
+from flax import struct
+
+from optax_bridge.spmd.layer import ParameterSpec
+from optax_bridge.spmd.optimizers.data import opt_param_values
+
+
+class ForwardOutputs(struct.PyTreeNode):
+    """What a forward function returns.
+
+    Attributes:
+      loss: a scalar.
+      aux: whatever the model returns beside it.
+      output_collection: summaries, state updates and module outputs of the forward pass.
+    """
+
+    loss: Any
+    aux: Any
+    output_collection: Any
+
+
+class ForwardFn(Protocol):
+    """A forward function, called by keywords."""
+
+    def __call__(self, *, model_params: Any, inputs: Any) -> ForwardOutputs:
+        """Computes the loss of inputs under parameters."""
+        ...
+
+
+class ForwardPass(struct.PyTreeNode):
+    """A forward pass that was made, so that it can be made again.
+
+    Attributes:
+      forward_fn: the forward function; static.
+      inputs: its inputs.
+      model_params: its parameters.
+      outputs: what it returned.
+    """
+
+    forward_fn: ForwardFn = struct.field(pytree_node=False)
+    inputs: Any
+    model_params: Any
+    outputs: ForwardOutputs
+
+
+class BackwardOutputs(struct.PyTreeNode):
+    """What the backward pass and the update give.
+
+    Attributes:
+      updated_params: the new parameters.
+    """
+
+    updated_params: Any
+
+
+class ForwardBackwardOutputs(struct.PyTreeNode):
+    """What `Learner.forward_and_backward` returns.
+
+    Attributes:
+      forward_outputs: of the forward function.
+      backward_outputs: of the update.
+    """
+
+    forward_outputs: ForwardOutputs
+    backward_outputs: BackwardOutputs
+
+
+class Updates(struct.PyTreeNode):
+    """What a learner's update works on; None or `optax.MaskedNode()` is no parameter.
+
+    Attributes:
+      opt_params: `OptParam`s, the values before the step.
+      delta_updates: gradients at first; what is added to the values at last.
+      inplace_updates: new values that replace parameters, by nested dicts like theirs.
+      forward_pass: name -> a forward pass of this step.
+      new_values: the values after the step, where the transformation computes them itself; then
+        `delta_updates` is the difference.
+    """
+
+    opt_params: Any
+    delta_updates: Any = None
+    inplace_updates: Any = None
+    forward_pass: dict[str, ForwardPass] = struct.field(default_factory=dict)
+    new_values: Any = None
+
+    def param_values(self) -> Any:
+        """The values of `opt_params`."""
+        return opt_param_values(self.opt_params)
+
+    def param_specs(self) -> Any:
+        """`ParameterSpec`s of `opt_params`."""
+        return jax.tree.map(
+            lambda param: ParameterSpec(
+                shape=param.shape,
+                dtype=param.dtype,
+                factorization=param.factorization_spec,
+                weight_decay_scale=param.weight_decay_scale,
+            ),
+            self.opt_params,
+        )
+
+    def mask(
+        self,
+        keep: Callable[[Any], Any],
+        *,
+        fields: Sequence[str] = ("opt_params", "delta_updates", "inplace_updates"),
+    ) -> "Updates":
+        """The updates with `optax.MaskedNode()` for what is not kept.
+
+        Args:
+          keep: a function from a field's tree to a prefix of it, of bools.
+          fields: the fields to mask; those that are None stay so.
+
+        Returns:
+          The masked updates.
+        """
+        masked = {}
+        for name in fields:
+            tree = getattr(self, name)
+            if tree is not None:
+                masked[name] = jax.tree.map(
+                    lambda kept, subtree: subtree if kept else optax.MaskedNode(), keep(tree), tree
+                )
+        return self.replace(**masked)
+
+
+def mask_tree(tree: Any, *, keep: Any, mask_value: Any) -> Any:
+    """A tree with another value where it is not kept.
+
+    Args:
+      tree: a tree; None is a leaf of it.
+      keep: a tree like it, of bools; None is taken for False.
+      mask_value: the other value.
+
+    Returns:
+      The tree.
+    """
+    return jax.tree.map(
+        lambda leaf, kept: leaf if kept else mask_value,
+        tree,
+        keep,
+        is_leaf=lambda leaf: leaf is None,
+    )

@@ -1,0 +1,253 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+import optax_bridge
+from optax_bridge.spmd import optimizers
+from optax_bridge.spmd.config import config_for_function
+from optax_bridge.spmd.layer import ParameterSpec
+from optax_bridge.spmd.learner import (
+    ConditionalUpdateTransformation,
+    ForwardOutputs,
+    Learner,
+    OverrideInplaceUpdateTransformation,
+    Updates,
+    UpdateType,
+    WrappedPartitionedGradientTransformation,
+    _apply_updates,
+    _split_gradients,
+    _value_and_grad,
+    mask_tree,
+)
+from optax_bridge.spmd.module import functional, new_output_collection
+from optax_bridge.spmd.optimizers import OptParam
+from optax_bridge.spmd.trees import tree_paths
+
+SGD = config_for_function(optimizers.sgd_optimizer).set(
+    learning_rate=0.1, decouple_weight_decay=True
+)
+VALUES = {"w": jnp.array([1.0, 2.0]), "b": jnp.array([3.0]), "stats": {"mean": jnp.array([0.0])}}
+
+
+def opt_params():
+    return jax.tree.map(lambda value: OptParam(value, None, None), VALUES)
+
+
+def specs():
+    return jax.tree.map(
+        lambda v: ParameterSpec(shape=v.shape, dtype=v.dtype, mesh_axes=PartitionSpec(None)), VALUES
+    )
+
+
+def forward(*, model_params, inputs):
+    """A loss of all parameters, a state update, and whatever the inputs are as aux."""
+    loss = sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(model_params)) / 2
+    collection = new_output_collection()
+    collection.state_updates["stats"] = {"mean": jnp.array([7.0])}
+    collection.state_updates["empty"] = {}
+    return ForwardOutputs(loss=loss, aux=inputs, output_collection=collection)
+
+
+def learner_of(**kwargs):
+    kwargs.setdefault("optimizer", SGD)
+    return Learner.default_config().set(name="learner", **kwargs).instantiate(parent=None)
+
+
+def step_of(learner, state=None):
+    state = learner.init(opt_params()) if state is None else state
+    return functional(
+        learner,
+        None,
+        state,
+        {"fn": forward, "inputs": {"x": jnp.ones(2)}, "opt_params": opt_params()},
+        method="forward_and_backward",
+        is_training=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "update_type, changed",
+    [
+        (UpdateType.NO_UPDATE, [0.0]),
+        (UpdateType.OPTIMIZERS, [0.9 * 0.0]),
+        (UpdateType.STATE_UPDATES, [7.0]),
+        (UpdateType.ALL_UPDATES, [7.0]),
+    ],
+)
+def test_update_rules(update_type, changed):
+    rules = [("stats/.*", update_type), ("b", UpdateType.NO_UPDATE)]
+    learner = learner_of(update_rules=rules, norm_summaries=True)
+    state = learner.init(opt_params())
+    assert (state["optimizer"][0].trace["stats"]["mean"] is None) == (
+        update_type in (UpdateType.NO_UPDATE, UpdateType.STATE_UPDATES)
+    )
+    assert jax.tree.structure(state) == jax.tree.structure(
+        learner.create_state_partition_specs(specs())
+    )
+    outputs, collection = step_of(learner)
+    new = outputs.backward_outputs.updated_params
+    np.testing.assert_allclose(new["w"], [0.9, 1.8], rtol=1e-6)
+    np.testing.assert_allclose(new["b"], [3.0])
+    np.testing.assert_allclose(new["stats"]["mean"], changed)
+    assert "empty" not in new
+    assert jax.tree.structure(collection.state_updates) == jax.tree.structure(state)
+    assert float(outputs.forward_outputs.loss) == 7.0
+    summaries = collection.summaries
+    assert float(summaries["optimizer"]["learning_rate"]) == pytest.approx(0.1)
+    assert float(summaries["gradient_norm"]) == pytest.approx(5**0.5)
+    assert float(summaries["update_norm"]) == pytest.approx(0.1 * 5**0.5)
+
+
+def test_average_of_the_new_parameters():
+    learner = learner_of(ema=config_for_function(optimizers.param_ema).set(decay=0.5))
+    outputs, collection = step_of(learner)
+    state = collection.state_updates["ema"]
+    assert int(state.count) == 1
+    for average, value in zip(
+        jax.tree.leaves(state.ema),
+        jax.tree.leaves(outputs.backward_outputs.updated_params),
+        strict=True,
+    ):
+        np.testing.assert_allclose(average, 0.5 * value)
+
+
+@pytest.mark.parametrize(
+    "wanted, names",
+    [
+        (True, {"param_rms/w", "param_rms/b", "grad_rms/stats/mean", "grad_rms/w"}),
+        (["stats", "w"], {"grad_norm/stats", "grad_norm/w"}),
+    ],
+)
+def test_summaries_of_variables(wanted, names):
+    _, collection = step_of(learner_of(enable_per_variable_summaries=wanted))
+    assert names <= set(collection.summaries)
+    if wanted is True:
+        assert float(collection.summaries["param_rms/stats/mean"]) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("kind", ["adam", "momentum", "adafactor"])
+def test_steps_are_those_of_optax_bridge_to_the_bit(kind):
+    make = getattr(optax_bridge, kind)
+    cfg = config_for_function(make).set(learning_rate=0.1)
+    if kind != "adafactor":
+        cfg.set(weight_decay=0.1)
+    learner = learner_of(optimizer=cfg)
+    values = {"w": jnp.array([1.0, 2.0]), "b": jnp.array([3.0])}
+    params = jax.tree.map(lambda v: OptParam(v, None, None), values)
+    grads = jax.tree.map(jnp.cos, values)
+    tx = cfg.instantiate()
+    expected = optax_bridge.TrainState.create(apply_fn=None, params=values, tx=tx)
+    expected = jax.jit(lambda s, g: s.apply_gradients(grads=g))(expected, grads)
+
+    @jax.jit
+    def step(state, values):
+        params = jax.tree.map(lambda v: OptParam(v, None, None), values)
+        updates = Updates(opt_params=params, delta_updates=grads)
+        return functional(learner, None, state, (updates,), method="update", is_training=True)
+
+    new, collection = step(learner.init(params), values)
+    jax.tree.map(np.testing.assert_array_equal, new, expected.params)
+    jax.tree.map(
+        np.testing.assert_array_equal, collection.state_updates["optimizer"], expected.opt_state
+    )
+
+
+def test_override_takes_gradients_for_values():
+    cfg = OverrideInplaceUpdateTransformation.default_config().set(
+        transformation=config_for_function(optimizers.adam_optimizer).set(
+            learning_rate=0.1, b1=0.9, b2=0.9, eps=1e-8
+        ),
+        rules=["stats/.*"],
+    )
+    learner = learner_of(optimizer=cfg)
+    state = learner.init(opt_params())
+    assert state["optimizer"][1].mu["stats"]["mean"] == optax.MaskedNode()
+    assert jax.tree.structure(state) == jax.tree.structure(
+        learner.create_state_partition_specs(specs())
+    )
+    grads = {"w": jnp.ones(2), "b": jnp.ones(1), "stats": {"mean": jnp.array([5.0])}}
+    new, _ = functional(
+        learner,
+        None,
+        state,
+        (Updates(opt_params=opt_params(), delta_updates=grads),),
+        method="update",
+        is_training=True,
+    )
+    np.testing.assert_array_equal(new["stats"]["mean"], [5.0])
+    np.testing.assert_allclose(new["b"], [2.9], rtol=1e-5)
+
+
+ADAM = config_for_function(optax_bridge.adam).set(learning_rate=0.1)
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
+def test_conditional_updates(optimizer):
+    cfg = ConditionalUpdateTransformation.default_config().set(
+        name="optimizer", inner=optimizer, update_schedule=lambda count: count % 2 == 0
+    )
+    module = cfg.instantiate(parent=None)
+    state = module.init(opt_params())
+    assert jax.tree.structure(state) == jax.tree.structure(
+        module.create_state_partition_specs(specs())
+    )
+    updates = Updates(opt_params=opt_params(), delta_updates=VALUES)
+
+    @jax.jit
+    def transform(state):
+        new, collection = functional(module, None, state, (updates,), is_training=True)
+        return new.delta_updates, new.new_values, collection.state_updates
+
+    deltas, _, on = transform(state)
+    assert float(deltas["b"][0]) != 0
+    deltas, values, off = transform(on)
+    assert float(deltas["b"][0]) == 0 and int(off["should_update"].count) == 2
+    jax.tree.map(np.testing.assert_array_equal, off["inner"], on["inner"])
+    if values is not None:
+        jax.tree.map(np.testing.assert_array_equal, values, VALUES)
+    with pytest.raises(NotImplementedError, match="in-place"):
+        in_place = updates.replace(inplace_updates={"b": jnp.ones(1)})
+        functional(module, None, state, (in_place,), is_training=True)
+
+
+def test_what_is_no_transformation():
+    with pytest.raises(ValueError, match="expected a PartitionedGradientTransformation"):
+        WrappedPartitionedGradientTransformation.default_config().set(
+            name="optimizer",
+            transformation=config_for_function(optax.constant_schedule).set(value=1.0),
+        ).instantiate(parent=None)
+
+
+def test_splitting_and_differentiating():
+    keep = {"w": True, "b": False, "stats": {"mean": False}}
+    fun, split = _split_gradients(forward, should_compute_gradients=keep)
+    ours, others = split(VALUES)
+    assert ours["b"] is None and others["w"] is None
+    outputs = fun(model_params=ours, inputs=(others, {"x": 1}))
+    assert float(outputs.loss) == 7 and outputs.aux == {"x": 1}
+    updates = _value_and_grad(
+        forward, opt_params=opt_params(), inputs={}, should_compute_gradients=keep
+    )
+    np.testing.assert_array_equal(updates.delta_updates["w"], VALUES["w"])
+    assert updates.delta_updates["b"] is None
+    again = updates.forward_pass["default"]
+    repeated = again.forward_fn(model_params=again.model_params, inputs=again.inputs)
+    assert float(repeated.loss) == float(again.outputs.loss)
+    assert updates.param_specs()["w"].shape == (2,)
+
+
+def test_masks_and_updates_in_place():
+    keep = {"a": True, "b": True, "c": None}
+    masked = mask_tree({"a": 1, "b": None, "c": 3}, keep=keep, mask_value=0)
+    assert masked == {"a": 1, "b": None, "c": 0}
+    updates = Updates(opt_params={"a": 1, "b": {"c": 2}}, delta_updates={"a": 3, "b": {"c": 4}})
+    masked = updates.mask(lambda tree: jax.tree.map(lambda p: p != "a", tree_paths(tree)))
+    assert masked.opt_params == {"a": optax.MaskedNode(), "b": {"c": 2}}
+    assert masked.delta_updates == {"a": optax.MaskedNode(), "b": {"c": 4}}
+    base = {"a": 1, "b": {"c": optax.MaskedNode()}}
+    new = {"a": optax.MaskedNode(), "b": {"c": 5, "d": 6}}
+    assert _apply_updates(base, new) is base
+    assert base == {"a": 1, "b": {"c": optax.MaskedNode(), "d": 6}}

@@ -1,0 +1,66 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from optax_bridge.spmd.learner import ForwardOutputs, with_minibatch_steps
+from optax_bridge.spmd.metrics import SumSummary, WeightedSummary
+from optax_bridge.spmd.module import new_output_collection
+
+KEYS = {"forward_key": jax.random.PRNGKey(0), "param_noise_key": jax.random.PRNGKey(1)}
+BATCH = {"x": jnp.arange(8.0)}
+
+
+def forward(*, model_params, inputs):
+    x = inputs["input_batch"]["x"]
+    loss = jnp.mean((model_params["w"] * x - 1) ** 2)
+    collection = new_output_collection()
+    collection.summaries["first"] = SumSummary(x[0])
+    collection.summaries["loss"] = WeightedSummary(loss, jnp.float32(len(x)))
+    collection.summaries["plain"] = loss
+    noise = jax.random.uniform(inputs["forward_key"])
+    return ForwardOutputs(loss=loss, aux={"noise": noise}, output_collection=collection)
+
+
+def value_and_grad(fn, batch=BATCH):
+    def loss_fn(params):
+        outputs = fn(model_params=params, inputs={"input_batch": batch, **KEYS})
+        return outputs.loss, outputs
+
+    return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))({"w": jnp.float32(2)})
+
+
+def test_the_mean_of_the_minibatches_is_that_of_the_batch():
+    (loss, _), grads = value_and_grad(forward)
+    (accumulated, outputs), summed = value_and_grad(with_minibatch_steps(steps=4)(forward))
+    assert float(accumulated) == pytest.approx(float(loss))
+    np.testing.assert_allclose(summed["w"], grads["w"], rtol=1e-6)
+    summaries = outputs.output_collection.summaries
+    assert float(summaries["first"].value()) == 0 + 1 + 2 + 3  # example i is in minibatch i % 4
+    assert float(summaries["loss"].mean) == pytest.approx(float(loss))
+    assert float(summaries["loss"].weight) == 8
+    assert float(summaries["plain"]) == pytest.approx(float(loss))
+    keys = jax.random.split(KEYS["forward_key"], 4)
+    mean = np.mean([jax.random.uniform(key) for key in keys])
+    assert float(outputs.aux["noise"]) == pytest.approx(float(mean))
+    alone = with_minibatch_steps(steps=4)(forward)
+    plain = alone(model_params={"w": jnp.float32(2)}, inputs={"input_batch": BATCH, **KEYS})
+    assert float(plain.loss) == pytest.approx(float(loss))
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [
+        ({}, "empty"),
+        ({"x": jnp.ones(8), "y": jnp.ones(4)}, "same first axis"),
+        ({"x": jnp.ones(6)}, "cannot be cut into 4"),
+    ],
+)
+def test_batches_that_cannot_be_cut(batch, message):
+    with pytest.raises(ValueError, match=message):
+        value_and_grad(with_minibatch_steps(steps=4)(forward), batch)
+
+
+def test_steps_above_zero():
+    with pytest.raises(ValueError, match="above 0"):
+        with_minibatch_steps(steps=0)

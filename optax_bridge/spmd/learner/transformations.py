@@ -1,0 +1,261 @@
+"""Transformations of updates, as modules: what a learner's optimizer is."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.spmd.config import (
+    REQUIRED,
+    ConfigOr,
+    InstantiableConfig,
+    Required,
+    config_class,
+    maybe_instantiate,
+)
+from optax_bridge.spmd.learner.data import Updates, mask_tree
+from optax_bridge.spmd.module import Module
+from optax_bridge.spmd.optimizers.data import (
+    PartitionedGradientTransformation,
+    count_spec,
+    map_updates,
+)
+from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation, from_optax
+from optax_bridge.spmd.trees import prune_empty, tree_paths
+
+
+class LearnerModule(Module):
+    """A part of a learner: it has a state, and specs for it."""
+
+    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+        """The specs of the state, from those of the parameters."""
+        raise NotImplementedError(f"{type(self).__name__}.create_state_partition_specs")
+
+    def init(self, model_params: Any) -> Any:
+        """The state at the start, from `OptParam`s."""
+        raise NotImplementedError(f"{type(self).__name__}.init")
+
+
+class UpdateTransformation(LearnerModule):
+    """A module that transforms updates; calling it is `transform_update`."""
+
+    def forward(self, updates: Updates) -> Updates:
+        """The same as `transform_update`."""
+        return self.transform_update(updates)
+
+    def transform_update(self, updates: Updates) -> Updates:
+        """The transformed updates; the new state goes out as a state update."""
+        raise NotImplementedError(f"{type(self).__name__}.transform_update")
+
+
+class WrappedPartitionedGradientTransformation(UpdateTransformation):
+    """A transformation of gradients as a module: its state is the transformation's own.
+
+    Transformations of Optax, those of `optax_bridge` with their exact steps included, are taken as
+    by `from_optax`.
+    """
+
+    @config_class
+    class Config(UpdateTransformation.Config):
+        """Configures WrappedPartitionedGradientTransformation.
+
+        Attributes:
+          transformation: the transformation, or a config of it.
+        """
+
+        transformation: Required[ConfigOr[PartitionedGradientTransformation]] = REQUIRED
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Makes the transformation.
+
+        Raises:
+          ValueError: it is none.
+        """
+        super().__init__(cfg, parent=parent)
+        made = maybe_instantiate(cfg.transformation)
+        if isinstance(made, optax.GradientTransformation):
+            made = from_optax(made)
+        if not isinstance(made, PartitionedGradientTransformation):
+            raise ValueError(
+                f"{self.path()}: expected a PartitionedGradientTransformation, or a transformation "
+                f"of Optax, found {type(made).__name__}: {made!r}"
+            )
+        self.transformation = made
+
+    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+        """The transformation's own specs."""
+        return self.transformation.partition(model_param_specs)
+
+    def init(self, model_params: Any) -> Any:
+        """The transformation's own state."""
+        return self.transformation.init(model_params)
+
+    def transform_update(self, updates: Updates) -> Updates:
+        """Updates by the transformation; a step of its own is taken where it has one."""
+        grads, params = updates.delta_updates, updates.opt_params
+        if isinstance(self.transformation, ExactPartitionedTransformation):
+            values, state = self.transformation.step(grads, self.state, params)
+            deltas = jax.tree.map(jnp.subtract, values, updates.param_values())
+            new = updates.replace(delta_updates=deltas, new_values=values)
+        else:
+            deltas, state = self.transformation.update(grads, self.state, params)
+            new = updates.replace(delta_updates=deltas, new_values=None)
+        self.get_invocation_context().set_state_update(state)
+        return new
+
+
+class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformation):
+    """Takes some gradients for new values: those of quantisation scales, say.
+
+    They become in-place updates, and the transformation keeps no state for them.
+    """
+
+    @config_class
+    class Config(WrappedPartitionedGradientTransformation.Config):
+        """Configures OverrideInplaceUpdateTransformation.
+
+        Attributes:
+          rules: regular expressions for whole '/'-joined paths.
+        """
+
+        rules: Required[Sequence[str]] = REQUIRED
+
+    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+        """The transformation's specs, without those of parameters that are overridden."""
+        return super().create_state_partition_specs(self._without_overridden(model_param_specs))
+
+    def init(self, model_params: Any) -> Any:
+        """The transformation's state, without that of parameters that are overridden."""
+        return super().init(self._without_overridden(model_params))
+
+    def transform_update(self, updates: Updates) -> Updates:
+        """Updates by the transformation; what is overridden is an in-place update as well."""
+        overridden = self._is_overridden(updates.opt_params)
+        gradients = updates.delta_updates
+        new = super().transform_update(
+            updates.mask(
+                lambda tree: jax.tree.map(lambda o: not o, overridden),
+                fields=("opt_params", "delta_updates"),
+            )
+        )
+
+        def merged(is_overridden: bool, gradient: Any, transformed: Any) -> Any:
+            return gradient if is_overridden else transformed
+
+        in_place = _merge(
+            new.inplace_updates or {},
+            prune_empty(mask_tree(gradients, keep=overridden, mask_value={})),
+        )
+        deltas = jax.tree.map(merged, overridden, gradients, new.delta_updates)
+        values = new.new_values
+        if values is not None:
+            values = jax.tree.map(merged, overridden, updates.param_values(), values)
+        return new.replace(delta_updates=deltas, inplace_updates=in_place, new_values=values)
+
+    def _is_overridden(self, params: Any) -> Any:
+        rules = [re.compile(rule) for rule in self.config.rules]
+        return jax.tree.map(lambda path: any(r.fullmatch(path) for r in rules), tree_paths(params))
+
+    def _without_overridden(self, params: Any) -> Any:
+        return jax.tree.map(
+            lambda is_overridden, param: optax.MaskedNode() if is_overridden else param,
+            self._is_overridden(params),
+            params,
+        )
+
+
+class UpdateScheduleState(NamedTuple):
+    """Part of the state of `ConditionalUpdateTransformation`.
+
+    Attributes:
+      count: steps so far, int32 scalar.
+    """
+
+    count: Any
+
+
+class ConditionalUpdateTransformation(UpdateTransformation):
+    """Updates at some steps only; at the others nothing moves, the inner state neither."""
+
+    @config_class
+    class Config(UpdateTransformation.Config):
+        """Configures ConditionalUpdateTransformation.
+
+        Attributes:
+          inner: the optimizer, as of `Learner`.
+          update_schedule: `update_schedule(count) -> bool`, count being 0 at the first step; or a
+            config of it. None: always.
+        """
+
+        inner: Required[ConfigOr[Any]] = REQUIRED
+        update_schedule: ConfigOr[Callable[[Any], Any]] | None = None
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Makes the inner optimizer."""
+        super().__init__(cfg, parent=parent)
+        self._add_child("inner", as_learner_config(cfg.inner))
+        self._schedule = maybe_instantiate(cfg.update_schedule)
+
+    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+        """Specs of the count and of the inner state."""
+        return {
+            "should_update": UpdateScheduleState(count=count_spec()),
+            "inner": self.inner.create_state_partition_specs(model_param_specs),
+        }
+
+    def init(self, model_params: Any) -> Any:
+        """The count and the inner state."""
+        return {
+            "should_update": UpdateScheduleState(count=jnp.zeros([], jnp.int32)),
+            "inner": self.inner.init(model_params),
+        }
+
+    def transform_update(self, updates: Updates) -> Updates:
+        """The inner updates, or zeros.
+
+        Raises:
+          NotImplementedError: there are in-place updates.
+        """
+        old = self.state
+        count = old["should_update"].count
+        new = self.inner(updates)
+        if prune_empty(new.inplace_updates or {}):
+            raise NotImplementedError(
+                f"{self.path()}: in-place updates cannot be held back: {new.inplace_updates.keys()}"
+            )
+        state_updates = self.get_invocation_context().get_state_updates()
+        now: Any = True if self._schedule is None else self._schedule(count)
+
+        def pick(taken: Any, left: Any) -> Any:
+            return jax.lax.cond(now, lambda: taken, lambda: left)
+
+        zeros = map_updates(jnp.zeros_like, new.delta_updates)
+        values = new.new_values
+        if values is not None:
+            values = pick(values, updates.param_values())
+        self.add_state_update("inner", pick(state_updates["inner"], old["inner"]))
+        self.add_state_update("should_update", UpdateScheduleState(optax.safe_increment(count)))
+        return new.replace(delta_updates=pick(new.delta_updates, zeros), new_values=values)
+
+
+def as_learner_config(cfg: Any) -> Any:
+    """The config of a `LearnerModule`; around anything else the wrapper's config."""
+    if isinstance(cfg, InstantiableConfig) and issubclass(
+        getattr(cfg, "klass", None) or object, LearnerModule
+    ):
+        return cfg
+    wrapper = WrappedPartitionedGradientTransformation.default_config()
+    return wrapper.set(transformation=cfg)
+
+
+def _merge(base: Any, updates: Any) -> Any:
+    """Two trees of nested dicts as one; nothing is changed in place."""
+    if not isinstance(base, dict) or not isinstance(updates, dict):
+        return updates
+    merged = dict(base)
+    for key, value in updates.items():
+        merged[key] = _merge(base[key], value) if key in base else value
+    return type(base)(merged)

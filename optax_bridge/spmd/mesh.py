@@ -1,0 +1,190 @@
+"""Meshes of devices from what a config says of them."""
+
+import contextlib
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+
+from optax_bridge.spmd.config import ConfigModifier, maybe_instantiate
+
+
+@dataclasses.dataclass(frozen=True)
+class HybridMeshShape:
+    """A mesh over granules of devices: slices of TPUs, or processes.
+
+    Attributes:
+      ici_mesh_shape: along each axis, how many devices of one granule.
+      dcn_mesh_shape: along each axis, how many granules.
+    """
+
+    ici_mesh_shape: Sequence[int]
+    dcn_mesh_shape: Sequence[int]
+
+    def __post_init__(self):
+        if len(self.ici_mesh_shape) != len(self.dcn_mesh_shape):
+            raise ValueError(
+                f"HybridMeshShape: expected as many axes in both shapes, found "
+                f"{tuple(self.ici_mesh_shape)} and {tuple(self.dcn_mesh_shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.ici_mesh_shape)
+
+
+MeshShape = Sequence[int]
+
+
+def infer_mesh_shape(
+    mesh_shape: MeshShape | HybridMeshShape, *, num_devices: int | None = None
+) -> MeshShape | HybridMeshShape:
+    """The shape with its -1 replaced by what makes the mesh fit the devices.
+
+    Args:
+      mesh_shape: at most one -1 in each part.
+      num_devices: all devices unless given.
+
+    Returns:
+      The shape.
+
+    Raises:
+      ValueError: there are several -1, or the devices cannot be divided so.
+    """
+    if isinstance(mesh_shape, HybridMeshShape):
+        count = jax.device_count() if num_devices is None else num_devices
+        ici, dcn = list(mesh_shape.ici_mesh_shape), list(mesh_shape.dcn_mesh_shape)
+        if -1 in ici and -1 in dcn:
+            raise ValueError(f"only one of the shapes of {mesh_shape} may have a -1")
+        if -1 in dcn:
+            dcn = list(_inferred(dcn, count // max(1, math.prod(ici)), mesh_shape))
+        elif -1 in ici:
+            ici = list(_inferred(ici, count // max(1, math.prod(dcn)), mesh_shape))
+        return HybridMeshShape(tuple(ici), tuple(dcn))
+    if -1 not in mesh_shape:
+        return mesh_shape
+    return _inferred(
+        mesh_shape, jax.device_count() if num_devices is None else num_devices, mesh_shape
+    )
+
+
+def _inferred(shape: Sequence[int], num_devices: int, whole: Any) -> tuple[int, ...]:
+    if list(shape).count(-1) > 1:
+        raise ValueError(f"mesh shape {whole}: at most one axis may be -1, to be inferred")
+    others = math.prod(size for size in shape if size != -1)
+    if num_devices % others:
+        raise ValueError(
+            f"mesh shape {whole}: {num_devices} devices cannot be divided by {others}, the product "
+            "of the other axes"
+        )
+    return tuple(num_devices // others if size == -1 else size for size in shape)
+
+
+def create_device_mesh(
+    mesh_shape: MeshShape | HybridMeshShape, *, devices: Sequence[Any] | None = None
+) -> np.ndarray:
+    """Devices as an array of this shape, neighbours near to each other.
+
+    Args:
+      mesh_shape: the shape, without -1. A plain shape on several granules is cut across them along
+        its first axis that is not 1.
+      devices: all devices unless given.
+
+    Returns:
+      An array of devices.
+
+    Raises:
+      ValueError: the mesh has another number of devices, or cannot be cut across the granules.
+    """
+    flat = list(jax.devices() if devices is None else np.asarray(devices, dtype=object).flat)
+    shape = mesh_shape
+    if isinstance(shape, HybridMeshShape):
+        sizes = [i * d for i, d in zip(shape.ici_mesh_shape, shape.dcn_mesh_shape, strict=True)]
+    else:
+        sizes = list(shape)
+    if math.prod(sizes) != len(flat):
+        raise ValueError(
+            f"mesh shape {mesh_shape} needs {math.prod(sizes)} devices, there are {len(flat)} "
+            f"({flat[0].platform}). Set mesh_shape to what there is, or make one axis -1; on the "
+            "CPU XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
+        )
+    granules, by_process = _granules(flat)
+    if not isinstance(shape, HybridMeshShape):
+        if granules == 1 or flat[0].platform == "gpu":
+            return _plain(sizes, flat)
+        axis = next((i for i, size in enumerate(sizes) if size != 1), 0)
+        if sizes[axis] % granules:
+            raise ValueError(
+                f"mesh shape {mesh_shape}: axis {axis} of size {sizes[axis]} cannot be cut across "
+                f"{granules} granules. Make the first axis that is not 1 a multiple of it, or give "
+                "a HybridMeshShape."
+            )
+        dcn = [granules if i == axis else 1 for i in range(len(sizes))]
+        ici = [size // d for size, d in zip(sizes, dcn, strict=True)]
+        shape = HybridMeshShape(ici, dcn)
+    try:
+        return mesh_utils.create_hybrid_device_mesh(
+            shape.ici_mesh_shape,
+            shape.dcn_mesh_shape,
+            devices=flat,
+            process_is_granule=by_process,
+        )
+    except (NotImplementedError, AssertionError):
+        return _hybrid_by_reshape(shape, flat, by_process)
+
+
+def _plain(sizes: Sequence[int], devices: list[Any]) -> np.ndarray:
+    try:
+        return mesh_utils.create_device_mesh(sizes, devices=devices)
+    except (NotImplementedError, AssertionError):
+        return np.asarray(devices, dtype=object).reshape(sizes)
+
+
+def _granules(devices: list[Any]) -> tuple[int, bool]:
+    """How many granules there are, and whether they are processes."""
+    slices = {getattr(device, "slice_index", None) for device in devices}
+    if None not in slices and len(slices) > 1:
+        return len(slices), False
+    return len({device.process_index for device in devices}), True
+
+
+def _hybrid_by_reshape(shape: HybridMeshShape, devices: list[Any], by_process: bool) -> np.ndarray:
+    """Granules one after another, as a mesh of meshes."""
+    key = (lambda d: d.process_index) if by_process else (lambda d: d.slice_index)
+    ordered = np.asarray(sorted(devices, key=key), dtype=object)
+    rank = len(shape)
+    blocks = ordered.reshape([*shape.dcn_mesh_shape, *shape.ici_mesh_shape])
+    order = [axis for i in range(rank) for axis in (i, rank + i)]
+    sizes = [i * d for i, d in zip(shape.ici_mesh_shape, shape.dcn_mesh_shape, strict=True)]
+    return blocks.transpose(order).reshape(sizes)
+
+
+def select_mesh_config(trainer_config: Any, *, mesh_selector: str) -> Any:
+    """Sets a trainer's mesh by the first of its `mesh_rules` that fits.
+
+    Args:
+      trainer_config: the config; a mesh shape is set in place.
+      mesh_selector: what the rules' regular expressions are to fit: a type of machine, say.
+
+    Returns:
+      The config; what a `ConfigModifier` makes of it if the rule is one.
+    """
+    for pattern, rule in trainer_config.mesh_rules or ():
+        if not re.fullmatch(pattern, mesh_selector):
+            continue
+        rule = maybe_instantiate(rule)
+        if isinstance(rule, ConfigModifier):
+            return rule(trainer_config)
+        return trainer_config.set(mesh_shape=rule)
+    return trainer_config
+
+
+def mesh_in_scope(mesh: Any) -> contextlib.AbstractContextManager[Any]:
+    """A scope in which the mesh is set."""
+    # Before jax 0.7 there is `use_mesh`, which lets no array on other devices be touched.
+    set_mesh = getattr(jax, "set_mesh", None)
+    return mesh if set_mesh is None else set_mesh(mesh)

@@ -1,0 +1,208 @@
+"""Summaries that know how they add up: over minibatches, evaluation batches, repeated layers."""
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from optax_bridge.spmd.config import Configurable
+
+
+class Summary(struct.PyTreeNode):
+    """Base class of values with a way to be accumulated.
+
+    A subclass is a pytree and a frozen dataclass by being one: it annotates its fields, no more.
+    """
+
+    def value(self) -> Any:
+        """What a summary writer writes."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its value is")
+
+    def validate(self) -> None:
+        """Raises ValueError where the fields are not what they should be."""
+
+    def accumulate(self, other: "Summary") -> "Summary":
+        """This summary and a later one of the same name as one."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is accumulated")
+
+
+class ImageSummary(Summary):
+    """A picture, or a batch of them.
+
+    Attributes:
+      _value: of shape (height, width, channels) or (batch, height, width, channels), with 1, 3 or 4
+        channels.
+    """
+
+    _value: Any
+
+    def value(self) -> Any:
+        """The pictures as one array of rank 4."""
+        return self._value[None] if jnp.ndim(self._value) == 3 else self._value
+
+    def validate(self) -> None:
+        """Raises ValueError for a shape that is not a picture's."""
+        shape = jnp.shape(self._value)
+        if len(shape) not in (3, 4):
+            raise ValueError(
+                f"ImageSummary: expected rank 3 or 4, (batch,) height, width, channels, found "
+                f"shape {shape}"
+            )
+        if shape[-1] not in (1, 3, 4):
+            raise ValueError(
+                f"ImageSummary: expected 1, 3 or 4 channels in the last axis, found shape {shape}"
+            )
+
+    def accumulate(self, other: Summary) -> Summary:
+        """The first one: pictures do not add up."""
+        _check_class(self, other)
+        return self
+
+
+class WeightedSummary(Summary):
+    """A mean, and the weight that it was taken with.
+
+    Attributes:
+      mean: an array.
+      weight: of the same shape, or a scalar: the number of examples, say.
+    """
+
+    mean: Any
+    weight: Any
+
+    def value(self) -> Any:
+        """The mean."""
+        return self.mean
+
+    def __add__(self, other: "WeightedSummary") -> "WeightedSummary":
+        if not isinstance(other, WeightedSummary):
+            return NotImplemented
+        weight = self.weight + other.weight
+        total = self.mean * self.weight + other.mean * other.weight
+        divisor = jnp.where(weight == 0, 1, weight)
+        return type(self)(mean=jnp.where(weight == 0, 0, total / divisor), weight=weight)
+
+    def accumulate(self, other: Summary) -> Summary:
+        """The mean over both, by their weights; 0 if there is no weight at all."""
+        _check_class(self, other)
+        return self + other  # type: ignore[operator]
+
+
+class _ElementwiseSummary(Summary):
+    """One array, accumulated element by element."""
+
+    _value: Any
+
+    def value(self) -> Any:
+        """The array."""
+        return self._value
+
+    def _checked(self, other: Any) -> Any:
+        _check_class(self, other)
+        expected, shape = jnp.shape(self._value), jnp.shape(other._value)
+        if shape != expected:
+            raise ValueError(
+                f"{type(self).__name__}: expected shape {expected}, that of the summary so far, "
+                f"found {shape}"
+            )
+        return other._value
+
+
+class MinSummary(_ElementwiseSummary):
+    """The smallest of all values."""
+
+    def accumulate(self, other: Summary) -> Self:
+        """The smaller one."""
+        return type(self)(jnp.minimum(self._value, self._checked(other)))
+
+
+class MaxSummary(_ElementwiseSummary):
+    """The largest of all values."""
+
+    def accumulate(self, other: Summary) -> Self:
+        """The larger one."""
+        return type(self)(jnp.maximum(self._value, self._checked(other)))
+
+
+class SumSummary(_ElementwiseSummary):
+    """The sum of all values."""
+
+    def accumulate(self, other: Summary) -> Self:
+        """The sum."""
+        return type(self)(self._value + self._checked(other))
+
+
+def _check_class(summary: Summary, other: Any) -> None:
+    if type(other) is not type(summary):
+        raise TypeError(
+            f"expected another {type(summary).__name__} to accumulate, found "
+            f"{type(other).__name__}: {other!r}"
+        )
+
+
+def is_summary(node: Any) -> bool:
+    """Whether a node of a tree is a `Summary`."""
+    return isinstance(node, Summary)
+
+
+class MetricAccumulator(Configurable):
+    """Accumulates the `Summary`s of trees; a pytree itself, so that a scan may carry it.
+
+    accumulator = MetricAccumulator.default_config().instantiate()
+    accumulator.update({"loss": WeightedSummary(2.0, 8), "step": 3})
+    accumulator.summaries()  # {"loss": WeightedSummary(2.0, 8), "step": None}
+    """
+
+    def __init__(self, cfg: Any):
+        """Starts with nothing."""
+        super().__init__(cfg)
+        self._summaries: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        _register(cls)
+
+    def update(self, model_outputs: Any) -> None:
+        """Takes the summaries of one more tree in; whatever is none becomes None."""
+        found = jax.tree.map(
+            lambda leaf: leaf if is_summary(leaf) else None, model_outputs, is_leaf=is_summary
+        )
+        if self._summaries is None:
+            self._summaries = found
+            return
+        self._summaries = jax.tree.map(
+            lambda so_far, new: so_far.accumulate(new), self._summaries, found, is_leaf=is_summary
+        )
+
+    def summaries(self) -> Any:
+        """What was accumulated, a tree like those of `update`."""
+        return self._summaries
+
+
+class _Config:
+    """A config as static data: compared by value, hashed by what never changes."""
+
+    def __init__(self, cls: type, config: Any):
+        self.cls, self.config = cls, config
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Config) and (self.cls, self.config) == (other.cls, other.config)
+
+    def __hash__(self) -> int:
+        return hash(self.cls)
+
+
+def _register(cls: type) -> None:
+    def flatten(node: Any) -> tuple[tuple[Any], _Config]:
+        return (node._summaries,), _Config(type(node), node._config)
+
+    def unflatten(static: _Config, children: tuple[Any]) -> Any:
+        node = static.config.instantiate()
+        (node._summaries,) = children
+        return node
+
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+
+
+_register(MetricAccumulator)

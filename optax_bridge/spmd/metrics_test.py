@@ -1,0 +1,92 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from optax_bridge.spmd.summaries import (
+    CompositeWriter,
+    ImageSummary,
+    JsonLinesWriter,
+    MaxSummary,
+    MetricAccumulator,
+    MinSummary,
+    NoOpWriter,
+    SummaryWriter,
+    SumSummary,
+    WeightedSummary,
+)
+from optax_bridge.spmd.trees import tree_paths
+
+
+def test_means_are_weighed():
+    total = WeightedSummary(1.0, 1.0) + WeightedSummary(4.0, 2.0)
+    assert (float(total.mean), float(total.weight)) == (3, 3)
+    nothing = WeightedSummary(jnp.nan, 0.0).accumulate(WeightedSummary(1.0, 0.0))
+    assert (float(nothing.mean), float(nothing.weight)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "kind, expected", [(MinSummary, [1, 2]), (MaxSummary, [3, 5]), (SumSummary, [4, 7])]
+)
+def test_elementwise(kind, expected):
+    total = kind(jnp.array([1, 5])).accumulate(kind(jnp.array([3, 2])))
+    np.testing.assert_array_equal(total.value(), expected)
+    with pytest.raises(ValueError, match="shape"):
+        total.accumulate(kind(jnp.ones(3)))
+    with pytest.raises(TypeError, match=kind.__name__):
+        total.accumulate(WeightedSummary(1.0, 1.0))
+
+
+def test_images():
+    image = ImageSummary(jnp.ones((4, 4, 3)))
+    image.validate()
+    assert image.value().shape == (1, 4, 4, 3)
+    assert tree_paths({"img": image})["img"]._value == "img/_value"
+    for shape in ((4, 4), (4, 4, 2)):
+        with pytest.raises(ValueError, match="ImageSummary"):
+            ImageSummary(jnp.ones(shape)).validate()
+
+
+def test_an_accumulator_is_a_pytree():
+    accumulator = MetricAccumulator.default_config().instantiate()
+
+    @jax.jit
+    def updated(accumulator, x):
+        accumulator.update({"a": WeightedSummary(x, 1.0), "b": x})
+        return accumulator
+
+    for x in (1.0, 3.0):
+        accumulator = updated(accumulator, x)
+    assert float(accumulator.summaries()["a"].mean) == 2 and accumulator.summaries()["b"] is None
+
+
+def test_writers_write_what_they_can(tmp_path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    writers = {
+        "board": SummaryWriter.default_config().set(write_every_n_steps=2),
+        "lines": JsonLinesWriter.default_config(),
+        "none": NoOpWriter.default_config(),
+    }
+    cfg = CompositeWriter.default_config().set(name="writer", dir=str(tmp_path), writers=writers)
+    writer = cfg.instantiate(parent=None)
+    writer.log_config(cfg)
+    for step in (1, 2):
+        writer(
+            step,
+            {
+                "loss": jnp.bfloat16(0.5),
+                "a": {"mean": WeightedSummary(3.0, 1.0), "hist": jnp.arange(4.0)},
+                "image": ImageSummary(jnp.ones((2, 2, 3))),
+                "text": "words",
+            },
+        )
+    writer.log_average_step_time(3, 0.25)
+    writer.close()
+    events = reading.EventAccumulator(str(tmp_path / "board")).Reload()
+    tags = events.Tags()
+    assert sorted(tags["scalars"]) == ["a/mean", "average_step_time", "loss"]
+    assert [event.step for event in events.Scalars("loss")] == [2]
+    assert tags["histograms"] == ["a/hist"] and len(tags["images"]) == 1
+    assert "trainer_config/text_summary" in tags["tensors"]
+    lines = (tmp_path / "lines" / "summaries.jsonl").read_text().splitlines()
+    assert len(lines) == 3 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]

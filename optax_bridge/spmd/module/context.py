@@ -1,0 +1,183 @@
+"""`InvocationContext`: what a method has beside its arguments and leaves beside its result."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import AxisType, PartitionSpec
+
+from optax_bridge.spmd.metrics import Summary
+from optax_bridge.spmd.module.errors import OutputConflictError
+from optax_bridge.spmd.module.outputs import OutputCollection
+from optax_bridge.spmd.module.stack import own_stack, set_current_context
+
+if TYPE_CHECKING:
+    from optax_bridge.spmd.module.module import Module
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("parent", "state", "prng_key", "output_collection"),
+    meta_fields=("name", "module", "is_training"),
+)
+@dataclasses.dataclass(eq=False, repr=False)
+class InvocationContext:
+    """A call of a module, in a tree of calls.
+
+    Attributes:
+      name: its name, other than those of its siblings.
+      parent: the context of the calling module; None for the root.
+      module: the module that is called; None in contexts made by hand for code that is no module.
+      state: the module's state: the parameters of a layer, with those of its children.
+      is_training: whether the call is for training.
+      prng_key: the call's random key. Reading it twice gives the same key.
+      output_collection: where the call leaves summaries, state updates and outputs.
+    """
+
+    name: str
+    parent: Optional["InvocationContext"]
+    module: Optional["Module"]
+    state: Any
+    is_training: bool
+    prng_key: jax.Array | None
+    output_collection: OutputCollection
+
+    def __repr__(self) -> str:
+        return f"InvocationContext({self.path()!r}, module={self.module!r})"
+
+    def path(self) -> str:
+        """The names of the contexts from the root to this one, dotted."""
+        return self.name if self.parent is None else f"{self.parent.path()}.{self.name}"
+
+    def add_child(self, name: str, **overrides: Any) -> "InvocationContext":
+        """A context below this one.
+
+        Args:
+          name: its name. Its random key follows from ours and the name.
+          **overrides: fields of the child. Otherwise its module is our module's child of that name,
+            its state the module's part of ours, its outputs a part of ours under its name.
+
+        Raises:
+          ValueError: parent is overridden, or the state of a module that is neither our module
+            nor its child is not given.
+          OutputConflictError: there was such a child before.
+        """
+        if "parent" in overrides:
+            raise ValueError(
+                f"the parent of context {name!r} cannot be overridden: it is this one."
+            )
+        unknown = set(overrides) - {field.name for field in dataclasses.fields(self)}
+        if unknown or "name" in overrides:
+            raise TypeError(f"a context has no field to override by {sorted(unknown) or ['name']}.")
+        if "module" not in overrides:
+            children = {} if self.module is None else self.module.children
+            if name not in children:
+                raise ValueError(
+                    f"{self.module!r} has no child {name!r} (children are {sorted(children)}): "
+                    "say which module the context is for, `module=`."
+                )
+            overrides["module"] = children[name]
+        if "state" not in overrides:
+            overrides["state"] = self._state_of(overrides["module"])
+        if "prng_key" not in overrides:
+            overrides["prng_key"] = child_key(self.prng_key, name)
+        if "output_collection" not in overrides:
+            overrides["output_collection"] = self.output_collection.add_child(name)
+        overrides.setdefault("is_training", self.is_training)
+        return InvocationContext(name=name, parent=self, **overrides)
+
+    def _state_of(self, module: Any) -> Any:
+        if module is self.module:
+            return self.state
+        if module is not None and module.parent is not None and module.parent is self.module:
+            return None if self.state is None else self.state.get(module.name)
+        raise ValueError(
+            f"{module!r} is neither {self.module!r}, whose context {self.path()} is, nor a child "
+            f"of "
+            "it: its state is not known here. Pass it, `state=`."
+        )
+
+    def add_summary(self, name: str, value: Any) -> None:
+        """Leaves a summary, in place of an earlier one of the name.
+
+        Raises:
+          ValueError: a `Summary` in it says that it is not valid.
+        """
+        for leaf in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, Summary)):
+            if isinstance(leaf, Summary):
+                leaf.validate()
+        self.output_collection.summaries[name] = value
+
+    def add_state_update(self, name: str, value: Any) -> None:
+        """Leaves a new value for a part of the state."""
+        self.output_collection.state_updates[name] = value
+
+    def set_state_update(self, value: Any) -> None:
+        """Leaves a new value for the whole state, which need not be a dict."""
+        ours = self.output_collection.state_updates
+        self.output_collection = self.output_collection._replace(state_updates=value)
+        if self.parent is not None:
+            above = self.parent.output_collection.state_updates
+            if above.get(self.name) is ours:  # else our outputs are not a part of the parent's
+                above[self.name] = value
+
+    def add_module_output(self, name: str, value: Any) -> None:
+        """Leaves an output.
+
+        Raises:
+          OutputConflictError: there is one of that name.
+        """
+        outputs = self.output_collection.module_outputs
+        if name in outputs:
+            raise OutputConflictError(
+                f"output {name} already present in {self.path()}, of {self.module!r}."
+            )
+        outputs[name] = value
+
+    def get_summaries(self) -> dict[str, Any]:
+        """The summaries so far."""
+        return self.output_collection.summaries
+
+    def get_state_updates(self) -> Any:
+        """The updates of state so far."""
+        return self.output_collection.state_updates
+
+    def get_module_outputs(self) -> dict[str, Any]:
+        """The outputs so far."""
+        return self.output_collection.module_outputs
+
+    def functional(self, fn: Callable[..., Any]) -> Callable[..., tuple[Any, OutputCollection]]:
+        """A function without side effects from one that works in this context.
+
+        Returns:
+          A function of the same arguments that returns what `fn` does and the outputs. It runs in a
+          copy of this context, whichever is current; this one stays as it is.
+        """
+
+        def call(*args: Any, **kwargs: Any) -> tuple[Any, OutputCollection]:
+            copied = jax.tree.map(lambda x: x, self)
+            with own_stack(), set_current_context(copied, require_parent=False):
+                outputs = fn(*args, **kwargs)
+            return outputs, copied.output_collection
+
+        return call
+
+
+def child_key(key: jax.Array | None, name: str) -> jax.Array | None:
+    """The random key of a child context, from its parent's and its name."""
+    if key is None:
+        return None
+    seed: Any = int(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(), 16) % (2**31 - 1)
+    mesh = jax.sharding.get_abstract_mesh()
+    compiled = isinstance(key, Tracer)
+    if compiled and not mesh.empty and all(kind == AxisType.Auto for kind in mesh.axis_types):
+        # Otherwise the compiler may cut the making of the key along the mesh, which costs more.
+        seed = jnp.int32(seed)
+        both: Any = jax.lax.with_sharding_constraint((key, seed), PartitionSpec())
+        return jax.random.fold_in(*both)
+    return jax.random.fold_in(key, seed)

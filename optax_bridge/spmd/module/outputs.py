@@ -1,0 +1,60 @@
+"""What a call leaves beside its result: summaries, updates of state, outputs of inner modules."""
+
+import re
+from typing import Any, NamedTuple, Self
+
+from optax_bridge.spmd.module.errors import OutputConflictError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises ValueError unless the name is in lower_case_with_underscores."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot be the name of a {what}: it must match '{_NAME.pattern}'"
+        )
+
+
+class OutputCollection(NamedTuple):
+    """What the modules of a tree leave beside their results, as nested dicts by context.
+
+    Attributes:
+      summaries: what is worth watching: arrays or `Summary`s.
+      state_updates: new values for parts of the state, running averages say.
+      module_outputs: anything else that is of interest outside.
+    """
+
+    summaries: dict[str, Any]
+    state_updates: dict[str, Any]
+    module_outputs: dict[str, Any]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.summaries
+
+    def add_child(self, name: str) -> "OutputCollection":
+        """A collection for a child, which is also a part of this one.
+
+        Raises:
+          ValueError: the name is not in lower_case_with_underscores.
+          OutputConflictError: the name is taken.
+        """
+        check_name(name, "context")
+        if name in self:
+            raise OutputConflictError(
+                f"{name} already present in the outputs {sorted(self.summaries)}."
+            )
+        child = new_output_collection()
+        for ours, its in zip(self, child, strict=True):
+            ours[name] = its
+        return child
+
+    def update(self, other: Self) -> None:
+        """Takes over what the other collection has."""
+        for ours, its in zip(self, other, strict=True):
+            ours.update(its)
+
+
+def new_output_collection() -> OutputCollection:
+    """An empty collection."""
+    return OutputCollection(summaries={}, state_updates={}, module_outputs={})

@@ -1,0 +1,114 @@
+"""`scan_in_context`: `jax.lax.scan` over a function that calls modules."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from optax_bridge.spmd.metrics import Summary
+from optax_bridge.spmd.module.context import InvocationContext
+from optax_bridge.spmd.module.errors import OutputConflictError
+from optax_bridge.spmd.module.outputs import OutputCollection, new_output_collection
+from optax_bridge.spmd.module.stack import child_context, current_context
+from optax_bridge.spmd.trees import prune_tree
+
+
+def scan_in_context(
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    *,
+    carry: Any,
+    xs: dict[str, Any],
+    drop_output: Callable[[str], bool] | None = None,
+    child_name_prefix: str = "iter",
+    unroll: int = 1,
+    remat_kwargs: dict[str, Any] | None = None,
+    merge_summaries: bool = False,
+) -> tuple[Any, Any]:
+    """Scans a function, each iteration in a context of its own below the current one.
+
+    Args:
+      fn: `fn(carry, x)` returns the next carry and y.
+      carry: the first carry.
+      xs: under "xs" what is scanned into x; under the name of a field of `InvocationContext`,
+        "state" or "prng_key" say, what is scanned into that field of the iteration's context.
+        Without these all iterations have those of a child context "iter".
+      drop_output: whether to drop the outputs at a path such as "module_outputs/layer/scores".
+      child_name_prefix: where outputs are left: module outputs and state updates stacked along axis
+        0 under this name, summaries of iteration i under the name with i appended.
+      unroll: as in `jax.lax.scan`.
+      remat_kwargs: arguments of `jax.checkpoint`, which then wraps the body.
+      merge_summaries: leave one summary under the prefix, accumulated over the iterations, instead.
+
+    Returns:
+      The last carry, and the ys stacked.
+
+    Raises:
+      ValueError: there is no current context, or prevent_cse is to be on, which a scan needs not.
+      OutputConflictError: there are outputs of that name.
+    """
+    context = current_context()
+    if context is None:
+        raise ValueError("Expected current_context() to be set: scan_in_context runs in a module.")
+    _check_not_taken(context, child_name_prefix)
+    overrides = {name: value for name, value in xs.items() if name != "xs"}
+
+    def body(carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+        x, overridden = scanned
+        collection = new_output_collection()
+        with child_context(
+            "iter",
+            **({"module": context.module, "output_collection": collection} | overridden),
+        ) as iteration:
+            carry, y = fn(carry, x)
+            collection = iteration.output_collection
+        return carry, (y, _without(collection, drop_output))
+
+    if remat_kwargs is not None:
+        if remat_kwargs.get("prevent_cse"):
+            raise ValueError("prevent_cse must be False inside a scan, which needs none.")
+        body = jax.checkpoint(body, **(remat_kwargs | {"prevent_cse": False}))  # pyright: ignore
+    carry, (ys, stacked) = jax.lax.scan(
+        body, init=carry, xs=(xs.get("xs"), overrides), unroll=unroll
+    )
+    outputs = context.output_collection
+    outputs.module_outputs[child_name_prefix] = stacked.module_outputs
+    outputs.state_updates[child_name_prefix] = stacked.state_updates
+    leaves = jax.tree.leaves((xs, stacked.summaries))
+    count = leaves[0].shape[0] if leaves else 0
+    each = [jax.tree.map(lambda x, i=i: x[i], stacked.summaries) for i in range(count)]
+    if merge_summaries:
+        outputs.summaries[child_name_prefix] = _accumulated(each)
+    else:
+        outputs.summaries.update({f"{child_name_prefix}{i}": s for i, s in enumerate(each)})
+    return carry, ys
+
+
+def _check_not_taken(context: InvocationContext, prefix: str) -> None:
+    outputs = context.output_collection
+    taken = {prefix, f"{prefix}0"} & set(outputs.summaries)
+    taken |= {prefix} & (set(outputs.module_outputs) | set(outputs.state_updates))
+    if taken:
+        raise OutputConflictError(
+            f"{min(taken)} already present in the outputs of {context.path()}: a second scan there "
+            "needs another child_name_prefix."
+        )
+
+
+def _without(
+    collection: OutputCollection, drop_output: Callable[[str], bool] | None
+) -> OutputCollection:
+    if drop_output is None:
+        return collection
+    kept = prune_tree(collection._asdict(), lambda path, _: drop_output(path))
+    return OutputCollection(**{name: kept.get(name, {}) for name in collection._fields})
+
+
+def _accumulated(each: Sequence[Any]) -> Any:
+    """The summaries of all iterations as one."""
+
+    def add(a: Any, b: Any) -> Any:
+        return a.accumulate(b) if isinstance(a, Summary) else a + b
+
+    merge = functools.partial(jax.tree.map, add, is_leaf=lambda x: isinstance(x, Summary))
+    return functools.reduce(merge, each) if each else {}

@@ -1,0 +1,188 @@
+"""Moving averages: of updates, quantised if wanted, and of parameters."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from optax_bridge.spmd.optimizers.data import (
+    OptStateSpec,
+    PartitionedGradientTransformation,
+    copy_partition,
+    count_spec,
+    map_updates,
+    opt_param_values,
+    stand_in,
+    stand_in_spec,
+)
+from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
+
+_ACCUMULATORS = (jnp.float32, jnp.bfloat16, jnp.int16, jnp.int8)
+
+
+class ParamEmaState(NamedTuple):
+    """State of `param_ema`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      ema: the average, a tree like the parameters.
+    """
+
+    count: Any
+    ema: Any
+
+
+class EmaState(NamedTuple):
+    """State of `ema`.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      ema: the average, a tree like the parameters, in the accumulator's dtype.
+      scale: what an average of integers is times, float32, a tree like the parameters; each of the
+        parameter's shape without its first axis, or of shape (1,) where it is not used.
+    """
+
+    count: Any
+    ema: Any
+    scale: Any
+
+
+def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransformation:
+    """A moving average of parameters, from 0; updates pass through.
+
+    Args:
+      decay: a schedule, `ema_schedule()` say; None: no average is kept.
+
+    Returns:
+      The transformation; `update` raises ValueError without parameters.
+    """
+    if decay is None:
+        return PartitionedGradientTransformation(
+            lambda params: optax.EmptyState(),
+            lambda updates, state, params: (updates, state),
+            lambda specs: optax.EmptyState(),
+        )
+    schedule = as_schedule_fn(decay)
+
+    def init(params: Any) -> ParamEmaState:
+        zeros = jax.tree.map(jnp.zeros_like, opt_param_values(params))
+        return ParamEmaState(count=jnp.zeros([], jnp.int32), ema=zeros)
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("param_ema: update(updates, state, params) needs params")
+        count = optax.safe_increment(state.count)
+        d = schedule(count)
+
+        def averaged(value: Any, ema: Any) -> Any:
+            if not jnp.issubdtype(value.dtype, jnp.floating):
+                return value
+            return ((1.0 - d) * value + d * ema).astype(ema.dtype)
+
+        return updates, ParamEmaState(
+            count=count, ema=jax.tree.map(averaged, opt_param_values(params), state.ema)
+        )
+
+    def partition(specs: Any) -> ParamEmaState:
+        return ParamEmaState(count=count_spec(), ema=copy_partition(specs))
+
+    return PartitionedGradientTransformation(init, update, partition)
+
+
+def ema(
+    decay: Schedule, debias: bool = True, accumulator_dtype: Any = jnp.float32
+) -> PartitionedGradientTransformation:
+    """The moving average of updates, in place of them.
+
+    An integer accumulator keeps `round(average / scale)`, `scale` being the largest magnitude along
+    the first axis over the largest integer. What is returned is not quantised. Scalars keep
+    their own dtype.
+
+    Args:
+      decay: a number or a schedule.
+      debias: what is returned is over `1 - decay ** count`.
+      accumulator_dtype: float32, bfloat16, int16, int8, or None for the parameter's own.
+
+    Returns:
+      The transformation.
+
+    Raises:
+      ValueError: another dtype.
+    """
+    if accumulator_dtype is not None and jnp.dtype(accumulator_dtype) not in map(
+        jnp.dtype, _ACCUMULATORS
+    ):
+        names = ", ".join(jnp.dtype(dtype).name for dtype in _ACCUMULATORS)
+        raise ValueError(f"ema: accumulator_dtype must be {names} or None: {accumulator_dtype}")
+    schedule = as_schedule_fn(decay)
+
+    def dtype_of(param: Any) -> Any:
+        own = accumulator_dtype is None or not len(param.shape)
+        return jnp.dtype(param.dtype if own else accumulator_dtype)
+
+    def is_quantised(param: Any) -> bool:
+        return bool(len(param.shape)) and jnp.issubdtype(dtype_of(param), jnp.integer)
+
+    def init(params: Any) -> EmaState:
+        def scale(param: Any) -> Any:
+            return jnp.zeros(param.shape[1:], jnp.float32) if is_quantised(param) else stand_in()
+
+        return EmaState(
+            count=jnp.zeros([], jnp.int32),
+            ema=jax.tree.map(lambda p: jnp.zeros(p.shape, dtype_of(p)), params),
+            scale=jax.tree.map(scale, params),
+        )
+
+    def partition(specs: Any) -> EmaState:
+        def average(spec: Any) -> Any:
+            return OptStateSpec(shape=spec.shape, dtype=dtype_of(spec), mesh_axes=spec.mesh_axes)
+
+        def scale(spec: Any) -> Any:
+            if not is_quantised(spec):
+                return stand_in_spec()
+            axes = None if spec.mesh_axes is None else PartitionSpec(*tuple(spec.mesh_axes)[1:])
+            return OptStateSpec(shape=spec.shape[1:], dtype=jnp.float32, mesh_axes=axes)
+
+        return EmaState(
+            count=count_spec(),
+            ema=jax.tree.map(average, specs),
+            scale=jax.tree.map(scale, specs),
+        )
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        del params
+        count = optax.safe_increment(state.count)
+        d = schedule(count)
+
+        def averaged(update: Any, stored: Any, scale: Any) -> Any:
+            is_integer = jnp.issubdtype(stored.dtype, jnp.integer)
+            old = stored.astype(jnp.float32) * scale if is_integer else stored
+            return (1.0 - d) * update + d * old
+
+        averages = map_updates(averaged, updates, state.ema, state.scale)
+
+        def stored_scale(average: Any, stored: Any, scale: Any) -> Any:
+            if average is None or not jnp.issubdtype(stored.dtype, jnp.integer):
+                return scale
+            return jnp.max(jnp.abs(average), axis=0) / jnp.iinfo(stored.dtype).max
+
+        def kept(average: Any, stored: Any, scale: Any) -> Any:
+            if average is None:
+                return stored
+            if jnp.issubdtype(stored.dtype, jnp.integer):
+                average = jnp.round(average / jnp.where(scale == 0, 1.0, scale))
+            return average.astype(stored.dtype)
+
+        def is_none(leaf: Any) -> bool:
+            return leaf is None
+
+        scales = jax.tree.map(stored_scale, averages, state.ema, state.scale, is_leaf=is_none)
+        new = jax.tree.map(kept, averages, state.ema, scales, is_leaf=is_none)
+        if debias:
+            correction = 1.0 - d**count
+            averages = map_updates(lambda v: v / jnp.asarray(correction, v.dtype), averages)
+        return averages, EmaState(count=count, ema=new, scale=scales)
+
+    return PartitionedGradientTransformation(init, update, partition)

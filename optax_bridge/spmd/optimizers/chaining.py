@@ -1,0 +1,75 @@
+"""Transformations made of transformations."""
+
+import functools
+from typing import Any
+
+from optax_bridge.spmd.config import ConfigOr
+from optax_bridge.spmd.optimizers.data import PartitionedGradientTransformation, instantiated
+from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
+
+
+def chain(
+    *args: ConfigOr[PartitionedGradientTransformation],
+) -> PartitionedGradientTransformation:
+    """Applies transformations one after another.
+
+    Args:
+      *args: transformations, or configs of them.
+
+    Returns:
+      The transformation; its state is the tuple of theirs. It takes exact steps if the last one
+      does: gradients that are clipped before an optimizer of `optax_bridge`, say.
+
+    Raises:
+      ValueError: an argument is something else.
+    """
+    parts = [instantiated(arg, f"chain: argument {index}") for index, arg in enumerate(args)]
+
+    def run(last: Any, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        new_state = []
+        for part, part_state in zip(parts, state, strict=True):
+            apply = last if part is parts[-1] else part.update
+            updates, part_state = apply(updates, part_state, params)
+            new_state.append(part_state)
+        return updates, tuple(new_state)
+
+    def init(params: Any) -> Any:
+        return tuple(part.init(params) for part in parts)
+
+    def partition(specs: Any) -> Any:
+        return tuple(part.partition(specs) for part in parts)
+
+    update = functools.partial(run, parts[-1].update if parts else None)
+    if parts and isinstance(parts[-1], ExactPartitionedTransformation):
+        step = functools.partial(run, parts[-1].step)
+        return ExactPartitionedTransformation(init, update, partition, step)
+    return PartitionedGradientTransformation(init, update, partition)
+
+
+def named_chain(
+    **kwargs: ConfigOr[PartitionedGradientTransformation],
+) -> PartitionedGradientTransformation:
+    """Applies transformations one after another, each by a name.
+
+    Args:
+      **kwargs: name -> transformation, or a config of one.
+
+    Returns:
+      The transformation; its state is a dict with theirs.
+
+    Raises:
+      ValueError: an argument is something else.
+    """
+    parts = {name: instantiated(arg, f"named_chain: {name}") for name, arg in kwargs.items()}
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        new_state = {}
+        for name, part in parts.items():
+            updates, new_state[name] = part.update(updates, state[name], params)
+        return updates, new_state
+
+    return PartitionedGradientTransformation(
+        lambda params: {name: part.init(params) for name, part in parts.items()},
+        update,
+        lambda specs: {name: part.partition(specs) for name, part in parts.items()},
+    )

@@ -1,0 +1,206 @@
+"""What optimizers work on here: parameters with what is known of them, states that have specs."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
+from optax_bridge.spmd.layer import FactorizationSpec
+from optax_bridge.spmd.module import current_context
+from optax_bridge.spmd.trees import TensorSpec, tree_paths
+
+# A state's array as a spec: shape, dtype and axes of the mesh.
+OptStateSpec = TensorSpec
+
+
+@dataclasses.dataclass
+class OptParam:
+    """A parameter as an optimizer sees it; a leaf of trees.
+
+    Attributes:
+      value: the array.
+      factorization_spec: which axes statistics may be reduced over, None for none.
+      weight_decay_scale: replaces the scale of weight decay of this parameter, if not None.
+    """
+
+    value: Any
+    factorization_spec: FactorizationSpec | None
+    weight_decay_scale: float | None
+
+    @property
+    def shape(self) -> Any:
+        """The array's shape."""
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The array's dtype."""
+        return self.value.dtype
+
+
+class PartitionedGradientTransformation(NamedTuple):
+    """A transformation of gradients that also says how its state lies on a mesh.
+
+    Entries of trees that are None or `optax.MaskedNode()` are no parameters, and stay as they are.
+
+    Attributes:
+      init: `init(opt_params) -> state`.
+      update: `update(updates, state, params) -> (updates, state)`, `params` being `OptParam`s.
+      partition: `partition(param_specs) -> state_specs`, a tree like the state with an
+        `OptStateSpec` for each array.
+    """
+
+    init: Callable[[Any], Any]
+    update: Callable[..., tuple[Any, Any]]
+    partition: Callable[[Any], Any]
+
+
+def opt_param_values(params: Any) -> Any:
+    """The arrays of a tree of `OptParam`s."""
+    return jax.tree.map(lambda p: p.value if isinstance(p, OptParam) else p, params)
+
+
+def with_partition_fn(
+    tx: optax.GradientTransformation, partition_fn: Callable[[Any], Any]
+) -> PartitionedGradientTransformation:
+    """An Optax transformation, which is given arrays, with specs for its state.
+
+    Args:
+      tx: the transformation.
+      partition_fn: `partition_fn(param_specs) -> state_specs`.
+
+    Returns:
+      The transformation.
+    """
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        return tx.update(updates, state, opt_param_values(params))
+
+    return PartitionedGradientTransformation(
+        lambda params: tx.init(opt_param_values(params)), update, partition_fn
+    )
+
+
+def copy_partition(
+    specs: Any, *, pattern: str | re.Pattern[str] | None = None, memory_kind: str | None = None
+) -> Any:
+    """Specs of arrays that are like parameters, or like other arrays of a state.
+
+    Args:
+      specs: parameters' or states' specs.
+      pattern: a regular expression for whole paths.
+      memory_kind: the kind of memory of what the expression fits.
+
+    Returns:
+      A tree of `OptStateSpec`s with shape, dtype and axes of those given.
+    """
+
+    def copied(path: str, spec: Any) -> OptStateSpec:
+        fits = pattern is not None and re.fullmatch(pattern, path)
+        return OptStateSpec(
+            shape=spec.shape,
+            dtype=spec.dtype,
+            mesh_axes=spec.mesh_axes,
+            memory_kind=memory_kind if fits else spec.memory_kind,
+        )
+
+    return jax.tree.map(copied, tree_paths(specs), specs)
+
+
+def count_spec() -> OptStateSpec:
+    """The spec of a count of steps: an int32 scalar on every device."""
+    return OptStateSpec(shape=[], dtype=jnp.int32, mesh_axes=PartitionSpec())  # type: ignore[arg-type]
+
+
+def stand_in_spec() -> OptStateSpec:
+    """The spec of `stand_in()`."""
+    return OptStateSpec(shape=(1,), dtype=jnp.float32, mesh_axes=PartitionSpec(None))
+
+
+def stand_in() -> jax.Array:
+    """What stands in a state's tree where a parameter has no such statistic."""
+    return jnp.zeros((1,), jnp.float32)
+
+
+def trace_partition(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
+    """`optax.trace` with specs for its state."""
+    return with_partition_fn(tx, lambda specs: optax.TraceState(trace=copy_partition(specs)))
+
+
+def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
+    """`optax.scale_by_adam`, and others with its state, with specs for it."""
+    count = jax.eval_shape(lambda: tx.init({})).count  # type: ignore[union-attr]
+
+    def partition(specs: Any) -> Any:
+        spec = OptStateSpec(shape=count.shape, dtype=count.dtype, mesh_axes=PartitionSpec())
+        return optax.ScaleByAdamState(spec, copy_partition(specs), copy_partition(specs))  # type: ignore[arg-type]
+
+    return with_partition_fn(tx, partition)
+
+
+def stateless(
+    update_leaf: Callable[..., Any], *trees_of: Callable[[Any], Any], state: Any = None
+) -> PartitionedGradientTransformation:
+    """A transformation without state, from what happens to one update.
+
+    Args:
+      update_leaf: `update_leaf(update, *values) -> update`.
+      *trees_of: each makes a tree like the updates of the `OptParam`s; `update_leaf` is given its
+        leaves as further arguments.
+      state: the empty state, `optax.EmptyState()` unless given.
+
+    Returns:
+      The transformation; where the update is None it stays.
+    """
+    empty = optax.EmptyState() if state is None else state
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        trees = [make(params) for make in trees_of]
+        return map_updates(update_leaf, updates, *trees), state
+
+    return PartitionedGradientTransformation(lambda params: empty, update, lambda specs: empty)
+
+
+def map_updates(fn: Callable[..., Any], updates: Any, *rest: Any) -> Any:
+    """`jax.tree.map` for updates, of which some may be None where parameters are not."""
+
+    def mapped(update: Any, *others: Any) -> Any:
+        return None if update is None else fn(update, *others)
+
+    return jax.tree.map(mapped, updates, *rest, is_leaf=lambda leaf: leaf is None)
+
+
+def global_norm(tree: Any) -> jax.Array:
+    """The norm of all arrays of a tree together."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def add_summary(name: str, value: Any) -> None:
+    """Adds a summary to the current context, if there is one."""
+    context = current_context()
+    if context is not None:
+        context.add_summary(name, value)
+
+
+def instantiated(
+    transformation: ConfigOr[PartitionedGradientTransformation], where: str
+) -> PartitionedGradientTransformation:
+    """The transformation of a config, or the transformation itself.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    made = maybe_instantiate(transformation)
+    if not isinstance(made, PartitionedGradientTransformation):
+        raise ValueError(
+            f"{where} must be a PartitionedGradientTransformation, found {type(made).__name__}. "
+            "Give an Optax transformation as from_optax(tx), or write "
+            "with_partition_fn(tx, partition_fn)."
+        )
+    return made

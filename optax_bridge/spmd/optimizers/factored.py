@@ -1,0 +1,159 @@
+"""Second moments kept as means over rows and columns, of the axes that a parameter names."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from optax_bridge.spmd.config import ConfigOr, config_for_function
+from optax_bridge.spmd.layer import FactorizationSpec
+from optax_bridge.spmd.optimizers.data import (
+    OptStateSpec,
+    PartitionedGradientTransformation,
+    copy_partition,
+    count_spec,
+    stand_in,
+    stand_in_spec,
+)
+from optax_bridge.spmd.optimizers.schedules import ScheduleFn, adafactor_decay_rate, as_schedule_fn
+
+
+class _Axes(NamedTuple):
+    row: int
+    col: int
+
+
+class _Leaf(NamedTuple):
+    """What one parameter's statistics and update are."""
+
+    update: Any
+    v_row: Any
+    v_col: Any
+    v: Any
+
+
+def scale_by_factored_rms(
+    factored: bool = True,
+    decay_rate: float | ConfigOr[ScheduleFn] = config_for_function(adafactor_decay_rate),  # noqa: B008
+    epsilon: float = 1e-30,
+) -> PartitionedGradientTransformation:
+    """Adafactor's scaling (Shazeer and Stern 2018), factored by `FactorizationSpec`.
+
+    Of a parameter with one "row" and one "col" axis, `v_row` is the mean of the squared gradient
+    over the row axis and `v_col` that over the col axis. `optax.scale_by_factored_rms` takes the
+    longest axis as the row and the next as the col.
+
+    Args:
+      factored: False: no parameter is factored.
+      decay_rate: a schedule.
+      epsilon: added to the squared gradient.
+
+    Returns:
+      The transformation; its state is `optax.FactoredState`, in float32. `init` raises ValueError
+      for other axes than one row and one col, or none of both.
+    """
+    schedule = as_schedule_fn(decay_rate)
+
+    def axes_of(shape: Any, spec: FactorizationSpec | None, where: str = "") -> _Axes | None:
+        if not factored or spec is None:
+            return None
+        return _row_and_col(shape, spec)
+
+    def init_leaf(param: Any) -> _Leaf:
+        axes = axes_of(param.shape, param.factorization_spec)
+        if axes is None:
+            return _Leaf(None, stand_in(), stand_in(), jnp.zeros(param.shape, jnp.float32))
+        v_row = jnp.zeros(_without(param.shape, axes.row), jnp.float32)
+        v_col = jnp.zeros(_without(param.shape, axes.col), jnp.float32)
+        return _Leaf(None, v_row, v_col, stand_in())
+
+    def partition_leaf(spec: Any) -> _Leaf:
+        axes = axes_of(spec.shape, spec.factorization)
+        if axes is None:
+            return _Leaf(None, stand_in_spec(), stand_in_spec(), copy_partition(spec))
+        return _Leaf(None, _reduced(spec, axes.row), _reduced(spec, axes.col), stand_in_spec())
+
+    def init(params: Any) -> Any:
+        return _state(jnp.zeros([], jnp.int32), jax.tree.map(init_leaf, params))
+
+    def partition(specs: Any) -> Any:
+        return _state(count_spec(), jax.tree.map(partition_leaf, specs))
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("scale_by_factored_rms: update(updates, state, params) needs params")
+        count = optax.safe_increment(state.count)
+        decay = schedule(count)
+
+        def update_leaf(g: Any, v_row: Any, v_col: Any, v: Any, param: Any) -> _Leaf:
+            if g is None:
+                return _Leaf(None, v_row, v_col, v)
+            axes = axes_of(param.shape, param.factorization_spec)
+            squared = jnp.square(g.astype(jnp.float32)) + epsilon
+            if axes is None:
+                v = decay * v + (1.0 - decay) * squared
+                return _Leaf(g * v**-0.5, v_row, v_col, v)
+            row, col = axes
+            v_row = decay * v_row + (1.0 - decay) * jnp.mean(squared, axis=row)
+            v_col = decay * v_col + (1.0 - decay) * jnp.mean(squared, axis=col)
+            col_in_v_row = col - 1 if col > row else col
+            row_factor = (v_row / jnp.mean(v_row, axis=col_in_v_row, keepdims=True)) ** -0.5
+            scaled = g * jnp.expand_dims(row_factor, row) * jnp.expand_dims(v_col**-0.5, col)
+            return _Leaf(scaled, v_row, v_col, v)
+
+        leaves = jax.tree.map(
+            update_leaf,
+            updates,
+            state.v_row,
+            state.v_col,
+            state.v,
+            params,
+            is_leaf=lambda leaf: leaf is None,
+        )
+        return _field(leaves, "update"), _state(count, leaves)
+
+    return PartitionedGradientTransformation(init, update, partition)
+
+
+def _row_and_col(shape: Any, spec: FactorizationSpec) -> _Axes | None:
+    """The axes to reduce over; None if the parameter names none."""
+    axes = tuple(spec.axes)
+    rows = [index for index, role in enumerate(axes) if role == "row"]
+    cols = [index for index, role in enumerate(axes) if role == "col"]
+    others = [role for role in axes if role not in (None, "row", "col")]
+    if not rows and not cols and not others:
+        return None
+    if len(axes) != len(shape) or len(rows) != 1 or len(cols) != 1 or others:
+        raise ValueError(
+            f"FactorizationSpec: expected one 'row', one 'col' and None for all other axes of "
+            f"shape {tuple(shape)}, or None throughout; found {axes}"
+        )
+    return _Axes(rows[0], cols[0])
+
+
+def _without(items: Any, axis: int) -> list[Any]:
+    return [item for index, item in enumerate(items) if index != axis]
+
+
+def _reduced(spec: Any, axis: int) -> OptStateSpec:
+    mesh_axes = spec.mesh_axes
+    if mesh_axes is not None:
+        whole = [*mesh_axes, *[None] * (len(spec.shape) - len(mesh_axes))]
+        mesh_axes = PartitionSpec(*_without(whole, axis))
+    shape: Any = _without(spec.shape, axis)
+    return OptStateSpec(shape=shape, dtype=spec.dtype, mesh_axes=mesh_axes)
+
+
+def _state(count: Any, leaves: Any) -> Any:
+    return optax.FactoredState(
+        count, _field(leaves, "v_row"), _field(leaves, "v_col"), _field(leaves, "v")
+    )
+
+
+def _field(leaves: Any, name: str) -> Any:
+    def is_leaf(node: Any) -> bool:
+        return isinstance(node, _Leaf)
+
+    return jax.tree.map(lambda leaf: getattr(leaf, name), leaves, is_leaf=is_leaf)

@@ -1,0 +1,156 @@
+"""Any Optax transformation, this project's exact ones too, as an optimizer of a learner."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax.core import meta
+from jax.sharding import PartitionSpec
+
+from optax_bridge import ExactTransformation, FactoredPartitioned, Role, with_axis_metadata
+from optax_bridge.metadata.axis_metadata import (
+    is_box,
+    leaves_with_path,
+    names_of,
+    unboxed,
+    value_of,
+)
+from optax_bridge.spmd.config import ConfigOr, InstantiableConfig, maybe_instantiate
+from optax_bridge.spmd.optimizers.data import (
+    OptParam,
+    OptStateSpec,
+    PartitionedGradientTransformation,
+)
+from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
+from optax_bridge.spmd.trees import VDict
+
+# A row here is the axis that `v_row` is a mean over; a row of optax_bridge is the axis it keeps.
+_ROLES = {"row": Role.COLUMN, "col": Role.ROW, None: Role.NONE}
+
+
+class ExactPartitionedTransformation(PartitionedGradientTransformation):
+    """A partitioned transformation that can also take the step itself.
+
+    Attributes:
+      step: `step(grads, state, params) -> (new_values, new_state)`, `params` being `OptParam`s.
+    """
+
+    step: Callable[..., tuple[Any, Any]]
+
+    def __new__(
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        partition: Callable[..., Any],
+        step: Callable[..., Any],
+    ):
+        """Makes the transformation; the arguments are its attributes."""
+        self = super().__new__(cls, init, update, partition)
+        self.step = step
+        return self
+
+    def __getnewargs__(self):
+        return (*self, self.step)
+
+
+def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
+    """An Optax transformation whose state's specs are derived from the parameters'.
+
+    Where a parameter has a `FactorizationSpec`, `optax_bridge.adafactor` within reduces over those
+    axes; where it has none, by the lengths of the axes, as `flax.optim` did. A repeated layer's
+    first axis is a batch of parameters.
+
+    Args:
+      tx: the transformation.
+
+    Returns:
+      The transformation; an `ExactPartitionedTransformation` if `tx` takes exact steps.
+    """
+    with_boxes = with_axis_metadata(tx)
+
+    def init(params: Any) -> Any:
+        return unboxed(with_boxes.init(_boxed(params)))
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = with_boxes.update(updates, state, _boxed(params))
+        return unboxed(updates), unboxed(state)
+
+    def partition(specs: Any) -> Any:
+        state = jax.eval_shape(with_boxes.init, _boxed(specs, named=True))
+        treedef = jax.tree.structure(state, is_leaf=is_box)
+        return treedef.unflatten([_spec(leaf) for _, leaf in leaves_with_path(state)])
+
+    if not isinstance(with_boxes, ExactTransformation):
+        return PartitionedGradientTransformation(init, update, partition)
+    exact = with_boxes.step
+
+    def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        values, state = exact(grads, state, _boxed(params))
+        return unboxed(values), unboxed(state)
+
+    return ExactPartitionedTransformation(init, update, partition, step)
+
+
+def with_learning_rate(
+    optimizer: ConfigOr[Callable[..., optax.GradientTransformation]], learning_rate: Schedule
+) -> optax.GradientTransformation:
+    """An optimizer of Optax or optax_bridge with a schedule of this package.
+
+    Steps of these schedules begin at 1, where Optax and optax_bridge count from 0.
+
+        config_for_function(with_learning_rate).set(
+            optimizer=config_for_function(optax_bridge.adam).set(b1=0.95),
+            learning_rate=config_for_function(cosine_with_linear_warmup).set(
+                peak_lr=1e-3, max_step=1000
+            ),
+        )
+
+    Args:
+      optimizer: a config of the optimizer, with a field `learning_rate`; or a function of it.
+      learning_rate: the schedule.
+
+    Returns:
+      The transformation.
+    """
+    schedule = as_schedule_fn(learning_rate)
+
+    def from_zero(count: Any) -> Any:
+        return schedule(count + 1)
+
+    if isinstance(optimizer, InstantiableConfig):
+        return maybe_instantiate(optimizer.clone(learning_rate=from_zero))
+    return optimizer(learning_rate=from_zero)
+
+
+def _boxed(tree: Any, stacked: int = 0, *, named: bool = False) -> Any:
+    """The arrays of parameters, boxed where their axes have roles; of specs, with their axes."""
+    if isinstance(tree, dict):
+        inner = stacked + isinstance(tree, VDict)
+        return type(tree)({k: _boxed(v, inner, named=named) for k, v in tree.items()})
+
+    def boxed(leaf: Any) -> Any:
+        if isinstance(leaf, OptParam):
+            value, factorization, axes = leaf.value, leaf.factorization_spec, None
+        elif named:
+            value = jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype or jnp.float32)
+            factorization, axes = getattr(leaf, "factorization", None), leaf.mesh_axes
+        else:
+            return leaf
+        rank = len(value.shape)
+        names = (*(axes or ()), *[None] * (rank - len(axes or ())))
+        if factorization is None:
+            return meta.Partitioned(value, names) if named else value
+        roles = [_ROLES[role] for role in factorization.axes]
+        roles[:stacked] = [Role.BATCH if r is Role.NONE else r for r in roles[:stacked]]
+        return FactoredPartitioned(value, names, roles=tuple(roles))
+
+    return jax.tree.map(boxed, tree)
+
+
+def _spec(leaf: Any) -> OptStateSpec:
+    value = value_of(leaf)
+    names = names_of(leaf) if is_box(leaf) else None
+    axes = PartitionSpec(*(names or [None] * len(value.shape)))
+    return OptStateSpec(shape=value.shape, dtype=value.dtype, mesh_axes=axes)

@@ -1,0 +1,147 @@
+"""Updates times something: a number, a schedule, a scale for each parameter, a ratio of norms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from optax_bridge.spmd.config import ConfigOr
+from optax_bridge.spmd.optimizers.data import (
+    PartitionedGradientTransformation,
+    add_summary,
+    count_spec,
+    map_updates,
+    opt_param_values,
+    stateless,
+)
+from optax_bridge.spmd.optimizers.param_scales import PerParamFn, param_scales
+from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
+from optax_bridge.spmd.trees import vectorized_tree_map
+
+
+def scale(x: float) -> PartitionedGradientTransformation:
+    """Updates times a number."""
+    return stateless(lambda update: x * update, state=optax.ScaleState())
+
+
+def replace_with_updates() -> PartitionedGradientTransformation:
+    """Updates that, added to the parameters, leave what came in as the parameters' new values."""
+    return stateless(lambda update, value: update - value, opt_param_values)
+
+
+def scale_by_schedule(
+    step_size_fn: Schedule, *, name: str | None = None
+) -> PartitionedGradientTransformation:
+    """Updates times a schedule, which is given 1 at the first step.
+
+    Adds the summaries `schedule_step` and `schedule_scale`, below `name` if there is one.
+
+    Args:
+      step_size_fn: the schedule.
+      name: see above.
+
+    Returns:
+      The transformation; its state is `optax.ScaleByScheduleState(count)`.
+    """
+    schedule = as_schedule_fn(step_size_fn)
+    prefix = "" if name is None else f"{name}/"
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        del params
+        count = optax.safe_increment(state.count)
+        step_size = schedule(count)
+        add_summary(f"{prefix}schedule_step", count)
+        add_summary(f"{prefix}schedule_scale", step_size)
+        updates = map_updates(lambda u: jnp.asarray(step_size, u.dtype) * u, updates)
+        return updates, optax.ScaleByScheduleState(count=count)
+
+    return PartitionedGradientTransformation(
+        lambda params: optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32)),
+        update,
+        lambda specs: optax.ScaleByScheduleState(count=count_spec()),  # type: ignore[arg-type]
+    )
+
+
+def scale_from_learning_rate(
+    learning_rate: Schedule, *, flip_sign: bool = True
+) -> Callable[[Any], Any]:
+    """The schedule of a learning rate, negative so that its updates descend.
+
+    Adds the summaries `learning_rate` and `lr_schedule_step`.
+
+    Args:
+      learning_rate: a schedule.
+      flip_sign: False: the learning rate itself.
+
+    Returns:
+      A function of the step.
+    """
+    schedule = as_schedule_fn(learning_rate)
+
+    def scale_fn(step: Any) -> Any:
+        rate = schedule(step)
+        add_summary("learning_rate", rate)
+        add_summary("lr_schedule_step", step)
+        return -rate if flip_sign else rate
+
+    return scale_fn
+
+
+def scale_update_per_param(
+    per_param_scale: ConfigOr[PerParamFn],
+) -> PartitionedGradientTransformation:
+    """Updates times a scale for each parameter; 0 freezes it. `weight_decay_scale` is not asked."""
+
+    def scales(params: Any) -> Any:
+        return param_scales(per_param_scale, params, own=False)
+
+    return stateless(lambda update, scale: update * scale, scales)
+
+
+def scale_by_trust_ratio(
+    min_norm: float = 0.0, trust_coefficient: float = 1.0, eps: float = 0.0
+) -> PartitionedGradientTransformation:
+    """`optax.scale_by_trust_ratio`, with norms per repeat of a repeated layer.
+
+    Args:
+      min_norm: the least norm of parameters and updates.
+      trust_coefficient: the ratio is times this.
+      eps: added to the norm of the updates.
+
+    Returns:
+      The transformation.
+    """
+    inner = optax.scale_by_trust_ratio(min_norm, trust_coefficient, eps)
+
+    def scaled(update: Any, value: Any) -> Any:
+        return inner.update(update, optax.ScaleByTrustRatioState(), value)[0]
+
+    return _per_slice(scaled, optax.ScaleByTrustRatioState())
+
+
+def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTransformation:
+    """Updates times the root mean square of their parameter, per repeat of a repeated layer.
+
+    Args:
+      min_scale: the least scale.
+
+    Returns:
+      The transformation.
+    """
+    return _per_slice(lambda update, value: update * jnp.maximum(rms(value), min_scale))
+
+
+def _per_slice(fn: Callable[..., Any], state: Any = None) -> PartitionedGradientTransformation:
+    empty = optax.EmptyState() if state is None else state
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        values = map_updates(lambda _, value: value, updates, opt_param_values(params))
+        return vectorized_tree_map(fn, updates, values), state
+
+    return PartitionedGradientTransformation(lambda params: empty, update, lambda specs: empty)
+
+
+def rms(x: Any) -> Any:
+    """Root mean square of an array."""
+    return jnp.sqrt(jnp.mean(jnp.square(x)))

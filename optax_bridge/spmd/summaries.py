@@ -1,0 +1,267 @@
+"""Summaries, and what writes them: for TensorBoard, and as lines of JSON."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_bridge.spmd.config import REQUIRED, Required, config_class
+from optax_bridge.spmd.metrics import ImageSummary as ImageSummary
+from optax_bridge.spmd.metrics import MaxSummary as MaxSummary
+from optax_bridge.spmd.metrics import MetricAccumulator as MetricAccumulator
+from optax_bridge.spmd.metrics import MinSummary as MinSummary
+from optax_bridge.spmd.metrics import Summary as Summary
+from optax_bridge.spmd.metrics import SumSummary as SumSummary
+from optax_bridge.spmd.metrics import WeightedSummary as WeightedSummary
+from optax_bridge.spmd.metrics import is_summary
+from optax_bridge.spmd.module import Module, nowrap
+from optax_bridge.spmd.trees import flatten_items
+
+_BINS = 30
+_SECONDS_BETWEEN_FLUSHES = 5.0
+
+
+class BaseWriter(Module):
+    """Writes summaries of a step; process 0 alone does."""
+
+    @config_class
+    class Config(Module.Config):
+        """Configures BaseWriter.
+
+        Attributes:
+          dir: the folder that is written to.
+        """
+
+        dir: Required[str] = REQUIRED
+
+    @nowrap
+    def log_config(self, config: Any, step: int = 0) -> None:
+        """Writes a config as text."""
+        del config, step
+
+    @nowrap
+    def log_checkpoint(self, ckpt_dir: str, step: int) -> None:
+        """Notes that a checkpoint of a step is being saved."""
+        del ckpt_dir, step
+
+    @nowrap
+    def log_average_step_time(self, step: int, average_step_time: float) -> None:
+        """Writes the seconds of a step, on the average of the last ones."""
+        self(step, {"average_step_time": average_step_time})
+
+    @nowrap
+    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+        """Writes nested dicts of values, their keys joined by '/'."""
+        raise NotImplementedError(f"{type(self).__name__}.__call__")
+
+    @nowrap
+    def close(self) -> None:
+        """Writes what is still to be written."""
+
+
+class NoOpWriter(BaseWriter):
+    """Writes nothing."""
+
+    @nowrap
+    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+        """Does nothing."""
+        del step, values
+
+
+class CompositeWriter(BaseWriter):
+    """Several writers, each in a folder of its name."""
+
+    @config_class
+    class Config(BaseWriter.Config):
+        """Configures CompositeWriter.
+
+        Attributes:
+          writers: name -> config of a writer.
+        """
+
+        writers: Required[dict[str, BaseWriter.Config]] = REQUIRED
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Makes the writers."""
+        super().__init__(cfg, parent=parent)
+        self._writers = [
+            self._add_child(name, writer.clone(dir=str(Path(cfg.dir) / name)))
+            for name, writer in cfg.writers.items()
+        ]
+
+    @nowrap
+    def log_config(self, config: Any, step: int = 0) -> None:
+        """By each writer."""
+        for writer in self._writers:
+            writer.log_config(config, step)
+
+    @nowrap
+    def log_checkpoint(self, ckpt_dir: str, step: int) -> None:
+        """By each writer."""
+        for writer in self._writers:
+            writer.log_checkpoint(ckpt_dir, step)
+
+    @nowrap
+    def log_average_step_time(self, step: int, average_step_time: float) -> None:
+        """By each writer."""
+        for writer in self._writers:
+            writer.log_average_step_time(step, average_step_time)
+
+    @nowrap
+    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+        """By each writer."""
+        for writer in self._writers:
+            writer(step, values)
+
+    @nowrap
+    def close(self) -> None:
+        """Each writer."""
+        for writer in self._writers:
+            writer.close()
+
+
+class SummaryWriter(BaseWriter):
+    """Writes files that TensorBoard reads.
+
+    Scalars, texts, histograms of arrays, pictures of `ImageSummary` and of arrays of rank 4.
+    """
+
+    @config_class
+    class Config(BaseWriter.Config):
+        """Configures SummaryWriter.
+
+        Attributes:
+          write_every_n_steps: other steps are left out.
+        """
+
+        write_every_n_steps: int = 1
+
+    def __init__(self, cfg: Any, *, parent: Module | None):
+        """Opens no file yet."""
+        super().__init__(cfg, parent=parent)
+        self._events: Any = None
+        self._flushed = 0.0
+
+    @nowrap
+    def log_config(self, config: Any, step: int = 0) -> None:
+        """Writes a config's `debug_string` as a text named `trainer_config`."""
+        lines = config.debug_string().splitlines()
+        self._write(step, [("trainer_config", "\n".join(f"    {line}" for line in lines))])
+
+    @nowrap
+    def log_checkpoint(self, ckpt_dir: str, step: int) -> None:
+        """Writes the folder as a text named `checkpoint`."""
+        self._write(step, [("checkpoint", ckpt_dir)])
+
+    @nowrap
+    def log_average_step_time(self, step: int, average_step_time: float) -> None:
+        """Writes it whatever `write_every_n_steps` is: it is rare as it is."""
+        self._write(step, host_values({"average_step_time": average_step_time}))
+
+    @nowrap
+    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+        """Writes the values; arrays that are not whole in this process are left out."""
+        if step % self._config.write_every_n_steps == 0 and jax.process_index() == 0:
+            self._write(step, host_values(values))
+
+    @nowrap
+    def close(self) -> None:
+        """Closes the file; whatever is written afterwards opens another."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _write(self, step: int, pairs: list[tuple[str, Any]]) -> None:
+        """Appends one event; in this thread, so that a full disk is an error of this call."""
+        if jax.process_index():
+            return
+        from tensorboardX import summary  # only who writes needs it
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
+
+        if self._events is None:
+            Path(self._config.dir).mkdir(parents=True, exist_ok=True)
+            suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
+            self._events = EventsWriter(str(Path(self._config.dir) / "events"), suffix)
+        event = Event(step=step, wall_time=time.time())
+        for path, value in pairs:
+            if isinstance(value, str):
+                made = summary.text(path, value)
+            elif value.ndim == 0:
+                made = summary.scalar(path, value.item())
+            elif value.ndim == 4 and value.shape[-1] in (1, 3, 4):
+                made = summary.image(path, _as_picture(value), dataformats="NHWC")
+            elif value.size and np.all(np.isfinite(value)):
+                made = summary.histogram(path, value, bins=_BINS)
+            else:
+                continue
+            event.summary.value.extend(made.value)
+        self._events.write_event(event)
+        if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
+            self._events.flush()
+            self._flushed = time.monotonic()
+
+
+class JsonLinesWriter(BaseWriter):
+    """Appends a line of JSON for each step to `summaries.jsonl`: step, time, and the scalars."""
+
+    @nowrap
+    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+        """Writes the scalars."""
+        if jax.process_index():
+            return
+        line: dict[str, Any] = {"step": step, "time": time.time()}
+        for path, value in host_values(values):
+            if isinstance(value, str):
+                line[path] = value
+            elif value.ndim == 0:
+                line[path] = value.item()
+        folder = Path(self._config.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "summaries.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def host_values(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Nested summaries as pairs of a name and a string or a NumPy array.
+
+    Args:
+      values: nested dicts of arrays, numbers, strings and `Summary`s.
+
+    Returns:
+      The pairs, without arrays of which parts are in other processes only.
+    """
+    pairs = []
+    found = [
+        (path, value.value() if isinstance(value, Summary) else value)
+        for path, value in flatten_items(values, is_leaf=is_summary)
+    ]
+    for _, value in found:  # all on their way before the first is waited for
+        if isinstance(value, jax.Array) and value.is_fully_addressable:
+            value.copy_to_host_async()
+    for path, value in found:
+        if isinstance(value, str):
+            pairs.append((path, value))
+            continue
+        if isinstance(value, jax.Array):
+            is_here = value.is_fully_replicated or value.is_fully_addressable
+            if not is_here:
+                continue
+        array = np.asarray(value)
+        if array.dtype == jnp.bfloat16:
+            array = array.astype(np.float32)
+        pairs.append((path, array))
+    return pairs
+
+
+def _as_picture(value: np.ndarray) -> np.ndarray:
+    """Bytes; numbers are taken to lie in [0, 1]."""
+    if value.dtype == np.uint8:
+        return value
+    return (np.clip(value.astype(np.float32), 0, 1) * 255).astype(np.uint8)

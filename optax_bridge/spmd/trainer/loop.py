@@ -1,0 +1,282 @@
+"""The loop of a training: steps, and everything that happens between them."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from optax_bridge.spmd.checkpointer.structure import is_iterator
+
+if TYPE_CHECKING:
+    from optax_bridge.spmd.trainer.trainer import SpmdTrainer
+
+_log = logging.getLogger(__name__)
+_LOG_EVERY = 100
+_TRACED_STEPS = 3
+_FIRST_STEPS = 5  # each of them is logged
+
+
+class UndefinedLossException(RuntimeError):
+    """A loss, or an update, is not finite.
+
+    Attributes:
+      step: the step, which was not taken.
+      loss: its loss.
+    """
+
+    def __init__(self, message: str, step: int, loss: float):
+        super().__init__(message)
+        self.step, self.loss = step, loss
+
+
+class SavingError(RuntimeError):
+    """A file of the run could not be written; checkpoints that are there are as they were."""
+
+
+class _Taken(NamedTuple):
+    """A step that was begun, and whose outputs were not looked at yet."""
+
+    step: int
+    outputs: dict[str, Any]
+    position: Any  # the input iterator's, before the step's batch
+
+
+class TrainingLoop:
+    """Runs a trainer.
+
+    The outputs of a step are looked at when the next one has begun, so that the devices are never
+    without work. A step whose loss is not finite is not taken, and none after it
+    (`SpmdTrainer._halting_step`), so looking later loses nothing.
+
+    Args:
+      trainer: the trainer; it has a state when `run` is called.
+      max_step: the last step, if it is not the config's.
+
+    Attributes:
+      stop_requested: whether to save after the present step, and to return.
+      stopped_at: the step at which that was done, None if it was not.
+      listeners: functions of step and loss.
+    """
+
+    def __init__(self, trainer: "SpmdTrainer", *, max_step: float | None = None):
+        self._trainer = trainer
+        self._cfg = trainer.config
+        if max_step is not None:
+            self._cfg.max_step = max_step
+        self.stop_requested = False
+        self.stopped_at: int | None = None
+        self.listeners: list[Callable[[int, Any], None]] = []
+        self._timer: tuple[int, float] | None = None
+        self._trace_until: int | None = None
+        self._saved_step: int | None = None
+
+    def at_first_step(self) -> None:
+        """Evalers and checkpointer at step 0, if their policies say so."""
+        summaries = self._evaluate(0, None, set())
+        with self._saving():
+            if self._trainer.checkpointer.should_save(step=0, evaler_summaries=summaries):
+                self._save(0)
+
+    def run(self, *, forced_evalers: set[str]) -> dict[str, Any] | None:
+        """Takes steps until the last one, the input's end, or a request to stop.
+
+        Args:
+          forced_evalers: those that run at the last step whatever their policies say.
+
+        Returns:
+          Outputs of the last step; None if there was none.
+        """
+        trainer = self._trainer
+        self.stop_requested, self.stopped_at = False, None
+        self._timer = (trainer.step or 0, time.perf_counter())
+        last: _Taken | None = None
+        evaler_summaries: dict[str, Any] = {}
+        with self._saving(), trainer.checkpointer:
+            iterator = trainer.input_iterator()
+            batches = trainer.input.batches(iterator)
+            while (trainer.step or 0) < self._cfg.max_step:
+                position = self._position(iterator)
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                self._trace((trainer.step or 0) + 1)
+                outputs = trainer.take_step(batch)
+                step = trainer.step or 0
+                taken = _Taken(step, outputs, position)
+                if last is not None:
+                    self._look_at(last)
+                last = taken
+                evaler_summaries = self._evaluate(step, outputs, set())
+                if trainer.checkpointer.should_save(step=step, evaler_summaries=evaler_summaries):
+                    self._check_finite(taken)
+                    self._save(step)
+                if self._is_to_stop(step):
+                    self._check_finite(taken)
+                    if self._saved_step != step:
+                        self._save(step)
+                    self.stopped_at = step
+                    break
+            if last is None:
+                return None
+            self._look_at(last)
+            self._stop_trace()
+            if forced_evalers:
+                again = {n for n in forced_evalers if evaler_summaries.get(n) is None}
+                ran = self._evaluate(last.step, last.outputs, again, only_forced=True)
+                evaler_summaries |= {name: ran[name] for name in again}
+        result = {"loss": last.outputs["loss"], "aux": last.outputs["aux"]}
+        if forced_evalers:
+            chosen = {name: evaler_summaries[name] for name in sorted(forced_evalers)}
+            result["evaler_summaries"] = chosen
+        return result
+
+    def save_last(self, step: int) -> None:
+        """Saves the present state, unless there is a checkpoint of it, and waits."""
+        checkpointer = self._trainer.checkpointer
+        if step in checkpointer.checkpoint_steps(self._checkpoint_dir()):
+            return
+        with self._saving():
+            self._save(step)
+            checkpointer.stop()
+
+    def _look_at(self, taken: _Taken) -> None:
+        """Waits for a step; its loss is checked, told and written."""
+        loss = self._check_finite(taken)
+        step = taken.step
+        for listener in self.listeners:
+            listener(step, loss)
+        every = self._cfg.log_every_n_steps or _LOG_EVERY
+        if step <= _FIRST_STEPS or step % every == 0:
+            _log.info("step %d, loss %s", step, loss)
+        if self._timer is not None and step % every == 0:
+            before, start = self._timer
+            now = time.perf_counter()
+            average = (now - start) / max(1, step - before)
+            self._timer = (step, now)
+            _log.info("step %d, %.4f s for a step", step, average)
+            self._trainer.summary_writer.log_average_step_time(step, average)
+        values = {"loss": loss, **taken.outputs["summaries"]}
+        self._trainer.summary_writer(step, values)
+
+    def _check_finite(self, taken: _Taken) -> float:
+        """The loss of a step.
+
+        Raises:
+          UndefinedLossException: it is not finite; the state before the step is saved.
+        """
+        loss, finite = jax.device_get((taken.outputs["loss"], taken.outputs["finite"]))
+        if finite:
+            return loss.item()
+        trainer, last_good = self._trainer, taken.step - 1
+        iterator = trainer.input_iterator()
+        if taken.position is not None:
+            iterator.set_state(taken.position)
+        if last_good not in trainer.checkpointer.checkpoint_steps(self._checkpoint_dir()):
+            self._save(last_good)
+        trainer.checkpointer.wait_until_finished()
+        what = f"loss is {loss}" if not np.isfinite(loss) else "the update is not finite"
+        raise UndefinedLossException(
+            f"step {taken.step}: {what}. The step was not taken; the state after step {last_good} "
+            f"is saved in {self._checkpoint_dir()}. The same run goes on from there, and stops at "
+            "the same step: lower the learning rate, clip gradients, or look at the batch first.",
+            taken.step,
+            float(loss),
+        )
+
+    def _evaluate(
+        self, step: int, outputs: Any, forced: set[str], *, only_forced: bool = False
+    ) -> dict[str, Any]:
+        trainer = self._trainer
+        found: dict[str, Any] = {}
+        if not trainer.evalers:
+            return found
+        params = trainer.model_params_for_eval()
+        key = trainer.trainer_state.prng_key  # type: ignore[union-attr]
+        for name, evaler in trainer.evalers.items():
+            if only_forced and name not in forced:
+                continue
+            _, found[name], _ = evaler.eval_step(
+                step,
+                prng_key=key,
+                model_params=params,
+                train_summaries=None if outputs is None else outputs["summaries"],
+                force_run=name in forced,
+            )
+        return found
+
+    # Saving.
+
+    def _checkpoint_dir(self) -> str:
+        return self._trainer.checkpointer.config.dir
+
+    def _save(self, step: int) -> None:
+        trainer = self._trainer
+        with self._saving():
+            trainer.checkpointer.save_now(step=step, state=trainer.saved_state())
+        self._saved_step = step
+        trainer.summary_writer.log_checkpoint(self._checkpoint_dir(), step)
+
+    @contextlib.contextmanager
+    def _saving(self) -> Any:
+        """Turns errors of the file system into one that says what is left."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if not _is_of_storage(error):
+                raise
+            folder = self._checkpoint_dir()
+            steps = self._trainer.checkpointer.checkpoint_steps(folder)
+            left = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
+            raise SavingError(
+                f"{self._cfg.dir}: nothing more can be written: {_first_line(error)}. Of the "
+                f"checkpoints {left}. Make room, and start the run again: it goes on from there."
+            ) from error
+
+    def _position(self, iterator: Any) -> Any:
+        saved = self._cfg.save_input_iterator and is_iterator(iterator)
+        return iterator.get_state() if saved else None
+
+    def _is_to_stop(self, step: int) -> bool:
+        if jax.process_count() == 1:
+            return self.stop_requested
+        from jax.experimental import multihost_utils
+
+        # All processes must stop at the same step; JAX's own handler of SIGTERM agrees on one.
+        return multihost_utils.reached_preemption_sync_point(step)
+
+    # Profiles.
+
+    def _trace(self, step: int) -> None:
+        """Starts and stops profiles; `step` is the one to come."""
+        cfg = self._cfg
+        if self._trace_until is not None and step > self._trace_until:
+            self._stop_trace()
+        if self._trace_until is not None or step - 1 not in cfg.start_trace_steps:
+            return
+        indices = cfg.start_trace_process_indices
+        if indices == "all" or jax.process_index() in indices:
+            jax.profiler.start_trace(str(Path(cfg.dir) / "summaries" / "train_train"))
+            self._trace_until = step - 1 + (cfg.n_steps_for_each_trace or _TRACED_STEPS)
+
+    def _stop_trace(self) -> None:
+        if self._trace_until is not None:
+            jax.block_until_ready(self._trainer.trainer_state)
+            jax.profiler.stop_trace()
+            self._trace_until = None
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Whether an error comes from writing files: Orbax wraps TensorStore's."""
+    if isinstance(error, OSError):
+        return error.errno is not None
+    text = str(error)
+    return any(word in text for word in ("os_error_code", "OS error", "RESOURCE_EXHAUSTED"))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,144 @@
+"""The training state: a `TrainState` whose transformation is the learner."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax.core import meta
+
+from optax_bridge import ExactTransformation, TrainState
+from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.spmd.learner.data import Updates
+from optax_bridge.spmd.module import functional
+from optax_bridge.spmd.optimizers.data import OptParam
+from optax_bridge.spmd.trees import TensorSpec
+
+
+class TrainerState(NamedTuple):
+    """What a trainer saves, and restores.
+
+    Attributes:
+      prng_key: the key that the next step splits.
+      model: the parameters.
+      learner: the learner's state.
+    """
+
+    prng_key: Any
+    model: Any
+    learner: Any
+
+
+class SpmdTrainState(TrainState):
+    """The state of a trainer: `params` are the model's, `opt_state` is the learner's.
+
+    Attributes:
+      prng_key: the key that the next step splits.
+      halted: whether a loss was not finite. From then on nothing moves.
+    """
+
+    prng_key: Any = None
+    halted: Any = None
+
+    @property
+    def trainer_state(self) -> TrainerState:
+        """What is saved of it."""
+        return TrainerState(self.prng_key, self.params, self.opt_state)
+
+    def with_trainer_state(self, state: TrainerState) -> "SpmdTrainState":
+        """The same with another `TrainerState`."""
+        return self.replace(prng_key=state.prng_key, params=state.model, opt_state=state.learner)
+
+
+def opt_params(values: Any, specs: Any) -> Any:
+    """`OptParam`s from parameters and their `ParameterSpec`s."""
+    return jax.tree.map(
+        lambda value, spec: OptParam(
+            value=value,
+            factorization_spec=spec.factorization,
+            weight_decay_scale=spec.weight_decay_scale,
+        ),
+        values,
+        specs,
+    )
+
+
+def learner_transformation(learner: Any, param_specs: Any) -> ExactTransformation:
+    """A learner as the transformation of a `TrainState`.
+
+    Args:
+      learner: the learner.
+      param_specs: `ParameterSpec`s of the model.
+
+    Returns:
+      The transformation; its state is the learner's. In boxes with the axes of a mesh it comes
+      when the parameters are in boxes, as the learner's own specs say.
+    """
+
+    def init(params: Any) -> Any:
+        state = learner.init(opt_params(unboxed(params), param_specs))
+        return _boxed(state, learner, param_specs) if has_boxes(params) else state
+
+    def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates = Updates(
+            opt_params=opt_params(unboxed(params), param_specs), delta_updates=unboxed(grads)
+        )
+        new_params, collection = functional(
+            learner, None, unboxed(state), (updates,), method="update", is_training=True
+        )
+        return new_params, merged(unboxed(state), collection.state_updates)
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("a learner's update needs the parameters")
+        new_params, new_state = step(grads, state, params)
+        return jax.tree.map(jnp.subtract, new_params, unboxed(params)), new_state
+
+    return ExactTransformation(init, update, step, hyper_params={})
+
+
+def merged(state: Any, updates: Any) -> Any:
+    """A state with its state updates: dicts are merged, anything else is replaced."""
+    if not isinstance(state, dict) or not isinstance(updates, dict):
+        return updates
+    new = dict(state)
+    for key, value in updates.items():
+        new[key] = merged(state[key], value) if key in state else value
+    return type(state)(new)
+
+
+def _boxed(state: Any, learner: Any, param_specs: Any) -> Any:
+    """The learner's state in boxes with the axes of its specs."""
+    specs = learner.create_state_partition_specs(param_specs)
+    leaves, treedef = jax.tree.flatten(state)
+    flat_specs, spec_treedef = jax.tree.flatten(specs)
+    if treedef != spec_treedef:
+        raise ValueError(
+            "the learner's state and its partition specs are of different structure: expected "
+            f"{treedef}, found {spec_treedef}. Correct `partition` of the transformation, or "
+            "`create_state_partition_specs` of the learner."
+        )
+    return treedef.unflatten(
+        [_in_box(leaf, spec) for leaf, spec in zip(leaves, flat_specs, strict=True)]
+    )
+
+
+def _in_box(leaf: Any, spec: Any) -> Any:
+    axes = tuple(spec.mesh_axes or ())
+    rank = jnp.ndim(leaf)
+    return meta.Partitioned(leaf, (*axes, *[None] * (rank - len(axes)))) if rank else leaf
+
+
+def raw_key(key: Any) -> Any:
+    """The bits of a key: what is saved and what steps split."""
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(key) if is_typed else key
+
+
+def is_spec(leaf: Any) -> bool:
+    """Whether a leaf is a `TensorSpec`."""
+    return isinstance(leaf, TensorSpec)
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and sharding of an array or of a `TensorSpec`."""
+    return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=leaf.sharding)

@@ -1,0 +1,106 @@
+"""One step of a training, as a pure function of state and batch."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_bridge.spmd.learner import ForwardOutputs
+from optax_bridge.spmd.module import functional
+from optax_bridge.spmd.trainer.state import SpmdTrainState, TrainerState, merged, opt_params
+from optax_bridge.spmd.trees import cast_floats
+
+if TYPE_CHECKING:
+    from optax_bridge.spmd.trainer.trainer import SpmdTrainer
+
+
+def train_step(
+    trainer: "SpmdTrainer", param_specs: Any, state: TrainerState, input_batch: Any
+) -> tuple[TrainerState, dict[str, Any]]:
+    """Forward pass, backward pass and update.
+
+    Args:
+      trainer: its model, learner and input are used, no state of its own.
+      param_specs: `ParameterSpec`s of the model.
+      state: the state.
+      input_batch: a global batch.
+
+    Returns:
+      The next state, and {"summaries": {"model", "learner"}, "loss", "aux"}.
+    """
+    train_dtype = trainer.config.train_dtype
+
+    def cast(tree: Any) -> Any:
+        return tree if train_dtype is None else cast_floats(tree, to_dtype=train_dtype)
+
+    def forward(*, model_params: Any, inputs: Any) -> ForwardOutputs:
+        params = trainer.model.apply_parameter_noise_recursively(
+            inputs["param_noise_key"], cast(model_params)
+        )
+        (loss, aux), collection = functional(
+            trainer.model,
+            inputs["forward_key"],
+            params,
+            {"input_batch": inputs["input_batch"]},
+            is_training=True,
+        )
+        return ForwardOutputs(loss=loss, aux=aux, output_collection=collection)
+
+    batch = trainer.input.dispatch_global_batch(cast(input_batch))
+    new_key, noise_key, forward_key, learner_key = jax.random.split(state.prng_key, 4)
+    inputs = {"input_batch": batch, "forward_key": forward_key, "param_noise_key": noise_key}
+    outputs, collection = functional(
+        trainer.learner,
+        learner_key,
+        state.learner,
+        {"fn": forward, "inputs": inputs, "opt_params": opt_params(state.model, param_specs)},
+        method="forward_and_backward",
+        is_training=True,
+    )
+    # State updates of a forward pass in another dtype would change the parameters' own.
+    new_params = jax.tree.map(
+        lambda new, old: new.astype(old.dtype),
+        outputs.backward_outputs.updated_params,
+        state.model,
+    )
+    new_state = TrainerState(
+        prng_key=new_key,
+        model=new_params,
+        learner=merged(state.learner, collection.state_updates),
+    )
+    forward_outputs = outputs.forward_outputs
+    summaries = {
+        "model": forward_outputs.output_collection.summaries,
+        "learner": collection.summaries,
+    }
+    return new_state, {
+        "summaries": summaries,
+        "loss": forward_outputs.loss,
+        "aux": forward_outputs.aux,
+    }
+
+
+def halted_if_undefined(
+    state: SpmdTrainState, new: TrainerState, outputs: dict[str, Any], *, halts: bool
+) -> tuple[SpmdTrainState, dict[str, Any]]:
+    """The next state; the old one if the loss or the update is not finite, and ever after.
+
+    So whoever looks at losses later than the devices compute them finds the state of the last good
+    step.
+
+    Args:
+      state: the state before the step.
+      new: what the step made of it.
+      outputs: of the step.
+      halts: False: the new state whatever the loss.
+
+    Returns:
+      The state, and the outputs with "finite" added.
+    """
+    stepped = state.with_trainer_state(new).replace(step=state.step + 1)
+    if not halts:
+        return stepped, {**outputs, "finite": jnp.asarray(True)}
+    update_norm = outputs["summaries"]["learner"].get("update_norm", 0.0)
+    finite = jnp.isfinite(outputs["loss"]) & jnp.isfinite(update_norm) & ~state.halted
+    kept = jax.tree.map(lambda n, old: jnp.where(finite, n, old), stepped, state)
+    return kept.replace(halted=~finite), {**outputs, "finite": finite}

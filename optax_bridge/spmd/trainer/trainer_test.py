@@ -1,0 +1,381 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+
+import legacy_optim
+import optax_bridge
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.spmd.config import (
+    REQUIRED,
+    RequiredFieldMissingError,
+    UnknownFieldError,
+    config_for_class,
+    config_for_function,
+    from_debug_string,
+)
+from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
+from optax_bridge.spmd.examples import regression
+from optax_bridge.spmd.input import ArrayBatches, IteratorInput
+from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
+from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.module import functional
+from optax_bridge.spmd.trainer import (
+    SavingError,
+    UndefinedLossException,
+    learner_transformation,
+    legacy_checkpoint,
+)
+from optax_bridge.spmd.trees import flatten_items
+
+KEY = jax.random.PRNGKey(0)
+
+
+def config(folder, *, steps=6, save_every=2, mesh_shape=(2, 2), **kwargs) -> Any:
+    cfg = regression.trainer(steps=steps, save_every=save_every, mesh_shape=mesh_shape)
+    return cfg.set(dir=str(folder), **kwargs)
+
+
+def run(cfg, *, devices=4) -> Any:
+    """The losses of a run by step, and the trainer."""
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
+    losses = {}
+    trainer.add_listener(losses.__setitem__)
+    trainer.run(KEY)
+    return losses, trainer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run without interruption, with dropout and an average of the parameters."""
+    cfg = with_randomness(config(tmp_path_factory.mktemp("whole")))
+    losses, trainer = run(cfg)
+    return losses, trainer
+
+
+def with_randomness(cfg):
+    cfg.model.dropout.rate = 0.1
+    cfg.learner.ema.decay = 0.9
+    return cfg
+
+
+def test_a_run(whole):
+    losses, trainer = whole
+    assert sorted(losses) == [1, 2, 3, 4, 5, 6] and losses[6] < losses[1]
+    assert trainer._jit_train_step()._cache_size() == 1
+    state = trainer.train_state
+    assert issubclass(type(state), optax_bridge.TrainState)
+    assert int(state.step) == trainer.step == 6
+    weight = state.params["first"]["weight"]
+    assert tuple(weight.sharding.spec) == (None, "model")
+    assert state.opt_state["optimizer"].mu["first"]["weight"].sharding == weight.sharding
+    assert trainer.model_params_for_eval() is state.opt_state["ema"].ema
+    specs, shardings = trainer.trainer_state_specs, trainer.trainer_state_partition_specs
+    for (path, leaf), spec, sharding in zip(
+        flatten_items(trainer.trainer_state),
+        jax.tree.leaves(specs),
+        jax.tree.leaves(shardings),
+        strict=True,
+    ):
+        assert (tuple(spec.shape), spec.dtype) == (leaf.shape, leaf.dtype), path
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), path
+
+
+def test_a_state_takes_the_learners_step_by_itself(whole):
+    _, trainer = whole
+    state = trainer.train_state
+    grads = jax.tree.map(jnp.ones_like, state.params)
+    plain = optax_bridge.TrainState.create(
+        apply_fn=None, params=state.params, tx=optax_bridge.adam(1e-2)
+    ).replace(opt_state=state.opt_state["optimizer"])
+    step = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+    new, expected = step(state, grads), step(plain, grads)
+    jax.tree.map(np.testing.assert_array_equal, new.params, expected.params)
+    assert int(new.opt_state["ema"].count) == 7
+
+
+@pytest.mark.parametrize("first_steps", [3, 4])
+def test_resumed_to_the_bit(whole, tmp_path, first_steps):
+    expected, trainer = whole
+    run(with_randomness(config(tmp_path, steps=first_steps)))
+    losses, resumed = run(with_randomness(config(tmp_path)))
+    assert losses == {step: x for step, x in expected.items() if step > first_steps}
+    jax.tree.map(np.testing.assert_array_equal, resumed.trainer_state, trainer.trainer_state)
+    assert resumed.checkpointer.checkpoint_steps(str(tmp_path / "checkpoints")) == [6]
+
+
+@pytest.mark.parametrize("devices, mesh_shape", [(8, (4, 2)), (1, (1, 1))])
+def test_resumed_on_another_mesh(whole, tmp_path, devices, mesh_shape):
+    expected, _ = whole
+    run(with_randomness(config(tmp_path, steps=4)))
+    losses, trainer = run(with_randomness(config(tmp_path, mesh_shape=mesh_shape)), devices=devices)
+    for step in (5, 6):  # sums over devices are rounded in another order
+        assert losses[step] == pytest.approx(expected[step], rel=1e-5)
+    assert dict(trainer.mesh.shape) == dict(zip(("data", "model"), mesh_shape, strict=True))
+
+
+def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
+    expected, trainer = whole
+    cfg = from_debug_string(Path(trainer.config.dir, "trainer_config.txt").read_text())
+    assert cfg.debug_string() == trainer.config.debug_string()
+    text = cfg.debug_string()
+    cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    assert cfg.debug_string() == text
+    losses, _ = run(cfg.set(dir=str(tmp_path), max_step=2))
+    assert losses == {step: expected[step] for step in (1, 2)}
+
+
+def poisoned():
+    samples = regression.samples(64)
+    samples["y"][40] = np.nan
+    return samples
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
+    cfg = config(tmp_path, save_every=100)
+    cfg.input.set(source=config_for_function(poisoned), shuffle=False)
+    with pytest.raises(
+        UndefinedLossException, match=r"step 3: loss is nan.*after step 2"
+    ) as caught:
+        run(cfg)
+    assert caught.value.step == 3 and math.isnan(caught.value.loss)
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    with trainer.mesh_scope():
+        assert trainer.restore_checkpoint() == 2
+    assert trainer.input_iterator().get_state() == {"position": 2}
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(trainer.trainer_state.model))
+    with pytest.raises(UndefinedLossException, match="step 3"):
+        run(cfg)
+    cfg.learner.ignore_undefined_loss = True
+    losses, _ = run(cfg)
+    assert sorted(losses) == [3, 4, 5, 6]
+
+
+def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    evaler = SpmdEvaler.default_config().set(
+        input=config(tmp_path).input.clone(num_epochs=1, shuffle=False),
+        eval_policy=config_for_function(every_n_steps_policy).set(n=2),
+    )
+    cfg = config(tmp_path, steps=3, evalers={"all": evaler})
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    outputs = trainer.run(KEY, return_evaler_summaries={"all"})
+    mean = float(outputs["evaler_summaries"]["all"]["loss"].mean)
+    samples = regression.samples()
+    with trainer.mesh_scope():
+        (loss, _), _ = functional(
+            trainer.model, None, trainer.model_params_for_eval(), (samples,), is_training=False
+        )
+    assert mean == pytest.approx(float(loss), rel=1e-5)
+    events = reading.EventAccumulator(str(tmp_path / "summaries" / "train_train")).Reload()
+    names = events.Tags()["scalars"]
+    assert {"loss", "learner/gradient_norm", "learner/update_norm"} <= set(names)
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
+    evaluated = reading.EventAccumulator(str(tmp_path / "summaries" / "all")).Reload()
+    assert [event.step for event in evaluated.Scalars("loss")] == [2, 3]
+    with pytest.raises(ValueError, match="no evaler"):
+        trainer.run(KEY, return_evaler_summaries={"none"})
+
+
+def test_profile(tmp_path):
+    run(config(tmp_path, steps=3, start_trace_steps=[1], n_steps_for_each_trace=1))
+    assert list((tmp_path / "summaries").rglob("*.xplane.pb"))
+
+
+def test_the_end_of_the_input_ends_the_run(tmp_path):
+    cfg = config(tmp_path, steps=50, mesh_shape=(4, 1))
+    batches = [next(ArrayBatches(regression.samples(), global_batch_size=8))] * 3
+    cfg.input = IteratorInput.default_config().set(source=lambda: iter(batches))
+    cfg.save_input_iterator = False
+    losses, _ = run(cfg)
+    assert sorted(losses) == [1, 2, 3]
+
+
+def test_compiled_from_specs_alone(tmp_path):
+    trainer = config(tmp_path).instantiate(parent=None, devices=jax.devices()[:4])
+    compiled = trainer.compile_train_step()
+    assert compiled.cost_analysis() is not None and trainer.train_state is None
+
+
+# Bad input: each a clear error before the first step.
+
+
+def bad_field(cfg):
+    cfg.max_steps = 3
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        (bad_field, UnknownFieldError, "max_step"),
+        (lambda c: c.set(mesh_shape=(16, 1)), ValueError, "needs 16 devices, there are 4"),
+        (lambda c: c.set(mesh_shape=(-1, -1)), ValueError, "at most one axis"),
+        (lambda c: c.set(mesh_shape=(4,)), ValueError, "Give one name for each axis"),
+        (lambda c: c.set(batch_axis_names="batch"), ValueError, "'batch'"),
+        (
+            lambda c: c.set(mesh_axis_names=("data", "tensor")),
+            ValueError,
+            r"first/bias.*'model' is no axis of the mesh",
+        ),
+        (lambda c: c.model.set(hidden=5), ValueError, r"first/.*size 5 cannot be divided"),
+        (lambda c: c.model.set(dtype=None), ValueError, "model.dtype"),
+        (lambda c: c.input.set(global_batch_size=6), ValueError, "'x' has 6 examples"),
+        (lambda c: c.set(prune_empty_state_updates=False), ValueError, "not supported"),
+    ],
+)
+def test_bad_input_before_the_first_step(tmp_path, change, error, message):
+    cfg = config(tmp_path, mesh_shape=(-1, 1) if "6 examples" in message else (2, 2))
+    with pytest.raises(error, match=message):
+        change(cfg)
+        run(cfg)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_field_that_is_not_set_is_named_with_its_path(tmp_path):
+    cfg = config(tmp_path)
+    cfg.learner.optimizer = REQUIRED
+    with pytest.raises(RequiredFieldMissingError, match=r"trainer\.learner: .*optimizer"):
+        run(cfg)
+
+
+def test_a_checkpoint_of_another_model(whole, tmp_path):
+    run(config(tmp_path, steps=2))
+    cfg = config(tmp_path)
+    cfg.model.hidden = 32
+    with pytest.raises(ValueError, match=r"checkpoint tree dtypes or shapes") as caught:
+        run(cfg)
+    assert "+model/first/weight={'dtype': 'float32', 'shape': '(8, 32)'}" in str(caught.value)
+    assert "second/bias" not in str(caught.value)
+    assert run(config(tmp_path, steps=3))[0].keys() == {3}  # nothing was lost
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
+    resource = pytest.importorskip("resource")
+    cfg = config(tmp_path, steps=2)
+    cfg.model.hidden = 2**14
+    run(cfg)
+    cfg.max_step = 6
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    jax.config.update("jax_enable_compilation_cache", False)  # which is written to as well
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))  # stands for the end of the disk
+    try:
+        with pytest.raises(SavingError, match=r"(?s)step 2 is the last, and whole.*Make room"):
+            run(cfg)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert sorted(run(cfg)[0]) == [3, 4, 5, 6]
+
+
+# From flax.optim.
+
+
+class Net(nn.Module):
+    """What an old program has."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.tanh(nn.Dense(16)(x)))
+
+
+class LinenRegression(BaseModel):
+    """The old program's loss around the old program's module."""
+
+    def __init__(self, cfg, *, parent):
+        super().__init__(cfg, parent=parent)
+        net = ThirdPartyLayer.default_config().set(
+            module=config_for_class(Net), example_inputs=[(1, 8)]
+        )
+        self._add_child("net", net)
+
+    def forward(self, input_batch):
+        predicted = self.net(input_batch["x"])[:, 0]
+        return jnp.mean(jnp.square(predicted - input_batch["y"])), {}
+
+
+SETTINGS = {
+    "Adam": {"learning_rate": 0.01, "weight_decay": 0.1},
+    "Momentum": {"learning_rate": 0.01, "nesterov": True},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_training_of_flax_optim_goes_on(tmp_path, name):
+    settings = SETTINGS[name]
+    call = f"{name}({', '.join(f'{key}={value}' for key, value in settings.items())})"
+    optimizer = config_for_function(getattr(optax_bridge, name.lower())).set(**settings)
+    definition = getattr(legacy_optim, name)(**settings)
+    net: Any = Net()
+    batches = ArrayBatches(regression.samples(), global_batch_size=16)
+    old: Any = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
+
+    @jax.jit
+    def step(old, batch):
+        def loss_fn(params):
+            predicted = net.apply({"params": params}, batch["x"])[:, 0]
+            return jnp.mean(jnp.square(predicted - batch["y"]))
+
+        loss, grads = jax.value_and_grad(loss_fn)(old.target)
+        return loss, old.apply_gradient(grads)
+
+    for _ in range(3):
+        _, old = step(old, next(batches))
+    file = tmp_path / "checkpoint_3"
+    file.write_bytes(serialization.to_bytes(old))
+    cfg = config(tmp_path / "run", steps=6, mesh_shape=(1, 1))
+    cfg.set(
+        model=LinenRegression.default_config().set(dtype=jnp.float32),
+        learner=Learner.default_config().set(optimizer=optimizer),
+        init_state_builder=config_for_function(legacy_checkpoint).set(
+            path=str(file), optimizer=call, below="net/params"
+        ),
+    )
+    cfg.input = IteratorInput.default_config().set(source=lambda: _from(batches.get_state()))
+    losses, trainer = run(cfg, devices=1)
+    for number in (4, 5, 6):
+        loss, old = step(old, next(batches))
+        assert losses[number] == float(loss)
+    jax.tree.map(
+        np.testing.assert_array_equal, trainer.trainer_state.model["net"]["params"], old.target
+    )
+    cfg.init_state_builder.below = "params"
+    cfg.dir = str(tmp_path / "other")
+    with pytest.raises(ValueError, match="missing in the checkpoint: learner/optimizer/"):
+        run(cfg, devices=1)
+
+
+def _from(state):
+    batches = ArrayBatches(regression.samples(), global_batch_size=16)
+    batches.set_state(state)
+    return batches
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_entry_of_the_correspondence_is_a_learners_optimizer(name):
+    entry = ENTRIES[name]
+    case = entry.cases[0]
+    tx = optax_bridge.from_legacy(entry.definition(case, case.learning_rate))
+    cfg = Learner.default_config().set(name="learner", optimizer=tx)
+    learner = cfg.instantiate(parent=None)
+    specs = {
+        "dense": {
+            "kernel": ParameterSpec((6, 4), dtype=jnp.float32, mesh_axes=("data", "model")),
+            "bias": ParameterSpec((4,), dtype=jnp.float32, mesh_axes=("model",)),
+        }
+    }
+    shapes = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), specs)
+    state = jax.eval_shape(learner_transformation(learner, specs).init, shapes)
+    state_specs = learner.create_state_partition_specs(specs)
+    assert jax.tree.structure(state) == jax.tree.structure(state_specs)
+    for (path, leaf), spec in zip(flatten_items(state), jax.tree.leaves(state_specs), strict=True):
+        assert (leaf.shape, leaf.dtype) == (tuple(spec.shape), spec.dtype), path
+        if leaf.shape == (6, 4):
+            assert tuple(spec.mesh_axes) == ("data", "model"), path

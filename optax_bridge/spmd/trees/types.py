@@ -1,0 +1,79 @@
+"""Names of the types of trees, and what stands for an array before it exists."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, Union, runtime_checkable
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+T = TypeVar("T")
+Tensor = jax.Array
+# A leaf, or a dict of such trees.
+Nested = Union[T, dict[str, "Nested[T]"]]  # noqa: UP007 (it takes a parameter)
+NestedTensor = Union[Tensor, dict[str, Any]]  # noqa: UP007
+NestedTree = Union[Any, dict[str, Any]]  # noqa: UP007
+NestedPartitionSpec = Union[PartitionSpec, dict[str, Any], None]  # noqa: UP007
+NestedParameterSpec = Union[Any, dict[str, Any], None]  # noqa: UP007
+NestedOptParam = Union[Any, dict[str, Any]]  # noqa: UP007
+
+
+@runtime_checkable
+class Summable(Protocol):
+    """What can be added."""
+
+    def __add__(self, other: Any) -> Any: ...
+
+
+@dataclasses.dataclass
+class TensorSpec:
+    """What an array will be; a leaf of trees.
+
+    Attributes:
+      shape: the lengths of its axes.
+      dtype: its dtype.
+      mesh_axes: the mesh's axes that its axes are cut along; None if it is whole on every device.
+      memory_kind: where its parts are kept, "pinned_host" say; None for the device's own memory.
+    """
+
+    shape: Sequence[int]
+    dtype: Any = None
+    mesh_axes: Any = None
+    memory_kind: str | None = None
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """The sharding on the current mesh.
+
+        Raises:
+          ValueError: no mesh is set.
+        """
+        mesh = current_mesh()
+        if mesh is None:
+            raise ValueError(
+                "a TensorSpec has a sharding only in a mesh: set one with `jax.set_mesh(mesh)`."
+            )
+        axes = PartitionSpec() if self.mesh_axes is None else self.mesh_axes
+        spec = axes if isinstance(axes, PartitionSpec) else PartitionSpec(*axes)
+        return NamedSharding(mesh, spec, memory_kind=self.memory_kind)
+
+
+def current_mesh() -> Mesh | AbstractMesh | None:
+    """The mesh set by `jax.set_mesh`, or by `with mesh:`; None if there is none.
+
+    While `jax.jit` traces, the one of `jax.set_mesh` is abstract: its axes without its devices.
+    """
+    abstract = jax.sharding.get_abstract_mesh()
+    if not abstract.empty:
+        get_mesh = getattr(jax.sharding, "get_mesh", None)
+        if get_mesh is None:  # on older JAX it has no public name
+            from jax._src.mesh import get_concrete_mesh as get_mesh
+        try:
+            return get_mesh()
+        except ValueError:  # while jit traces
+            return abstract
+    # `with mesh:` leaves no trace in what JAX makes public.
+    from jax._src.mesh import thread_resources
+
+    mesh = thread_resources.env.physical_mesh
+    return None if mesh.empty else mesh
