@@ -1,0 +1,125 @@
+"""Whether two nodes of a graph are equal: bit for bit, over the reals, or not known."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from equivalence_tests.proof.algebra import Algebra, Full
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.reals import Reals, indices
+from equivalence_tests.proof.text import shown
+
+_CAPACITIES = (32, 96, 256)
+
+
+class Level(enum.IntEnum):
+    """How two values are equal, from strong to weak."""
+
+    IDENTICAL = 0
+    REALS = 1
+    UNKNOWN = 2
+
+
+@dataclass
+class Equality:
+    """What is known of two values.
+
+    Attributes:
+      level: how they are equal.
+      assumptions: what has to hold for it.
+      general: whether it is so for arrays of any shape.
+      forms: both normal forms as text, where they were made.
+      terms: both normal forms as nested lists, for the certificate.
+      stopped: why it is not known.
+    """
+
+    level: Level
+    assumptions: list[str] = field(default_factory=list)
+    general: bool = False
+    forms: tuple[str, str] | None = None
+    stopped: str = ""
+
+
+class Comparer:
+    """Compares nodes of one graph, and remembers what came out."""
+
+    def __init__(self, graph: Graph):
+        """Compares nodes of this graph."""
+        self.graph = graph
+        self._known: dict[tuple[int, int], Equality] = {}
+
+    def compare(self, left: Node, right: Node) -> Equality:
+        """How two nodes are equal."""
+        if left is right:
+            return Equality(Level.IDENTICAL, general=left.general)
+        key = (left.id, right.id)
+        if key not in self._known:
+            self._known[key] = self._over_reals(left, right)
+        return self._known[key]
+
+    def _over_reals(self, left: Node, right: Node) -> Equality:
+        if left.shape != right.shape:
+            return Equality(
+                Level.UNKNOWN, stopped=f"the shapes are {left.shape} and {right.shape}"
+            )
+        for node in (left, right):
+            if not _is_real(node.dtype):
+                return Equality(Level.UNKNOWN, stopped=f"`{node.op}` gives {node.dtype}")
+        for capacity in _CAPACITIES:
+            try:
+                return self._in_algebra(left, right, Algebra(capacity))
+            except Full as error:
+                stopped = str(error)
+            except Undecided as error:
+                return Equality(Level.UNKNOWN, stopped=str(error))
+            except RecursionError:
+                return Equality(Level.UNKNOWN, stopped="the program is too deep")
+        return Equality(Level.UNKNOWN, stopped=stopped)
+
+    def _in_algebra(self, left: Node, right: Node, algebra: Algebra) -> Equality:
+        reals = Reals(self.graph, algebra)
+        place = indices(left.shape)
+        first, second = reals.entry(left, place), reals.entry(right, place)
+        same = algebra.equal(first, second)
+        unknown = ", ".join(f"`{op}`" for op in reals.unknown)
+        stopped = "" if same else "their normal forms differ"
+        if not same and unknown:
+            stopped += f"; {unknown} is known here only as equal to itself"
+        return Equality(
+            Level.REALS if same else Level.UNKNOWN,
+            list(algebra.assumptions),
+            general=left.general and right.general,
+            forms=(shown(algebra, first), shown(algebra, second)),
+            stopped=stopped,
+        )
+
+
+def _is_real(dtype: Any) -> bool:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return False
+    return dtype == jnp.bool_ or (
+        jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    )
+
+
+def groups(nodes: list[Node], comparer: Comparer, level: Level) -> Iterator[list[int]]:
+    """Places of nodes that are equal at a level, in order of the first of each group."""
+    found: list[tuple[Node, list[int]]] = []
+    for place, node in enumerate(nodes):
+        for head, members in found:
+            if head is node:
+                members.append(place)
+                break
+            if level is Level.REALS and head.shape == node.shape:
+                if comparer.compare(head, node).level <= level:
+                    members.append(place)
+                    break
+        else:
+            found.append((node, [place]))
+    for _, members in found:
+        yield members

@@ -1,0 +1,213 @@
+"""The proof by induction: related at the start, and from related states to related states.
+
+Where no relation is given it is found: all leaves that both sides hold and that are equal at the
+start are taken for equal; a step from such states shows which of them do not stay so; these are
+parted, and so on until all that are left stay equal. It is the largest relation of equal leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equivalence_tests.proof import programs
+from equivalence_tests.proof.comparing import Comparer, Equality, Level, groups
+from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.sides import Inputs, Program
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """One thing to prove: that two leaves are equal.
+
+    Attributes:
+      when: `start` or `step`.
+      leaf: which leaf, e.g. `params['kernel']`.
+      equality: what is known of it.
+      nodes: both sides.
+      params: whether it is a parameter, not a part of the state.
+      places: number of the result in the left and the right program.
+    """
+
+    when: str
+    leaf: str
+    equality: Equality
+    nodes: tuple[Node, Node]
+    params: bool
+    places: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Induction:
+    """What came of a try.
+
+    Attributes:
+      obligations: everything that was to prove.
+      relation: which leaves of the states are related, as text.
+      given: whether the relation was given.
+      classes: of a relation that was found, for each held leaf of both sides the name of its
+        symbol, or None if it is a constant.
+    """
+
+    obligations: tuple[Obligation, ...]
+    relation: tuple[str, ...]
+    given: bool
+    classes: tuple[tuple[str | None, ...], tuple[str | None, ...]] | None = None
+
+    @property
+    def level(self) -> Level:
+        """That of the weakest obligation."""
+        return max((o.equality.level for o in self.obligations), default=Level.IDENTICAL)
+
+
+class World:
+    """A graph with the inputs that both sides get."""
+
+    def __init__(self, given: Inputs):
+        """Makes the inputs."""
+        from jax import numpy as jnp
+
+        self.given, self.graph = given, Graph()
+        self.comparer = Comparer(self.graph)
+        number = jnp.result_type(float)
+        self.hyper = [self.graph.leaf(name, (), number) for name in sorted(given.numbers)]
+        pairs = list(zip(given.paths, given.shapes, strict=True))
+        self.params = [self.graph.leaf(path, leaf.shape, leaf.dtype) for path, leaf in pairs]
+        self.grads = [
+            self.graph.leaf(path.replace("params", "grads", 1), leaf.shape, leaf.dtype)
+            for path, leaf in pairs
+        ]
+
+    def start(self, side: Program) -> tuple[list[Node], list[Node]]:
+        """What a side holds at first, and its parameters."""
+        results = programs.run(self.graph, side.start, [*self.hyper, *self.params])
+        return results[: len(side.paths)], results[len(side.paths) :]
+
+    def step(self, side: Program, held: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        """What a side holds after a step, and its parameters."""
+        results = programs.run(self.graph, side.step, [*self.hyper, *held, *self.grads])
+        return results[: len(side.paths)], results[len(side.paths) :]
+
+    def symbols(self, side: Program) -> list[Node]:
+        """General states of a side."""
+        pairs = zip(side.paths, side.avals, strict=True)
+        return [self.graph.leaf(f"held{path}", aval.shape, aval.dtype) for path, aval in pairs]
+
+    def obligations(
+        self, when: str, names: Sequence[str], left: Any, right: Any, params: bool
+    ) -> list[Obligation]:
+        """Each pair of leaves, compared."""
+        return [
+            Obligation(when, name, self.comparer.compare(a, b), (a, b), params, (i, i))
+            for i, (name, a, b) in enumerate(zip(names, left, right, strict=True))
+        ]
+
+
+def by_given_relation(world: World, left: Program, right: Program, relation: Any) -> Induction:
+    """Induction with a relation: a program from what the left side holds to the right one's."""
+    names = [f"state{path}" for path in right.paths]
+    found = []
+
+    def related(held: list[Node]) -> list[Node]:
+        return programs.run(world.graph, relation, [*world.hyper, *held])
+
+    held, params = world.start(left)
+    other, other_params = world.start(right)
+    found += world.obligations("start", world.given.paths, params, other_params, True)
+    found += world.obligations("start", names, related(held), other, False)
+    general = world.symbols(left)
+    held, params = world.step(left, general)
+    other, other_params = world.step(right, related(general))
+    found += world.obligations("step", world.given.paths, params, other_params, True)
+    found += world.obligations("step", names, related(held), other, False)
+    return Induction(tuple(found), ("as given",), True)
+
+
+def by_found_relation(world: World, left: Program, right: Program, level: Level) -> Induction:
+    """Induction with the largest relation of equal leaves, equal at a level at most."""
+    sides = (left, right)
+    starts = [world.start(side) for side in sides]
+    constants = [_constants(world, side, start[0]) for side, start in zip(sides, starts, strict=True)]
+    leaves = [
+        (side, place)
+        for side in (0, 1)
+        for place, constant in enumerate(constants[side])
+        if constant is None
+    ]
+    first = [starts[side][0][place] for side, place in leaves]
+    parts = list(groups(first, world.comparer, level))
+    while True:
+        held = _assigned(world, sides, constants, leaves, parts)
+        steps = [world.step(side, each) for side, each in zip(sides, held, strict=True)]
+        new: list[list[int]] = []
+        for part in parts:
+            nodes = [steps[side][0][place] for side, place in (leaves[i] for i in part)]
+            new += [[part[i] for i in each] for each in groups(nodes, world.comparer, level)]
+        if len(new) == len(parts):
+            break
+        parts = new
+    found = world.obligations("start", world.given.paths, starts[0][1], starts[1][1], True)
+    found += world.obligations("step", world.given.paths, steps[0][1], steps[1][1], True)
+    relation = []
+    for part in parts:
+        own = [place for side, place in (leaves[i] for i in part) if side == 0]
+        others = [place for side, place in (leaves[i] for i in part) if side == 1]
+        if not own or not others:
+            continue
+        for a, b in _pairs(own, others):
+            name = f"state{left.paths[a]} = state{right.paths[b]}"
+            relation.append(name)
+            for when, held_by in (("start", starts), ("step", steps)):
+                nodes = (held_by[0][0][a], held_by[1][0][b])
+                equality = world.comparer.compare(*nodes)
+                found.append(Obligation(when, name, equality, nodes, False, (a, b)))
+    classes = tuple(
+        tuple(None if node.op in ("const", "splat") else str(node.params) for node in each)
+        for each in held
+    )
+    return Induction(tuple(found), tuple(relation), False, classes)  # type: ignore[arg-type]
+
+
+def _pairs(left: list[int], right: list[int]) -> list[tuple[int, int]]:
+    """Each of both sides once at least."""
+    longest = max(len(left), len(right))
+    return [(left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]) for i in range(longest)]
+
+
+def _constants(world: World, side: Program, start: list[Node]) -> list[Node | None]:
+    """What a side holds and never changes: the constant for each leaf, else None."""
+    known: list[Node | None] = [
+        node if node.op == "const" or _is_constant(node) else None for node in start
+    ]
+    symbols = world.symbols(side)
+    while True:
+        held = [symbol if n is None else n for symbol, n in zip(symbols, known, strict=True)]
+        new, _ = world.step(side, held)
+        kept = [n if n is after else None for n, after in zip(known, new, strict=True)]
+        if kept == known:
+            return known
+        known = kept
+
+
+def _is_constant(node: Node) -> bool:
+    return node.op == "splat" and node.args[0].op == "const"
+
+
+def _assigned(
+    world: World, sides: Any, constants: Any, leaves: Any, parts: list[list[int]]
+) -> list[list[Node]]:
+    """General states in which related leaves are one symbol."""
+    held = [list(each) for each in constants]
+    for part in parts:
+        side, place = leaves[part[0]]
+        aval = sides[side].avals[place]
+        prefix = "held" if side == 0 else "held by the right"
+        symbol = world.graph.leaf(f"{prefix}{sides[side].paths[place]}", aval.shape, aval.dtype)
+        for side, place in (leaves[i] for i in part):
+            dtype = sides[side].avals[place].dtype
+            node = symbol
+            if dtype != symbol.dtype:
+                node = world.graph.apply(
+                    "convert_element_type", (symbol,), (), symbol.shape, dtype
+                )
+            held[side][place] = node
+    return held

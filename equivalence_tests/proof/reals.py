@@ -1,0 +1,529 @@
+"""What a graph computes, as functions of real numbers: each entry of an array by its indices.
+
+An entry is asked for at indices that may be symbols, so arrays of any size cost the same. A sum
+over an axis is a sum over a new index. Conversions between floating-point types, and all rounding,
+are left out. What is not known here is an unknown function of its whole operands, and still equal
+to itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flint import fmpq
+
+from equivalence_tests.proof.algebra import Algebra, Index, Rat
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.graph import Graph, Node
+
+_WHOLE = ("floor", "ceil", "round")
+_NO_ARITHMETIC = frozenset(("select_n", "max", "min", "eq", "ne", "lt", "le", "is_finite", "clamp"))
+
+
+def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
+    """A general place in an array: a symbol for each axis, 0 for an axis of length 1."""
+    return tuple(0 if size == 1 else f"{name}{axis}" for axis, size in enumerate(shape))
+
+
+class Reals:
+    """Entries of a graph's arrays in an algebra."""
+
+    def __init__(self, graph: Graph, algebra: Algebra):
+        """Reads the nodes of the graph into the algebra."""
+        self.graph, self.algebra = graph, algebra
+        self.known: dict[Any, Rat] = {}
+        self.names: dict[Any, int] = {}
+        self.unknown: dict[str, None] = {}
+
+    def entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """An entry of an array, as a real number; of a boolean one as 1 or 0.
+
+        Raises:
+          Undecided: there is arithmetic with infinity, or the normal form is too large.
+        """
+        key = (node.id, index)
+        if key not in self.known:
+            self.known[key] = self._entry(node, index)
+        return self.known[key]
+
+    def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        if node.op in _SHAPES:
+            return _SHAPES[node.op](self, node, index)
+        if node.op not in _SCALAR and node.op not in _NO_ARITHMETIC:
+            return self._whole_array(node, index)
+        args = [self.entry(arg, index if arg.shape else ()) for arg in node.args]
+        if node.op in _NO_ARITHMETIC:
+            return self._chosen(node, args)
+        if any(self._is_infinite(arg) for arg in args):
+            raise Undecided(f"`{node.op}` of infinity")
+        if node.op in ("add", "sub", "mul") and jnp.issubdtype(node.dtype, jnp.integer):
+            self.algebra.assumptions["whole numbers do not overflow"] = None
+        return _SCALAR[node.op](self, node, args)
+
+    def _whole_array(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """An unknown function of whole arrays."""
+        args = [self.entry(arg, indices(arg.shape, "a")) for arg in node.args]
+        shapes = tuple((arg.shape, str(arg.dtype)) for arg in node.args)
+        key = (node.op, node.params, shapes, node.shape)
+        number = self.names.setdefault(key, len(self.names))
+        self.unknown[node.op] = None
+        whole = not jnp.issubdtype(node.dtype, jnp.floating)
+        name = f"{node.op} {number}"
+        result = self.algebra.selected(
+            args, lambda args: self.algebra.call("array", name, args, index, whole=whole)
+        )
+        return self.algebra.positive(result) if node.dtype == np.bool_ else result
+
+    def _is_infinite(self, value: Rat) -> bool:
+        names = {self.algebra.atoms[gen].name for gen in self.algebra.atoms_of(value)}
+        return bool(names & {"infinity", "NaN"})
+
+    def _chosen(self, node: Node, args: list[Rat]) -> Rat:
+        """What may have infinity as an operand: selections and comparisons."""
+        algebra = self.algebra
+        numbers = [self.graph.scalar(arg) for arg in node.args]
+        infinite = [
+            isinstance(number, float) and not np.isfinite(number) for number in numbers
+        ]
+        if node.op == "is_finite":
+            return algebra.number(1)
+        if node.op == "select_n":
+            return self._selected(node, args)
+        if node.op == "clamp":
+            least, value, most = args
+            if not infinite[0]:
+                value = algebra.greatest(value, least)
+            return value if infinite[2] else algebra.least(value, most)
+        a, b = args
+        if any(infinite):
+            return self._against_infinity(node, args, numbers, infinite)
+        if any(map(self._is_infinite, args)):
+            raise Undecided(f"`{node.op}` of infinity")
+        if node.op == "max":
+            return algebra.greatest(a, b)
+        if node.op == "min":
+            return algebra.least(a, b)
+        if node.op in ("eq", "ne"):
+            same = algebra.zero(algebra.sub(a, b))
+            return same if node.op == "eq" else algebra.complement(same)
+        kind = node.args[0].dtype
+        if jnp.issubdtype(kind, jnp.integer) and numbers[1] == jnp.iinfo(kind).max:
+            if numbers[0] is None and node.op == "lt":
+                algebra.assume(a, f"is less than {numbers[1]}")
+                return algebra.number(1)
+        if node.op == "lt":
+            return algebra.positive(algebra.sub(b, a))
+        return algebra.complement(algebra.positive(algebra.sub(a, b)))
+
+    def _against_infinity(
+        self, node: Node, args: list[Rat], numbers: list[Any], infinite: list[bool]
+    ) -> Rat:
+        if all(infinite) or any(np.isnan(n) for n, far in zip(numbers, infinite, strict=True) if far):
+            raise Undecided(f"`{node.op}` of infinity")
+        place = infinite.index(True)
+        other, above = args[1 - place], numbers[place] > 0
+        if self._is_infinite(other):
+            raise Undecided(f"`{node.op}` of infinity")
+        if node.op in ("max", "min"):
+            return args[place] if above == (node.op == "max") else other
+        if node.op in ("eq", "ne"):
+            return self.algebra.number(int(node.op == "ne"))
+        return self.algebra.number(int(above == (place == 1)))  # lt, le
+
+    def _selected(self, node: Node, args: list[Rat]) -> Rat:
+        algebra = self.algebra
+        which, *cases = args
+        if node.args[0].dtype == np.bool_:
+            return algebra.choose(which, cases[1], cases[0])
+        result = cases[-1]
+        for number, case in list(enumerate(cases[:-1]))[::-1]:
+            here = algebra.zero(algebra.sub(which, algebra.number(number)))
+            result = algebra.choose(here, case, result)
+        return result
+
+    # Shapes
+
+    def leaf(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """An entry of an input."""
+        whole = not jnp.issubdtype(node.dtype, jnp.inexact)
+        value = self.algebra.leaf(str(node.params), index, whole=whole)
+        return self.algebra.positive(value) if node.dtype == np.bool_ else value
+
+    def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """A constant; floating-point ones are read as decimals."""
+        if node.shape or node.id not in self.graph.values:
+            return self.algebra.leaf(f"constant {node.id}", index)
+        value = self.graph.values[node.id]
+        if not jnp.issubdtype(value.dtype, jnp.floating):
+            return self.algebra.number(int(value))
+        if not np.isfinite(value):
+            sign = self.algebra.number(-1 if value < 0 else 1)
+            name = "NaN" if np.isnan(value) else "infinity"
+            return self.algebra.mul(sign, self.algebra.leaf(name, ()))
+        number, exact = decimal(value)
+        if not exact:
+            self.algebra.assumptions[f"the constant {value} is read as {float(number)}"] = None
+        return self.algebra.number(number)
+
+    def splat(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """A scalar, wherever."""
+        del index
+        return self.entry(node.args[0], ())
+
+    def broadcast(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`broadcast_in_dim`."""
+        (arg,) = node.args
+        dims = dict(node.params)["broadcast_dimensions"]  # type: ignore[arg-type]
+        place = zip(arg.shape, dims, strict=True)
+        return self.entry(arg, tuple(0 if size == 1 else index[dim] for size, dim in place))
+
+    def transpose(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`transpose`."""
+        order = dict(node.params)["permutation"]  # type: ignore[arg-type]
+        place: list[Index] = [0] * len(order)
+        for axis, source in enumerate(order):
+            place[source] = index[axis]
+        return self.entry(node.args[0], tuple(place))
+
+    def reshape(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`reshape`, where axes are merged or split; else an unknown function."""
+        place = reshaped_index(node.args[0].shape, node.shape, index)
+        return self._whole_array(node, index) if place is None else self.entry(node.args[0], place)
+
+    def iota(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`iota`: an index as a number."""
+        return self.algebra.position(index[dict(node.params)["dimension"]])  # type: ignore[arg-type]
+
+    def reduce_sum(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`reduce_sum`."""
+        arg = node.args[0]
+        axes = tuple(dict(node.params)["axes"])  # type: ignore[arg-type]
+        while arg.op in ("reshape", "transpose") and (moved := _moved_axes(arg, axes)) is not None:
+            if len(axes) != len(arg.shape):
+                break  # the axes that stay would have to be followed as well
+            arg, axes = arg.args[0], moved
+        fresh = {axis: self.algebra.fresh() for axis in axes if arg.shape[axis] != 1}
+        rest = iter(index)
+        place = tuple(
+            fresh.get(axis, 0) if axis in axes else next(rest) for axis in range(len(arg.shape))
+        )
+        result = self.entry(arg, place)
+        if self._is_infinite(result):
+            raise Undecided("a sum of infinity")
+        for axis in sorted(fresh, reverse=True):
+            result = self.algebra.total(result, fresh[axis], arg.shape[axis])
+        return result
+
+    def reduce_bool(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`reduce_and`, `reduce_or`, `reduce_max` and the like: of equal elements, these."""
+        arg = node.args[0]
+        axes = dict(node.params)["axes"]  # type: ignore[arg-type]
+        rest = iter(index)
+        place = [f"a{axis}" if axis in axes else next(rest) for axis in range(len(arg.shape))]
+        size = int(np.prod([arg.shape[axis] for axis in axes]))
+        value = self.entry(arg, tuple(0 if arg.shape[a] == 1 else p for a, p in enumerate(place)))
+        alike = not self.algebra.free(value) & {f"a{axis}" for axis in axes}
+        return value if alike and size else self._whole_array(node, index)
+
+    def dot_general(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`dot_general`: a sum of products."""
+        left, right = node.args
+        (lc, rc), (lb, rb) = dict(node.params)["dimension_numbers"]  # type: ignore[arg-type]
+        fresh = [self.algebra.fresh() if left.shape[axis] != 1 else 0 for axis in lc]
+        batch, rest = index[: len(lb)], iter(index[len(lb) :])
+        places = []
+        for array, contracted, batched in ((left, lc, lb), (right, rc, rb)):
+            own = dict(zip(contracted, fresh, strict=True))
+            own |= dict(zip(batched, batch, strict=True))
+            places.append(tuple(own[a] if a in own else next(rest) for a in range(len(array.shape))))
+        pair = [self.entry(*each) for each in zip((left, right), places, strict=True)]
+        if any(map(self._is_infinite, pair)):
+            raise Undecided("a product of infinity")
+        result = self.algebra.mul(*pair)
+        for symbol, axis in zip(fresh, lc, strict=True):
+            if symbol:
+                result = self.algebra.total(result, str(symbol), left.shape[axis])
+        return result
+
+    def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`concatenate`: the array in which the index is."""
+        axis = dict(node.params)["dimension"]  # type: ignore[arg-type]
+        algebra, place, start = self.algebra, index[axis], 0
+        if isinstance(place, tuple):
+            return self._whole_array(node, index)
+        parts = []
+        for arg in node.args:
+            at = (0 if arg.shape[axis] == 1 else _shifted(place, -start),)
+            if arg.shape[axis]:
+                parts.append((start, self.entry(arg, index[:axis] + at + index[axis + 1 :])))
+            start += arg.shape[axis]
+        result = parts[0][1]
+        for begin, part in parts[1:]:
+            difference = algebra.sub(algebra.number(begin), algebra.position(place))
+            result = algebra.choose(algebra.positive(difference), result, part)
+        return result
+
+    def slice(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`slice` without strides."""
+        params = dict(node.params)  # type: ignore[arg-type]
+        strides = params.get("strides")
+        if strides is not None and any(stride != 1 for stride in strides):
+            return self._whole_array(node, index)
+        if any(isinstance(place, tuple) for place in index):
+            return self._whole_array(node, index)
+        starts = params["start_indices"]
+        pairs = zip(index, starts, node.args[0].shape, strict=True)
+        place = tuple(0 if size == 1 else _shifted(i, start) for i, start, size in pairs)
+        return self.entry(node.args[0], place)
+
+
+def decimal(value: Any) -> tuple[fmpq, bool]:
+    """The number that a floating-point constant stands for: the shortest decimal that rounds to it.
+
+    What Python has computed in float64, 1 - 0.9 say, is read as a short decimal within a few units
+    in the last place, if there is one.
+
+    Args:
+      value: NumPy scalar, finite.
+
+    Returns:
+      The number, and whether it rounds to the constant.
+    """
+    kind, wide = value.dtype.type, float(value)
+    text = next(t for n in range(1, 20) if kind(float(t := f"{wide:.{n}g}")) == value)
+    digits = len(text.split("e")[0].strip("-").replace(".", "").strip("0"))
+    if value.dtype == np.float64 and digits > 13:
+        for length in range(1, 13):
+            shorter = f"{wide:.{length}g}"
+            if abs(float(shorter) - wide) <= 4 * np.spacing(abs(wide)):
+                return _fraction(shorter), float(shorter) == wide
+    return _fraction(text), True
+
+
+def _fraction(text: str) -> fmpq:
+    mantissa, _, exponent = text.partition("e")
+    whole, _, part = mantissa.partition(".")
+    power = int(exponent or 0) - len(part)
+    number = fmpq(int(whole + part))
+    return number * fmpq(10) ** power if power >= 0 else number / fmpq(10) ** -power
+
+
+def reshaped_index(
+    old: Sequence[int], new: Sequence[int], index: Sequence[Index]
+) -> tuple[Index, ...] | None:
+    """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
+    place: list[Index] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        a, b = i, j
+        size_old = size_new = 1
+        while i < len(old) and old[i] == 1:
+            place.append(0)
+            i += 1
+        while j < len(new) and new[j] == 1:
+            j += 1
+        a, b = i, j
+        if i == len(old) and j == len(new):
+            break
+        if i == len(old) or j == len(new):
+            return None
+        size_old, size_new = old[i], new[j]
+        i, j = i + 1, j + 1
+        while size_old != size_new:
+            if size_old < size_new:
+                size_old *= old[i]
+                i += 1
+            else:
+                size_new *= new[j]
+                j += 1
+        if i - a == 1:  # its digits are the new indices
+            parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
+            place.append(parts[0][0] if len(parts) == 1 else _joined(parts))
+        elif j - b == 1:
+            for k in range(a, i):
+                stride = int(np.prod(old[k + 1 : i]))
+                place.append(0 if old[k] == 1 else _digit(index[b], stride, old[k]))
+        else:
+            return None
+    return tuple(place)
+
+
+def _digit(index: Index, stride: int, size: int) -> Index:
+    if isinstance(index, int):
+        return index // stride % size
+    if isinstance(index, tuple) and index[0] == "join":
+        for part, own in zip(index[1::2], index[2::2], strict=True):
+            if own == stride:
+                return part
+    return ("of", index, stride, size)
+
+
+def _joined(parts: list[tuple[Index, int]]) -> Index:
+    digits = [part for part, _ in parts]
+    if all(isinstance(part, int) for part in digits):
+        return sum(part * stride for part, stride in parts)
+    sources = {part[1] if isinstance(part, tuple) and part[0] == "of" else None for part in digits}
+    if len(sources) == 1 and None not in sources:  # all digits of one index, put together again
+        own = [part[2] for part in digits]
+        if own == [stride for _, stride in parts]:
+            return sources.pop()
+    return ("join", *(item for pair in parts for item in pair))
+
+
+def _shifted(index: Index, by: int) -> Index:
+    if by == 0:
+        return index
+    return index + by if isinstance(index, int) else ("join", index, 1, by, 1)
+
+
+def _moved_axes(node: Node, axes: Sequence[int]) -> tuple[int, ...] | None:
+    """All axes of what was reshaped or transposed, where all axes are summed over."""
+    del axes
+    return tuple(range(len(node.args[0].shape)))
+
+
+def _call(name: str | None = None, **known: Any) -> Callable[..., Rat]:
+    """An unknown function of numbers."""
+
+    def entry(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+        kind = str(node.dtype) if known.get("typed") else ""
+        full = f"{name or node.op}{' ' + kind if kind else ''}"
+        if node.params and name is None:
+            number = reals.names.setdefault((node.op, node.params), len(reals.names))
+            full = f"{full} {number}"
+        whole = known.get("whole", not jnp.issubdtype(node.dtype, jnp.floating))
+        nonneg = known.get("nonneg", False)
+        result = reals.algebra.selected(
+            args,
+            lambda args: reals.algebra.call("function", full, args, whole=whole, nonneg=nonneg),
+        )
+        return reals.algebra.positive(result) if node.dtype == np.bool_ else result
+
+    return entry
+
+
+def _rounded(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+    """Functions that leave whole numbers alone."""
+    atoms = [reals.algebra.atoms[gen] for gen in reals.algebra.atoms_of(*args)]
+    numbers = [c for c in (*args[0].num.coeffs(), *args[0].den.coeffs())]
+    if all(atom.whole for atom in atoms) and all(number.q == 1 for number in numbers):
+        if args[0].den.is_constant():
+            return args[0]
+    return _call("trunc" if node.op == "convert_element_type" else None, whole=True)(
+        reals, node, args
+    )
+
+
+def _convert(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+    source, target = node.args[0].dtype, node.dtype
+    if target == np.bool_:
+        return reals.algebra.complement(reals.algebra.zero(args[0]))
+    if jnp.issubdtype(source, jnp.floating) and jnp.issubdtype(target, jnp.integer):
+        return _rounded(reals, node, args)
+    if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
+        raise Undecided("`convert_element_type` to or from complex numbers")
+    return args[0]
+
+
+def _logic(of_bits: Callable[[Algebra, list[Rat]], Rat]) -> Callable[..., Rat]:
+    def entry(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+        if node.dtype != np.bool_:
+            return _call()(reals, node, args)
+        return of_bits(reals.algebra, args)
+
+    return entry
+
+
+def _div(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+    if not jnp.issubdtype(node.dtype, jnp.floating):
+        return _call("whole quotient", whole=True)(reals, node, args)
+    return reals.algebra.div(*args)
+
+
+def _log(algebra: Algebra, value: Rat) -> Rat:
+    def of(args: list[Rat]) -> Rat:
+        algebra.assume(args[0], "is more than 0")
+        return algebra.call("function", "log", args)
+
+    return algebra.selected([value], of)
+
+
+def _exp(algebra: Algebra, value: Rat) -> Rat:
+    def of(args: list[Rat]) -> Rat:
+        if algebra.constant(args[0]) == 0:
+            return algebra.number(1)
+        return algebra.call("function", "exp", args, nonneg=True)
+
+    return algebra.selected([value], of)
+
+
+def _sum_of_bits(algebra: Algebra, args: list[Rat], twice: int) -> Rat:
+    """`a + b - twice * a * b`: with 1 the or of two bits, with 2 the exclusive one."""
+    product = algebra.mul(*args)
+    return algebra.sub(algebra.add(*args), algebra.mul(algebra.number(twice), product))
+
+
+def _real(function: Callable[..., Rat]) -> Callable[..., Rat]:
+    return lambda reals, node, args: function(reals.algebra, *args)
+
+
+_SCALAR: dict[str, Callable[..., Rat]] = {
+    "add": _real(Algebra.add),
+    "sub": _real(Algebra.sub),
+    "mul": _real(Algebra.mul),
+    "neg": _real(Algebra.neg),
+    "div": _div,
+    "square": _real(lambda algebra, a: algebra.power(a, 2)),
+    "integer_pow": lambda reals, node, args: reals.algebra.power(args[0], dict(node.params)["y"]),
+    "pow": _real(Algebra.to_the),
+    "sqrt": _real(Algebra.root),
+    "rsqrt": _real(lambda algebra, a: algebra.div(algebra.number(1), algebra.root(a))),
+    "cbrt": _call("cbrt"),
+    "abs": _real(Algebra.absolute),
+    "sign": _real(
+        lambda algebra, a: algebra.sub(algebra.positive(a), algebra.positive(algebra.neg(a)))
+    ),
+    "exp": _real(_exp),
+    "exp2": _real(lambda algebra, a: algebra.to_the(algebra.number(2), a)),
+    "expm1": _real(lambda algebra, a: algebra.sub(_exp(algebra, a), algebra.number(1))),
+    "log": _real(_log),
+    "log1p": _real(lambda algebra, a: _log(algebra, algebra.add(a, algebra.number(1)))),
+    "logistic": _real(
+        lambda algebra, a: algebra.div(
+            algebra.number(1), algebra.add(algebra.number(1), _exp(algebra, algebra.neg(a)))
+        )
+    ),
+    "convert_element_type": _convert,
+    "reduce_precision": lambda reals, node, args: args[0],
+    "and": _logic(lambda algebra, args: algebra.mul(*args)),
+    "or": _logic(lambda algebra, args: _sum_of_bits(algebra, args, 1)),
+    "xor": _logic(lambda algebra, args: _sum_of_bits(algebra, args, 2)),
+    "not": _logic(lambda algebra, args: algebra.complement(args[0])),
+}
+_SCALAR |= dict.fromkeys(_WHOLE, _rounded)
+_SCALAR |= {
+    name: _call(typed=name in ("rem", "population_count", "nextafter"))
+    for name in (
+        "acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erf_inv erfc lgamma nextafter "
+        "population_count rem shift_left shift_right_arithmetic shift_right_logical sin sinh tan "
+        "tanh"
+    ).split()
+}
+_SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
+    "leaf": Reals.leaf,
+    "const": Reals.const,
+    "splat": Reals.splat,
+    "broadcast_in_dim": Reals.broadcast,
+    "transpose": Reals.transpose,
+    "reshape": Reals.reshape,
+    "iota": Reals.iota,
+    "reduce_sum": Reals.reduce_sum,
+    "reduce_and": Reals.reduce_bool,
+    "reduce_or": Reals.reduce_bool,
+    "reduce_max": Reals.reduce_bool,
+    "reduce_min": Reals.reduce_bool,
+    "dot_general": Reals.dot_general,
+    "concatenate": Reals.concatenate,
+    "slice": Reals.slice,
+}

@@ -1,0 +1,70 @@
+"""Values of the algebra as text for people, and as nested lists for the certificate."""
+
+from typing import Any
+
+from equivalence_tests.proof.algebra import Algebra, Index, Rat
+
+
+def shown(algebra: Algebra, value: Rat) -> str:
+    """A value as a formula."""
+    num, den = (_polynomial(algebra, poly) for poly in value)
+    if den == "1":
+        return num
+    wide = [f"({text})" if " " in text else text for text in (num, den)]
+    if "*" in den and not wide[1].startswith("("):
+        wide[1] = f"({den})"
+    return " / ".join(wide)
+
+
+def shown_atom(algebra: Algebra, number: int) -> str:
+    """An atom as a formula."""
+    atom = algebra.atoms[number]
+    args = [shown(algebra, arg) for arg in atom.args]
+    if atom.kind == "leaf":
+        return f"{atom.name}{_at(atom.index)}"
+    if atom.kind == "index":
+        return _index(atom.index[0])
+    if atom.kind == "root":
+        return f"sqrt({args[0]})" if atom.order == 2 else f"root{atom.order}({args[0]})"
+    if atom.kind in ("positive", "zero"):
+        return f"[{args[0]} {'> 0' if atom.kind == 'positive' else '= 0'}]"
+    if atom.kind == "sum":
+        bound = ", ".join(f"{name} < {size}" for name, size in atom.bound)
+        return f"sum({args[0]} for {bound})"
+    if atom.name == "pow":
+        return f"({args[0]})^({args[1]})"
+    return f"{atom.name.split(' ')[0]}({', '.join(args)}){_at(atom.index)}"
+
+
+def _at(index: tuple[Index, ...]) -> str:
+    return f"[{', '.join(map(_index, index))}]" if index else ""
+
+
+def _index(index: Index) -> str:
+    if isinstance(index, tuple):
+        kind, *parts = index
+        if kind == "of":
+            symbol, stride, size = parts
+            return f"{_index(symbol)} // {stride} % {size}"
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return " + ".join(f"{stride}*{_index(part)}" if stride != 1 else _index(part)
+                          for part, stride in pairs)
+    return str(index)
+
+
+def _polynomial(algebra: Algebra, poly: Any) -> str:
+    terms = []
+    for monomial, coefficient in poly.to_dict().items():
+        factors = []
+        for number, power in enumerate(monomial):
+            if power:
+                base = shown_atom(algebra, number)
+                factors.append(base if power == 1 else f"{base}^{power}")
+        size = abs(coefficient)
+        if size != 1 or not factors:
+            factors.insert(0, str(size))
+        terms.append(("-" if coefficient < 0 else "+", "*".join(factors)))
+    if not terms:
+        return "0"
+    text = " ".join(f"{sign} {term}" for sign, term in terms)
+    return text[2:] if text.startswith("+ ") else "-" + text[2:]
