@@ -22,6 +22,7 @@ from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx, fmpz
 from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000
+UNDEFINED = "undefined"
 _LARGEST_ROOT, _LARGEST_POWER = 12, 64
 
 
@@ -42,7 +43,7 @@ class Atom:
     """What is no polynomial.
 
     Attributes:
-      kind: `leaf`, `index`, `root`, `power`, `positive`, `zero`, `sum`, `function`, `array`.
+      kind: `leaf`, `index`, `root`, `positive`, `zero`, `sum`, `function`, `array`, `special`.
       name: of the input or the function.
       args: arguments.
       index: where an array is read.
@@ -79,6 +80,7 @@ class Algebra:
         self.by_key: dict[Any, int] = {}
         self.assumptions: dict[str, None] = {}
         self._fresh = itertools.count()
+        self._special: set[int] = set()
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
         self.one = self.ctx.constant(1)
@@ -195,6 +197,11 @@ class Algebra:
 
     def add(self, a: Rat, b: Rat) -> Rat:
         """The sum."""
+        if self._special and self.is_special(a, b):
+            return self.selected([a, b], lambda args: self.add(*args))
+        return self._add(a, b)
+
+    def _add(self, a: Rat, b: Rat) -> Rat:
         if a.den == b.den:
             return self.make(a.num + b.num, a.den)
         return self.make(a.num * b.den + b.num * a.den, a.den * b.den)
@@ -209,6 +216,11 @@ class Algebra:
 
     def mul(self, a: Rat, b: Rat) -> Rat:
         """The product."""
+        if self._special and self.is_special(a, b):
+            return self.selected([a, b], lambda args: self.mul(*args))
+        return self._mul(a, b)
+
+    def _mul(self, a: Rat, b: Rat) -> Rat:
         return self.make(a.num * b.num, a.den * b.den)
 
     def div(self, a: Rat, b: Rat) -> Rat:
@@ -218,7 +230,7 @@ class Algebra:
 
     def _inverse(self, b: Rat) -> Rat:
         if b.num.is_zero():
-            raise Undecided("a denominator is zero, whatever the input")
+            return self.special(UNDEFINED)
         self.assume(b, "is not 0")
         return self.make(b.den, b.num)
 
@@ -301,6 +313,20 @@ class Algebra:
                     return number
         return None
 
+    def special(self, name: str) -> Rat:
+        """A value that is no number: an infinity, or what was computed of one or of 1 / 0.
+
+        Whatever is computed of it is undefined, and of something undefined nothing is known, not
+        even that 0 times it is 0; it goes where it is not selected.
+        """
+        value = self.atom(("special", name), Atom("special", name))
+        self._special |= set(self.atoms_of(value))
+        return value
+
+    def is_special(self, *values: Rat) -> bool:
+        """Whether something in values is no number."""
+        return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
+
     def leaf(self, name: str, index: Sequence[Index], *, whole: bool = False) -> Rat:
         """An entry of an input."""
         index = tuple(index)
@@ -338,6 +364,8 @@ class Algebra:
             if self.atoms[gen].kind in ("positive", "zero"):
                 break
         else:
+            if self._special and self.is_special(*args):
+                return self.special(UNDEFINED)
             return function(list(args))
         cases = []
         for number in (1, 0):
@@ -349,7 +377,8 @@ class Algebra:
 
     def choose(self, indicator: Rat, then: Rat, otherwise: Rat) -> Rat:
         """One value where an indicator is 1, and another where it is 0."""
-        return self.add(otherwise, self.mul(indicator, self.sub(then, otherwise)))
+        # Also of values that are no numbers: what is not selected does no harm.
+        return self._add(otherwise, self._mul(indicator, self._add(then, self.neg(otherwise))))
 
     def complement(self, indicator: Rat) -> Rat:
         """1 where the other is 0, and the other way round."""
@@ -525,15 +554,16 @@ class Algebra:
 
     # Sums
 
-    def total(self, body: Rat, symbol: str, size: int) -> Rat:
-        """The sum of a value over one index; factors without the index stand in front of it."""
-        if symbol not in self.free(body):
-            return self.mul(body, self.number(size))
-        body = self._rationalised(body, symbol)
-        own = [gen for gen in self.atoms_of(body) if symbol in self.atoms[gen].free]
-        den = self._split(body.den, own)
+    def total(self, body: Rat, bounds: Sequence[tuple[str, int]]) -> Rat:
+        """The sum of a value over indices; factors without the indices stand in front of it."""
+        return self.selected([body], lambda args: self._total(args[0], list(bounds)))
+
+    def _total(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
+        symbols = {symbol for symbol, _ in bounds}
+        body = self._rationalised(body, symbols)
+        own = {gen for gen in self.atoms_of(body) if self.atoms[gen].free & symbols}
         content = self.ctx.constant(0)
-        for row in den.values():
+        for row in self._split(body.den, own).values():
             content = row if content.is_zero() else content.gcd(row)
         rest = body.den // content
         lead = rest.leading_coefficient()
@@ -542,25 +572,24 @@ class Algebra:
         for monomial, row in self._split(body.num, own).items():
             front = self.make(row, content)
             term = self.make(self.ctx.from_dict({monomial: 1}), rest)
-            result = self.add(result, self.mul(front, self._summed(term, symbol, size)))
+            result = self.add(result, self.mul(front, self._summed(term, bounds)))
         return result
 
-    def _split(self, poly: fmpq_mpoly, own: list[int]) -> dict[Any, fmpq_mpoly]:
+    def _split(self, poly: fmpq_mpoly, own: set[int]) -> dict[Any, fmpq_mpoly]:
         """A polynomial as one in some atoms: exponents of these -> coefficient."""
         rows: dict[Any, dict[Any, fmpq]] = {}
-        chosen = set(own)
         for monomial, coefficient in poly.to_dict().items():
-            inside = tuple(e if i in chosen else 0 for i, e in enumerate(monomial))
-            outside = tuple(0 if i in chosen else e for i, e in enumerate(monomial))
+            inside = tuple(e if i in own else 0 for i, e in enumerate(monomial))
+            outside = tuple(0 if i in own else e for i, e in enumerate(monomial))
             rows.setdefault(inside, {})[outside] = coefficient
         return {inside: self.ctx.from_dict(row) for inside, row in rows.items()}
 
-    def _rationalised(self, body: Rat, symbol: str) -> Rat:
-        """A quotient without square roots of what depends on an index in its denominator."""
+    def _rationalised(self, body: Rat, symbols: set[str]) -> Rat:
+        """A quotient without square roots of what depends on indices in its denominator."""
         for _ in range(8):
             for gen in self.used(body.den):
                 atom = self.atoms[gen]
-                if atom.kind == "root" and atom.order == 2 and symbol in atom.free:
+                if atom.kind == "root" and atom.order == 2 and atom.free & symbols:
                     break
             else:
                 return body
@@ -570,21 +599,53 @@ class Algebra:
             body = self.make(body.num * other, body.den * other)
         return body
 
-    def _summed(self, term: Rat, symbol: str, size: int) -> Rat:
-        """The sum of one monomial over a denominator, nested sums in it merged."""
-        if symbol not in self.free(term):
-            return self.mul(term, self.number(size))
-        bounds = [(symbol, size)]
+    def _summed(self, term: Rat, bounds: list[tuple[str, int]]) -> Rat:
+        """The sum of a monomial over a denominator: a product of sums that share no index."""
+        result = self.number(1)
+        free = self.free(term)
+        for symbol, size in bounds:
+            if symbol not in free:
+                result = self.mul(result, self.number(size))
+        bounds = [bound for bound in bounds if bound[0] in free]
+        for factor, own in self._unrelated(term, bounds):
+            result = self.mul(result, self._sum_atom(*self._merged(factor, own)))
+        return result
+
+    def _unrelated(
+        self, term: Rat, bounds: list[tuple[str, int]]
+    ) -> list[tuple[Rat, list[tuple[str, int]]]]:
+        """A product as factors that have no index in common, each with its indices."""
+        symbols = {symbol for symbol, _ in bounds}
+        parts: list[tuple[frozenset[str], Rat]] = []
+        if not term.den.is_constant():
+            below = Rat(self.one, term.den)
+            parts.append((self.free(below) & symbols, below))
+        degrees = term.num.degrees()
+        for gen in self.used(term.num):
+            power = Rat(self.gen(gen) ** degrees[gen], self.one)
+            parts.append((self.atoms[gen].free & symbols, power))
+        joined: list[tuple[frozenset[str], Rat]] = []
+        for names, part in parts:
+            for other in [each for each in joined if each[0] & names]:
+                joined.remove(other)
+                names, part = names | other[0], self._mul(part, other[1])
+            joined.append((names, part))
+        return [(part, [b for b in bounds if b[0] in names]) for names, part in joined]
+
+    def _merged(
+        self, term: Rat, bounds: list[tuple[str, int]]
+    ) -> tuple[Rat, list[tuple[str, int]]]:
+        """A sum of a sum as one sum over all their indices."""
+        symbols = {symbol for symbol, _ in bounds}
         for gen in self.used(term.num):
             atom = self.atoms[gen]
-            if atom.kind == "sum" and symbol in atom.free and term.num.degrees()[gen] == 1:
+            if atom.kind == "sum" and atom.free & symbols and term.num.degrees()[gen] == 1:
                 fresh = {name: self.fresh() for name, _ in atom.bound}
                 inner = self.renamed(atom.args[0], fresh)
-                bounds += [(fresh[name], length) for name, length in atom.bound]
-                rest = self.coefficients(term.num, gen)[1]
-                term = self.mul(self.make(rest, term.den), inner)
-                break
-        return self._sum_atom(term, bounds)
+                rest = self.make(self.coefficients(term.num, gen)[1], term.den)
+                more = [(fresh[name], size) for name, size in atom.bound]
+                return self._mul(rest, inner), bounds + more
+        return term, bounds
 
     def _sum_atom(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
         depth = max((self.atoms[gen].depth for gen in self.atoms_of(body)), default=0)

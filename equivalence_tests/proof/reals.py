@@ -40,7 +40,7 @@ class Reals:
         """An entry of an array, as a real number; of a boolean one as 1 or 0.
 
         Raises:
-          Undecided: there is arithmetic with infinity, or the normal form is too large.
+          Undecided: the normal form is too large.
         """
         key = (node.id, index)
         if key not in self.known:
@@ -55,8 +55,6 @@ class Reals:
         args = [self.entry(arg, index if arg.shape else ()) for arg in node.args]
         if node.op in _NO_ARITHMETIC:
             return self._chosen(node, args)
-        if any(self._is_infinite(arg) for arg in args):
-            raise Undecided(f"`{node.op}` of infinity")
         if node.op in ("add", "sub", "mul") and jnp.issubdtype(node.dtype, jnp.integer):
             self.algebra.assumptions["whole numbers do not overflow"] = None
         return _SCALAR[node.op](self, node, args)
@@ -74,10 +72,6 @@ class Reals:
             args, lambda args: self.algebra.call("array", name, args, index, whole=whole)
         )
         return self.algebra.positive(result) if node.dtype == np.bool_ else result
-
-    def _is_infinite(self, value: Rat) -> bool:
-        names = {self.algebra.atoms[gen].name for gen in self.algebra.atoms_of(value)}
-        return bool(names & {"infinity", "NaN"})
 
     def _chosen(self, node: Node, args: list[Rat]) -> Rat:
         """What may have infinity as an operand: selections and comparisons."""
@@ -98,8 +92,6 @@ class Reals:
         a, b = args
         if any(infinite):
             return self._against_infinity(node, args, numbers, infinite)
-        if any(map(self._is_infinite, args)):
-            raise Undecided(f"`{node.op}` of infinity")
         if node.op == "max":
             return algebra.greatest(a, b)
         if node.op == "min":
@@ -123,13 +115,11 @@ class Reals:
             raise Undecided(f"`{node.op}` of infinity")
         place = infinite.index(True)
         other, above = args[1 - place], numbers[place] > 0
-        if self._is_infinite(other):
-            raise Undecided(f"`{node.op}` of infinity")
         if node.op in ("max", "min"):
             return args[place] if above == (node.op == "max") else other
-        if node.op in ("eq", "ne"):
-            return self.algebra.number(int(node.op == "ne"))
-        return self.algebra.number(int(above == (place == 1)))  # lt, le
+        answer = node.op == "ne" if node.op in ("eq", "ne") else above == (place == 1)
+        number = self.algebra.number(int(answer))
+        return self.algebra.selected([other], lambda _: number)
 
     def _selected(self, node: Node, args: list[Rat]) -> Rat:
         algebra = self.algebra
@@ -158,9 +148,8 @@ class Reals:
         if not jnp.issubdtype(value.dtype, jnp.floating):
             return self.algebra.number(int(value))
         if not np.isfinite(value):
-            sign = self.algebra.number(-1 if value < 0 else 1)
             name = "NaN" if np.isnan(value) else "infinity"
-            return self.algebra.mul(sign, self.algebra.leaf(name, ()))
+            return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
         number, exact = decimal(value)
         if not exact:
             self.algebra.assumptions[f"the constant {value} is read as {float(number)}"] = None
@@ -208,12 +197,8 @@ class Reals:
         place = tuple(
             fresh.get(axis, 0) if axis in axes else next(rest) for axis in range(len(arg.shape))
         )
-        result = self.entry(arg, place)
-        if self._is_infinite(result):
-            raise Undecided("a sum of infinity")
-        for axis in sorted(fresh, reverse=True):
-            result = self.algebra.total(result, fresh[axis], arg.shape[axis])
-        return result
+        bounds = [(symbol, arg.shape[axis]) for axis, symbol in fresh.items()]
+        return self.algebra.total(self.entry(arg, place), bounds)
 
     def reduce_bool(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`reduce_and`, `reduce_or`, `reduce_max` and the like: of equal elements, these."""
@@ -238,13 +223,9 @@ class Reals:
             own |= dict(zip(batched, batch, strict=True))
             places.append(tuple(own[a] if a in own else next(rest) for a in range(len(array.shape))))
         pair = [self.entry(*each) for each in zip((left, right), places, strict=True)]
-        if any(map(self._is_infinite, pair)):
-            raise Undecided("a product of infinity")
-        result = self.algebra.mul(*pair)
-        for symbol, axis in zip(fresh, lc, strict=True):
-            if symbol:
-                result = self.algebra.total(result, str(symbol), left.shape[axis])
-        return result
+        sizes = zip(fresh, lc, strict=True)
+        bounds = [(str(symbol), left.shape[axis]) for symbol, axis in sizes if symbol]
+        return self.algebra.total(self.algebra.mul(*pair), bounds)
 
     def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`concatenate`: the array in which the index is."""

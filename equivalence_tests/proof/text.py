@@ -22,6 +22,8 @@ def shown_atom(algebra: Algebra, number: int) -> str:
     args = [shown(algebra, arg) for arg in atom.args]
     if atom.kind == "leaf":
         return f"{atom.name}{_at(atom.index)}"
+    if atom.kind == "special":
+        return atom.name
     if atom.kind == "index":
         return _index(atom.index[0])
     if atom.kind == "root":
