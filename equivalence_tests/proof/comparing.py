@@ -53,10 +53,12 @@ class Comparer:
         self.graph = graph
         self._known: dict[tuple[int, int], Equality] = {}
 
-    def compare(self, left: Node, right: Node) -> Equality:
-        """How two nodes are equal."""
+    def compare(self, left: Node, right: Node, weakest: Level = Level.REALS) -> Equality:
+        """How two nodes are equal, tried up to a level."""
         if left is right:
             return Equality(Level.IDENTICAL, general=left.general)
+        if weakest is Level.IDENTICAL:
+            return Equality(Level.UNKNOWN, stopped="they are not computed alike")
         key = (left.id, right.id)
         if key not in self._known:
             self._known[key] = self._over_reals(left, right)

@@ -5,6 +5,7 @@ start are taken for equal; a step from such states shows which of them do not st
 parted, and so on until all that are left stay equal. It is the largest relation of equal leaves.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,22 +88,36 @@ class World:
         results = programs.run(self.graph, side.step, [*self.hyper, *held, *self.grads])
         return results[: len(side.paths)], results[len(side.paths) :]
 
+    def names(self, side: Program) -> list[str]:
+        """A name for each leaf that a side holds; of what starts as a parameter, that one's."""
+        start, _ = self.start(side)
+        paths = {node.id: path for node, path in zip(self.params, self.given.paths, strict=True)}
+        found: dict[str, None] = {}
+        for path, node in zip(side.paths, start, strict=True):
+            name = paths.get(node.id) or "state" + re.sub(r"^\[\d+\]", "", path)
+            while name in found:
+                name = f"state{path}" if f"state{path}" not in found else f"{name}'"
+            found[name] = None
+        return list(found)
+
     def symbols(self, side: Program) -> list[Node]:
         """General states of a side."""
-        pairs = zip(side.paths, side.avals, strict=True)
-        return [self.graph.leaf(f"held{path}", aval.shape, aval.dtype) for path, aval in pairs]
+        pairs = zip(self.names(side), side.avals, strict=True)
+        return [self.graph.leaf(name, aval.shape, aval.dtype) for name, aval in pairs]
 
     def obligations(
-        self, when: str, names: Sequence[str], left: Any, right: Any, params: bool
+        self, when: str, names: Sequence[str], left: Any, right: Any, params: bool, level: Level
     ) -> list[Obligation]:
         """Each pair of leaves, compared."""
         return [
-            Obligation(when, name, self.comparer.compare(a, b), (a, b), params, (i, i))
+            Obligation(when, name, self.comparer.compare(a, b, level), (a, b), params, (i, i))
             for i, (name, a, b) in enumerate(zip(names, left, right, strict=True))
         ]
 
 
-def by_given_relation(world: World, left: Program, right: Program, relation: Any) -> Induction:
+def by_given_relation(
+    world: World, left: Program, right: Program, relation: Any, level: Level
+) -> Induction:
     """Induction with a relation: a program from what the left side holds to the right one's."""
     names = [f"state{path}" for path in right.paths]
     found = []
@@ -112,13 +127,13 @@ def by_given_relation(world: World, left: Program, right: Program, relation: Any
 
     held, params = world.start(left)
     other, other_params = world.start(right)
-    found += world.obligations("start", world.given.paths, params, other_params, True)
-    found += world.obligations("start", names, related(held), other, False)
+    found += world.obligations("start", world.given.paths, params, other_params, True, level)
+    found += world.obligations("start", names, related(held), other, False, level)
     general = world.symbols(left)
     held, params = world.step(left, general)
     other, other_params = world.step(right, related(general))
-    found += world.obligations("step", world.given.paths, params, other_params, True)
-    found += world.obligations("step", names, related(held), other, False)
+    found += world.obligations("step", world.given.paths, params, other_params, True, level)
+    found += world.obligations("step", names, related(held), other, False, level)
     return Induction(tuple(found), ("as given",), True)
 
 
@@ -145,20 +160,20 @@ def by_found_relation(world: World, left: Program, right: Program, level: Level)
         if len(new) == len(parts):
             break
         parts = new
-    found = world.obligations("start", world.given.paths, starts[0][1], starts[1][1], True)
-    found += world.obligations("step", world.given.paths, steps[0][1], steps[1][1], True)
-    relation = []
+    found = world.obligations("start", world.given.paths, starts[0][1], starts[1][1], True, level)
+    found += world.obligations("step", world.given.paths, steps[0][1], steps[1][1], True, level)
+    relation, names = [], [world.names(side) for side in sides]
     for part in parts:
         own = [place for side, place in (leaves[i] for i in part) if side == 0]
         others = [place for side, place in (leaves[i] for i in part) if side == 1]
         if not own or not others:
             continue
         for a, b in _pairs(own, others):
-            name = f"state{left.paths[a]} = state{right.paths[b]}"
+            name = f"{names[0][a]} = {names[1][b]}"
             relation.append(name)
             for when, held_by in (("start", starts), ("step", steps)):
                 nodes = (held_by[0][0][a], held_by[1][0][b])
-                equality = world.comparer.compare(*nodes)
+                equality = world.comparer.compare(*nodes, level)
                 found.append(Obligation(when, name, equality, nodes, False, (a, b)))
     classes = tuple(
         tuple(None if node.op in ("const", "splat") else str(node.params) for node in each)
@@ -197,11 +212,14 @@ def _assigned(
 ) -> list[list[Node]]:
     """General states in which related leaves are one symbol."""
     held = [list(each) for each in constants]
+    names, used = [world.names(side) for side in sides], set[str]()
     for part in parts:
         side, place = leaves[part[0]]
-        aval = sides[side].avals[place]
-        prefix = "held" if side == 0 else "held by the right"
-        symbol = world.graph.leaf(f"{prefix}{sides[side].paths[place]}", aval.shape, aval.dtype)
+        aval, name = sides[side].avals[place], names[side][place]
+        if name in used:
+            name = f"{name} on the right"
+        used.add(name)
+        symbol = world.graph.leaf(name, aval.shape, aval.dtype)
         for side, place in (leaves[i] for i in part):
             dtype = sides[side].avals[place].dtype
             node = symbol

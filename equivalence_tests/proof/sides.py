@@ -128,13 +128,16 @@ def _live(side: SideLike) -> _Live:
     return _Live(stepper.kind, stepper.start, stepper.step, lambda held: stepper.show(held)[0])
 
 
-def _made(make: MakeSide, given: Inputs, traced: Mapping[str, Any], questions: Questions) -> _Live:
-    symbols = {name: Symbol(name, value, questions) for name, value in traced.items()}
-    return _live(make({**symbols, **given.fixed}))
+def _made(
+    make: MakeSide, given: Inputs, traced: Mapping[str, Any], questions: Questions | None
+) -> _Live:
+    if questions is not None:
+        traced = {name: Symbol(name, value, questions) for name, value in traced.items()}
+    return _live(make({**traced, **given.fixed}))
 
 
 def traced(make: MakeSide, given: Inputs, name: str) -> Program:
-    """A side's programs.
+    """A side's programs; symbols that answer questions only where there are questions.
 
     Args:
       make: from hyper-parameters to the side.
@@ -144,8 +147,15 @@ def traced(make: MakeSide, given: Inputs, name: str) -> Program:
     Raises:
       ProofError: it is no side, it cannot be traced, or a step changes what it holds.
     """
-    questions = Questions()
+    try:
+        return _traced(make, given, name, None)
+    except _Asked:
+        return _traced(make, given, name, Questions())
+
+
+def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | None) -> Program:
     numbers = {key: float(value) for key, value in given.numbers.items()}
+    can_ask = bool(numbers) and questions is None
     seen: dict[str, Any] = {}
 
     def start(hyper_params: Any, params: Any) -> Any:
@@ -162,9 +172,9 @@ def traced(make: MakeSide, given: Inputs, name: str) -> Program:
         seen.update(after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(held)])
         return _arrays(held), _arrays(live.shown(held))
 
-    with _explained(f"{name} side, at its start"):
+    with _explained(f"{name} side, at its start", can_ask):
         first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
-    with _explained(f"{name} side ({seen['kind']}), in its step"):
+    with _explained(f"{name} side ({seen['kind']}), in its step", can_ask):
         second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], given.params)
     where = f"{name} side ({seen['kind']})"
     if seen["after"] != seen["paths"]:
@@ -181,7 +191,8 @@ def traced(make: MakeSide, given: Inputs, name: str) -> Program:
         if found != [(leaf.shape, leaf.dtype) for leaf in given.shapes]:
             raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
     return Program(
-        seen["kind"], first, second, tuple(seen["paths"]), tuple(shapes[0]), tuple(questions.asked)
+        seen["kind"], first, second, tuple(seen["paths"]), tuple(shapes[0]),
+        tuple(questions.asked) if questions is not None else (),
     )
 
 
@@ -199,13 +210,13 @@ def traced_relation(
     Raises:
       ProofError: it gives another structure than the right side holds.
     """
-    questions = Questions()
-    start = jax.eval_shape(
-        lambda params, numbers: _made(make, given, numbers, questions).start(params),
-        given.params,
-        dict(given.numbers),
-    )
-    leaves, structure = jax.tree.flatten(start)
+    def start(params: Any, numbers: Any) -> Any:
+        try:
+            return _made(make, given, numbers, None).start(params)
+        except jax.errors.ConcretizationTypeError:
+            return _made(make, given, numbers, Questions()).start(params)
+
+    leaves, structure = jax.tree.flatten(jax.eval_shape(start, given.params, dict(given.numbers)))
 
     def related(hyper_params: Any, leaves: Any) -> Any:
         made = relate({**hyper_params, **given.fixed}, structure.unflatten(leaves))
@@ -227,12 +238,18 @@ def _arrays(tree: Any) -> list[jax.Array]:
     return [jnp.asarray(unwrapped(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
+class _Asked(Exception):
+    """A side decides in Python by an array's value, which may be a hyper-parameter's."""
+
+
 @contextlib.contextmanager
-def _explained(where: str) -> Iterator[None]:
+def _explained(where: str, can_ask: bool = False) -> Iterator[None]:
     try:
         yield
     except (ProofError, NotASymbol):
         raise
+    except jax.errors.ConcretizationTypeError if can_ask else ():
+        raise _Asked from None
     except EquivalenceError as error:
         raise ProofError(f"{where}: {error}") from None
     except jax.errors.TracerArrayConversionError as error:

@@ -104,6 +104,14 @@ for _name, _function in {
     setattr(Symbol, f"__r{_name}__", _backward)
 
 
+# JAX takes symbols apart where a function of its own is called with one.
+jax.tree_util.register_pytree_node(
+    Symbol,
+    lambda symbol: ((symbol.traced,), (symbol.name, symbol._questions)),
+    lambda own, children: Symbol(own[0], children[0], own[1]),
+)
+
+
 def unwrapped(value: Any) -> Any:
     """A symbol as the traced value, anything else as it is."""
     return value.traced if isinstance(value, Symbol) else value

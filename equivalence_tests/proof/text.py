@@ -1,19 +1,36 @@
 """Values of the algebra as text for people, and as nested lists for the certificate."""
 
+import math
 from typing import Any
+
+from flint import fmpq
 
 from equivalence_tests.proof.algebra import Algebra, Index, Rat
 
 
 def shown(algebra: Algebra, value: Rat) -> str:
     """A value as a formula."""
-    num, den = (_polynomial(algebra, poly) for poly in value)
+    num, den = (_polynomial(algebra, poly) for poly in _readable(*value))
     if den == "1":
         return num
     wide = [f"({text})" if " " in text else text for text in (num, den)]
     if "*" in den and not wide[1].startswith("("):
         wide[1] = f"({den})"
     return " / ".join(wide)
+
+
+def _readable(num: Any, den: Any) -> tuple[Any, Any]:
+    """The same quotient with whole numbers, and more positive terms than negative ones below."""
+    scale = 1
+    for coefficient in (*num.coeffs(), *den.coeffs()):
+        scale = scale * int(coefficient.q) // math.gcd(scale, int(coefficient.q))
+    if not den.is_constant():
+        numbers = [int(c * scale) for c in (*num.coeffs(), *den.coeffs())]
+        scale = fmpq(scale, math.gcd(*numbers))
+        last = list(den.to_dict().values())[-1]
+        scale = -scale if last < 0 else scale
+        return num * scale, den * scale
+    return num, den
 
 
 def shown_atom(algebra: Algebra, number: int) -> str:
