@@ -175,8 +175,9 @@ class Search:
             if max(sizes) > FAINT:
                 place = int(np.argmax(sizes))
                 values = [np.asarray(run[place], float) for run in pair]
-                apart = np.abs(values[0] - values[1])
-                apart[np.isnan(apart)] = np.inf
+                with np.errstate(all="ignore"):
+                    apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
+                apart = np.where(np.isnan(apart), np.inf, apart)
                 index = np.unravel_index(int(np.argmax(apart)), apart.shape)
                 paths = self.given.paths
                 return Counterexample(

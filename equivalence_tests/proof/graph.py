@@ -158,6 +158,8 @@ def _elementwise(g: Graph, op: str, args: Any, params: Any, shape: Any, dtype: A
 
     floating = jnp.issubdtype(dtype, jnp.floating)
     whole = jnp.issubdtype(dtype, jnp.integer)
+    if params and op in ("add", "sub", "mul", "div", "neg"):
+        return g._node(op, args, params, shape, dtype)  # of a kind that the rules do not know
     if (folded := _folded(g, op, args, params, dtype)) is not None:
         return folded
     if op in _MIRRORED:

@@ -137,7 +137,7 @@ class _Run:
     def params(self, eqn: Any) -> Hashable:
         shown = []
         for name, value in sorted(eqn.params.items()):
-            if name not in _HINTS:
+            if name not in _HINTS and value is not None:
                 shown.append((name, self.hashable(value)))
         if str(eqn.params.get("name", "")).startswith(UNKNOWN):
             shown = [("name", eqn.params["name"])]
