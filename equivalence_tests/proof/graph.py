@@ -252,6 +252,9 @@ def _converted(g: Graph, arg: Node, dtype: Any, shape: Any) -> Node:
             return inner
         if _keeps(inner.dtype, arg.dtype) and _keeps(arg.dtype, dtype):
             return _converted(g, inner, dtype, shape)
+    if arg.op == "neg" and all(jnp.issubdtype(d, jnp.floating) for d in (arg.dtype, dtype)):
+        inner = g.apply("convert_element_type", (arg.args[0],), (), shape, dtype)
+        return g.apply("neg", (inner,), (), shape, dtype)
     return g._node("convert_element_type", (arg,), (), shape, dtype)
 
 

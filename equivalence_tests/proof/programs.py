@@ -111,6 +111,7 @@ class _Run:
             return self.branches(eqn, args)
         if name in ("optimization_barrier", "device_put"):
             return args
+        name = "add" if name == "add_any" else name  # what differentiation writes
         params = self.params(eqn)
         if name == "bitcast_convert_type" and _computed(args[0]):
             # A NaN's sign and payload show here, which the graph does not follow.
@@ -151,6 +152,8 @@ class _Run:
             return tuple(map(self.hashable, value))
         if isinstance(value, dict):
             return ("dict", tuple((key, self.hashable(item)) for key, item in value.items()))
+        if isinstance(value, np.integer | np.bool_):
+            return value.item()
         if isinstance(value, np.ndarray | np.generic):
             return ("array", str(value.dtype), np.shape(value), value.tobytes())
         try:
