@@ -52,6 +52,8 @@ class Comparer:
         """Compares nodes of this graph."""
         self.graph = graph
         self._known: dict[tuple[int, int], Equality] = {}
+        self._merged: dict[int, Node] = {}  # node -> an older one that is equal over the reals
+        self._assumed: dict[str, None] = {}  # for all of these
 
     def compare(self, left: Node, right: Node, weakest: Level = Level.REALS) -> Equality:
         """How two nodes are equal, tried up to a level."""
@@ -61,8 +63,34 @@ class Comparer:
             return Equality(Level.UNKNOWN, stopped="they are not computed alike")
         key = (left.id, right.id)
         if key not in self._known:
-            self._known[key] = self._over_reals(left, right)
+            found = self._known[key] = self._by_parts(left, right) or self._over_reals(left, right)
+            if found.level is Level.REALS:
+                older, newer = sorted((left, right), key=lambda node: node.id)
+                self._merged[newer.id] = older
+                self._assumed |= dict.fromkeys(found.assumptions)
         return self._known[key]
+
+    def _by_parts(self, left: Node, right: Node) -> Equality | None:
+        """Equal, where they are computed alike of parts that are known to be equal."""
+        if not self._merged:
+            return None
+        rebuilt: dict[int, Node] = {}
+        if self._with_merged(left, rebuilt) is not self._with_merged(right, rebuilt):
+            return None
+        return Equality(Level.REALS, list(self._assumed), left.general and right.general)
+
+    def _with_merged(self, node: Node, rebuilt: dict[int, Node]) -> Node:
+        """A node computed of the older ones of equal parts."""
+        if node.id not in rebuilt:
+            older = self._merged.get(node.id)
+            if older is not None:
+                rebuilt[node.id] = self._with_merged(older, rebuilt)
+            elif not node.args:
+                rebuilt[node.id] = node
+            else:
+                args = [self._with_merged(arg, rebuilt) for arg in node.args]
+                rebuilt[node.id] = self.graph.again(node, args)
+        return rebuilt[node.id]
 
     def _over_reals(self, left: Node, right: Node) -> Equality:
         if left.shape != right.shape:

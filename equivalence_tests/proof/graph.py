@@ -138,6 +138,14 @@ class Graph:
         args = tuple(arg.args[0] if arg.op == "splat" else arg for arg in args)
         return _elementwise(self, op, args, params, shape, dtype)
 
+    def again(self, node: Node, args: Sequence[Node]) -> Node:
+        """The same operation of other operands."""
+        if all(new is old for new, old in zip(args, node.args, strict=True)):
+            return node
+        if node.op == "splat":
+            return self.splat(args[0], node.shape)
+        return self.apply(node.op, args, node.params, node.shape, node.dtype)
+
     def _node(self, op: str, args: Any, params: Hashable, shape: Any, dtype: Any) -> Node:
         key = (op, tuple(arg.id for arg in args), params, shape, str(dtype))
         if key not in self.nodes:
