@@ -8,14 +8,20 @@ if TYPE_CHECKING:
     from equivalence_tests.equivalence import check_equivalence as check_equivalence
     from equivalence_tests.nature import Nature as Nature
     from equivalence_tests.pair_report import Report as Report
+    from equivalence_tests.proof import Proof as Proof
+    from equivalence_tests.proof import ProofError as ProofError
+    from equivalence_tests.proof import prove_equivalence as prove_equivalence
     from optax_bridge.correspondence import Verdict as Verdict
 
 _HOME = {
     "EquivalenceError": "equivalence_tests.adapt",
     "Nature": "equivalence_tests.nature",
+    "Proof": "equivalence_tests.proof",
+    "ProofError": "equivalence_tests.proof",
     "Report": "equivalence_tests.pair_report",
     "Verdict": "optax_bridge.correspondence",
     "check_equivalence": "equivalence_tests.equivalence",
+    "prove_equivalence": "equivalence_tests.proof",
 }
 
 

@@ -1,6 +1,7 @@
 """The command `optax-bridge`; each subcommand imports the package that owns it when called."""
 
 import enum
+import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -341,6 +342,10 @@ def migrate(
             json=json,
         )
     )
+
+
+# Its options stand with the prover, whose packages are imported when it runs.
+app.command()(importlib.import_module("equivalence_tests.proof.command").prove)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from equivalence_tests.proof.algebra import Algebra, Full
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.reals import Reals, indices
-from equivalence_tests.proof.text import shown
+from equivalence_tests.proof.text import nested, shown
 
 _CAPACITIES = (32, 96, 256)
 
@@ -42,6 +42,7 @@ class Equality:
     assumptions: list[str] = field(default_factory=list)
     general: bool = False
     forms: tuple[str, str] | None = None
+    terms: dict[str, Any] | None = None
     stopped: str = ""
 
 
@@ -125,6 +126,7 @@ class Comparer:
             list(algebra.assumptions),
             general=left.general and right.general,
             forms=(shown(algebra, first), shown(algebra, second)),
+            terms=nested(algebra, first, second),
             stopped=stopped,
         )
 

@@ -45,14 +45,14 @@ class Induction:
       obligations: everything that was to prove.
       relation: which leaves of the states are related, as text.
       given: whether the relation was given.
-      classes: of a relation that was found, for each held leaf of both sides the name of its
-        symbol, or None if it is a constant.
+      classes: for each held leaf of both sides the name of its symbol; None for a constant, and
+        for what a given relation makes.
     """
 
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
     given: bool
-    classes: tuple[tuple[str | None, ...], tuple[str | None, ...]] | None = None
+    classes: tuple[tuple[str | None, ...], tuple[str | None, ...]]
 
     @property
     def level(self) -> Level:
@@ -151,7 +151,8 @@ def by_given_relation(
     other, other_params = world.step(right, related(general))
     state = world.obligations("step", names, related(held), other, False, level)
     found += world.obligations("step", world.given.paths, params, other_params, True, level)
-    return Induction((*found, *state), ("as given",), True)
+    classes = (tuple(str(node.params) for node in general), (None,) * len(right.paths))
+    return Induction((*found, *state), ("as given",), True, classes)
 
 
 def by_found_relation(world: World, left: Program, right: Program, level: Level) -> Induction:
@@ -192,11 +193,15 @@ def by_found_relation(world: World, left: Program, right: Program, level: Level)
                 nodes = (held_by[0][0][a], held_by[1][0][b])
                 equality = world.comparer.compare(*nodes, level)
                 found.append(Obligation(when, name, equality, nodes, False, (a, b)))
-    classes = tuple(
-        tuple(None if node.op in ("const", "splat") else str(node.params) for node in each)
-        for each in held
-    )
-    return Induction(tuple(found), tuple(relation), False, classes)  # type: ignore[arg-type]
+    ours, theirs = (tuple(map(_symbol, each)) for each in held)
+    return Induction(tuple(found), tuple(relation), False, (ours, theirs))
+
+
+def _symbol(node: Node) -> str | None:
+    """The name of a held leaf's symbol; None for a constant."""
+    if node.op == "convert_element_type":
+        node = node.args[0]
+    return str(node.params) if node.op == "leaf" else None
 
 
 def _pairs(left: list[int], right: list[int]) -> list[tuple[int, int]]:

@@ -5,10 +5,11 @@ The elements are what the arrays hold: floating-point numbers of a dtype, or exa
 followed one by one, without rewriting anything.
 """
 
+import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -248,12 +249,18 @@ _LIFT = _Lift()
 
 def exactly(jaxpr: Any, args: Sequence[Array], exact: Callable[[Any], Any]) -> list[Array]:
     """`run` with exact numbers, of 200 bits where they are balls."""
+    with precise(), _LIFT(exact):
+        return run(jaxpr, args, exact)
+
+
+@contextlib.contextmanager
+def precise() -> Iterator[None]:
+    """Within it, balls have 200 bits."""
     import flint
 
     before, flint.ctx.prec = flint.ctx.prec, PRECISION
     try:
-        with _LIFT(exact):
-            return run(jaxpr, args, exact)
+        yield
     finally:
         flint.ctx.prec = before
 

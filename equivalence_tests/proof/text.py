@@ -55,6 +55,14 @@ def shown_atom(algebra: Algebra, number: int) -> str:
     return f"{atom.name.split(' ')[0]}({', '.join(args)}){_at(atom.index)}"
 
 
+def _number(value: Any) -> str:
+    """A rational number, with many zeros as a power of ten."""
+    digits = str(value)
+    whole = digits.rstrip("0")
+    zeros = len(digits) - len(whole)
+    return f"{whole}e{zeros}" if zeros > 5 and "/" not in digits else digits
+
+
 def _at(index: tuple[Index, ...]) -> str:
     return f"[{', '.join(map(_index, index))}]" if index else ""
 
@@ -74,16 +82,55 @@ def _index(index: Index) -> str:
 def _polynomial(algebra: Algebra, poly: Any) -> str:
     terms = []
     for monomial, coefficient in poly.to_dict().items():
-        factors = []
+        factors: list[str] = []
         for number, power in enumerate(monomial):
             if power:
                 base = shown_atom(algebra, number)
                 factors.append(base if power == 1 else f"{base}^{power}")
         size = abs(coefficient)
         if size != 1 or not factors:
-            factors.insert(0, str(size))
+            factors.insert(0, _number(size))
         terms.append(("-" if coefficient < 0 else "+", "*".join(factors)))
     if not terms:
         return "0"
     text = " ".join(f"{sign} {term}" for sign, term in terms)
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
+
+
+def nested(algebra: Algebra, *values: Rat) -> dict[str, Any]:
+    """Values as plain data, for the certificate.
+
+    Returns:
+      `values`, each a quotient: numerator and denominator, each a list of terms: a rational number
+      as text, and pairs of an atom and its power. `atoms`, in an order in which arguments come
+      first.
+    """
+    numbers: dict[int, int] = {}
+    rows: list[dict[str, Any]] = []
+
+    def quotient(value: Rat) -> list[Any]:
+        return [
+            [
+                [str(c), [[atom(g), int(power)] for g, power in enumerate(monomial) if power]]
+                for monomial, c in poly.to_dict().items()
+            ]
+            for poly in value
+        ]
+
+    def atom(gen: int) -> int:
+        if gen not in numbers:
+            own = algebra.atoms[gen]
+            args = [quotient(arg) for arg in own.args]
+            row: dict[str, Any] = {"kind": own.kind, "name": own.name, "args": args}
+            if own.index:
+                row["index"] = list(own.index)
+            if own.bound:
+                row["bound"] = [list(each) for each in own.bound]
+            if own.order:
+                row["order"] = own.order
+            numbers[gen] = len(rows)
+            rows.append(row)
+        return numbers[gen]
+
+    found = [quotient(value) for value in values]
+    return {"values": found, "atoms": rows}
