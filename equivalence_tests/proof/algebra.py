@@ -74,8 +74,14 @@ class Full(Undecided):
 class Algebra:
     """Atoms, and arithmetic with quotients of polynomials over them."""
 
-    def __init__(self, capacity: int = 40):
-        """Makes an algebra for so many atoms at most; with more, `Full` is raised."""
+    def __init__(self, capacity: int = 40, work: int = 400_000):
+        """Makes an algebra.
+
+        Args:
+          capacity: the most atoms; with more, `Full` is raised.
+          work: the most terms that are handled; with more, `Undecided` is raised.
+        """
+        self.work = work
         self.atoms: list[Atom] = []
         self.by_key: dict[Any, int] = {}
         self.assumptions: dict[str, None] = {}
@@ -109,6 +115,7 @@ class Algebra:
 
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
+        self._worked(len(poly))
         rows: dict[int, dict[Any, fmpq]] = {}
         for monomial, coefficient in poly.to_dict().items():
             rest = (*monomial[:gen], 0, *monomial[gen + 1 :])
@@ -170,6 +177,7 @@ class Algebra:
 
     def make(self, num: fmpq_mpoly, den: fmpq_mpoly) -> Rat:
         """The normal form of a quotient."""
+        self._worked(8 + len(num) + len(den))
         num, over = self._reduced(num)
         den, under = self._reduced(den)
         if den.is_zero():
@@ -184,6 +192,11 @@ class Algebra:
         if lead != 1:
             num, den = num / lead, den / lead
         return Rat(num, den)
+
+    def _worked(self, terms: int) -> None:
+        self.work -= terms
+        if self.work < 0:
+            raise Undecided("the normal form takes too long")
 
     def number(self, value: Any) -> Rat:
         """A rational number."""

@@ -1,7 +1,7 @@
 """Whether two nodes of a graph are equal: bit for bit, over the reals, or not known."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,14 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof.algebra import Algebra, Full
 from equivalence_tests.proof.errors import Undecided
-from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.graph import Graph, Node, cone
+from equivalence_tests.proof.numeric import Numeric
 from equivalence_tests.proof.reals import Reals, indices
 from equivalence_tests.proof.text import nested, shown
 
 _CAPACITIES = (32, 96, 256)
+# Terms that are handled: about half a second, some seconds, a few milliseconds.
+_QUICK, _LONG, _SMALL = 30_000, 200_000, 4_000
 
 
 class Level(enum.IntEnum):
@@ -36,6 +39,7 @@ class Equality:
       forms: both normal forms as text, where they were made.
       terms: both normal forms as nested lists, for the certificate.
       stopped: why it is not known.
+      hard: whether it was too much work to find out.
     """
 
     level: Level
@@ -44,6 +48,7 @@ class Equality:
     forms: tuple[str, str] | None = None
     terms: dict[str, Any] | None = None
     stopped: str = ""
+    hard: bool = False
 
 
 class Comparer:
@@ -52,6 +57,7 @@ class Comparer:
     def __init__(self, graph: Graph):
         """Compares nodes of this graph."""
         self.graph = graph
+        self.numeric = Numeric(graph)
         self._known: dict[tuple[int, int], Equality] = {}
         self._merged: dict[int, Node] = {}  # node -> an older one that is equal over the reals
         self._assumed: dict[str, None] = {}  # for all of these
@@ -64,12 +70,51 @@ class Comparer:
             return Equality(Level.UNKNOWN, stopped="they are not computed alike")
         key = (left.id, right.id)
         if key not in self._known:
-            found = self._known[key] = self._by_parts(left, right) or self._over_reals(left, right)
-            if found.level is Level.REALS:
-                older, newer = sorted((left, right), key=lambda node: node.id)
-                self._merged[newer.id] = older
-                self._assumed |= dict.fromkeys(found.assumptions)
+            found = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
+            if found.level is Level.UNKNOWN and found.hard:
+                self._sweep(left, right)
+                found = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
+            self._note(left, right, found)
+            self._known[key] = found
         return self._known[key]
+
+    def _note(self, left: Node, right: Node, found: Equality) -> None:
+        if found.level is Level.REALS:
+            older, newer = sorted((left, right), key=lambda node: node.id)
+            self._merged[newer.id] = older
+            self._assumed |= dict.fromkeys(found.assumptions)
+
+    def _sweep(self, left: Node, right: Node) -> None:
+        """Proves that parts of both are equal, from the smallest to the largest.
+
+        Which parts may be, their values at random points say. Nodes that both parts have in common
+        are taken for inputs first: what is equal for any of their values is equal for theirs.
+        """
+        values = self.numeric.values_of(left, right)
+        heads: dict[object, list[Node]] = {}
+        rebuilt: dict[int, Node] = {}
+        for node, value in values:
+            here = self._with_merged(node, rebuilt)
+            for head in heads.setdefault(value, []):
+                other = self._with_merged(head, {})
+                if other is here:
+                    break
+                found = self._with_common(other, here)
+                if found.level is Level.UNKNOWN:
+                    found = self._over_reals(other, here, _SMALL)
+                if found.level is Level.REALS:
+                    self._note(other, here, found)
+                    rebuilt = {}
+                    break
+            else:
+                heads[value].append(node)
+
+    def _with_common(self, left: Node, right: Node) -> Equality:
+        """Compared with all that both have in common as inputs."""
+        cones = [{node.id: node for node in cone(each)} for each in (left, right)]
+        common = frozenset(cones[0].keys() & cones[1].keys())
+        constants = {id for id in common if cones[0][id].op in ("const", "splat", "leaf")}
+        return self._over_reals(left, right, _SMALL, common - constants)
 
     def _by_parts(self, left: Node, right: Node) -> Equality | None:
         """Equal, where they are computed alike of parts that are known to be equal."""
@@ -90,10 +135,13 @@ class Comparer:
                 rebuilt[node.id] = node
             else:
                 args = [self._with_merged(arg, rebuilt) for arg in node.args]
-                rebuilt[node.id] = self.graph.again(node, args)
+                new = self.graph.again(node, args)
+                rebuilt[node.id] = new if new is node else self._with_merged(new, rebuilt)
         return rebuilt[node.id]
 
-    def _over_reals(self, left: Node, right: Node) -> Equality:
+    def _over_reals(
+        self, left: Node, right: Node, work: int, cut: Set[int] = frozenset()
+    ) -> Equality:
         if left.shape != right.shape:
             return Equality(
                 Level.UNKNOWN, stopped=f"the shapes are {left.shape} and {right.shape}"
@@ -103,20 +151,24 @@ class Comparer:
                 return Equality(Level.UNKNOWN, stopped=f"`{node.op}` gives {node.dtype}")
         for capacity in _CAPACITIES:
             try:
-                return self._in_algebra(left, right, Algebra(capacity))
+                return self._in_algebra(left, right, Algebra(capacity, work), cut)
             except Full as error:
                 stopped = str(error)
             except Undecided as error:
-                return Equality(Level.UNKNOWN, stopped=str(error))
+                return Equality(Level.UNKNOWN, stopped=str(error), hard=True)
             except RecursionError:
-                return Equality(Level.UNKNOWN, stopped="the program is too deep")
-        return Equality(Level.UNKNOWN, stopped=stopped)
+                return Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
+        return Equality(Level.UNKNOWN, stopped=stopped, hard=True)
 
-    def _in_algebra(self, left: Node, right: Node, algebra: Algebra) -> Equality:
-        reals = Reals(self.graph, algebra)
+    def _in_algebra(
+        self, left: Node, right: Node, algebra: Algebra, cut: Set[int] = frozenset()
+    ) -> Equality:
+        reals = Reals(self.graph, algebra, cut)
         place = indices(left.shape)
         first, second = reals.entry(left, place), reals.entry(right, place)
         same = algebra.equal(first, second)
+        if cut and not same:
+            return Equality(Level.UNKNOWN)
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
         stopped = "" if same else "their normal forms differ"
         if not same and unknown:

@@ -157,6 +157,18 @@ class Graph:
         return self.nodes[key]
 
 
+def cone(*nodes: Node) -> list[Node]:
+    """All nodes that nodes are computed with, operands first."""
+    found: dict[int, Node] = {}
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node.id not in found:
+            found[node.id] = node
+            waiting += node.args
+    return [found[number] for number in sorted(found)]
+
+
 def _elementwise(g: Graph, op: str, args: Any, params: Any, shape: Any, dtype: Any) -> Node:
     def again(op: str, *args: Node, params: Any = ()) -> Node:
         return g.apply(op, args, params, shape, dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.comparing import Comparer, Equality, Level, groups
-from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.sides import Inputs, Program
 
 
@@ -122,14 +122,7 @@ class World:
 
 def _size(pair: tuple[Node, Node]) -> int:
     """The number of operations that a pair of nodes is computed with."""
-    seen: set[int] = set()
-    waiting = list(pair)
-    while waiting:
-        node = waiting.pop()
-        if node.id not in seen:
-            seen.add(node.id)
-            waiting += node.args
-    return len(seen)
+    return len(cone(*pair))
 
 
 def by_given_relation(
@@ -175,8 +168,10 @@ def by_found_relation(world: World, left: Program, right: Program, level: Level)
         for part in parts:
             nodes = [steps[side][0][place] for side, place in (leaves[i] for i in part)]
             new += [[part[i] for i in each] for each in groups(nodes, world.comparer, level)]
-        if len(new) == len(parts):
-            break
+        shown = zip(steps[0][1], steps[1][1], strict=True)
+        same = all(world.comparer.compare(a, b, level).level <= level for a, b in shown)
+        if len(new) == len(parts) or not same:
+            break  # with fewer leaves related, parameters would part all the more
         parts = new
     found = world.obligations("start", world.given.paths, starts[0][1], starts[1][1], True, level)
     found += world.obligations("step", world.given.paths, steps[0][1], steps[1][1], True, level)

@@ -106,7 +106,7 @@ def _equation(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
     if name in ("pjit", "jit"):  # an unknown function: any will do
         return [_unknown(args, var.aval, exact) for var in eqn.outvars]
     aval = eqn.outvars[0].aval
-    rule = _RULES.get(name)
+    rule = RULES.get(name)
     if rule is None or len(eqn.outvars) > 1:
         return _by_jax(eqn, args, exact)
     result = rule(eqn.params, aval, *args)
@@ -397,7 +397,7 @@ def _is_finite(params: Any, aval: Any, x: Array) -> Array:
     return np.ones(x.shape, bool) if x.dtype == object else np.isfinite(x)
 
 
-_RULES: dict[str, Callable[..., Any]] = {
+RULES: dict[str, Callable[..., Any]] = {
     "add": _of_arrays(lambda a, b: a + b),
     "add_any": _of_arrays(lambda a, b: a + b),
     "sub": _of_arrays(lambda a, b: a - b),

@@ -6,7 +6,7 @@ are left out. What is not known here is an unknown function of its whole operand
 to itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,9 +29,15 @@ def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
 class Reals:
     """Entries of a graph's arrays in an algebra."""
 
-    def __init__(self, graph: Graph, algebra: Algebra):
-        """Reads the nodes of the graph into the algebra."""
-        self.graph, self.algebra = graph, algebra
+    def __init__(self, graph: Graph, algebra: Algebra, cut: Set[int] = frozenset()):
+        """Reads the nodes of the graph into the algebra.
+
+        Args:
+          graph: the graph.
+          algebra: where values are made.
+          cut: nodes that are taken for inputs, whatever they are computed of.
+        """
+        self.graph, self.algebra, self.cut = graph, algebra, cut
         self.known: dict[Any, Rat] = {}
         self.names: dict[Any, int] = {}
         self.unknown: dict[str, None] = {}
@@ -48,6 +54,10 @@ class Reals:
         return self.known[key]
 
     def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        if node.id in self.cut:
+            whole = not jnp.issubdtype(node.dtype, jnp.floating)
+            value = self.algebra.leaf(f"node {node.id}", index, whole=whole)
+            return self.algebra.positive(value) if node.dtype == np.bool_ else value
         if node.op in _SHAPES:
             return _SHAPES[node.op](self, node, index)
         if node.op not in _SCALAR and node.op not in _NO_ARITHMETIC:
