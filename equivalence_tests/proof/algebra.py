@@ -13,6 +13,8 @@ is its own square, and excludes that of the opposite condition.
 """
 
 import itertools
+import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -87,6 +89,7 @@ class Algebra:
         self.assumptions: dict[str, None] = {}
         self._fresh = itertools.count()
         self._special: set[int] = set()
+        self._labels: dict[int, int] = {}
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
         self.one = self.ctx.constant(1)
@@ -414,12 +417,33 @@ class Algebra:
         if self.nonneg(self.neg(value)):
             return self.number(0)
         num = self._reduced(value.num * value.den)[0]
-        lead = num.leading_coefficient()
+        lead = self._lead(num)
         num = num / abs(lead)
         if lead < 0:
             other = self.add(self._positive(self.neg(value)), self._zero(value))
             return self.complement(other)
         return self._indicator("positive", num)
+
+    def _lead(self, poly: fmpq_mpoly) -> fmpq:
+        """A coefficient by which a polynomial and its negative are told apart.
+
+        It does not depend on what indices are called, nor on which atom came first.
+        """
+
+        def key(term: tuple[Any, fmpq]) -> Any:
+            factors = [(self.label(gen), power) for gen, power in enumerate(term[0]) if power]
+            return sorted(factors), term[0]
+
+        return max(poly.to_dict().items(), key=key)[1]
+
+    def label(self, gen: int) -> int:
+        """A number for an atom that does not depend on what indices are called."""
+        if gen not in self._labels:
+            from equivalence_tests.proof.text import shown_atom
+
+            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", shown_atom(self, gen))
+            self._labels[gen] = zlib.crc32(text.encode())
+        return self._labels[gen]
 
     def zero(self, value: Rat) -> Rat:
         """The indicator of a value's being 0."""
@@ -483,7 +507,7 @@ class Algebra:
             return value
         if self.nonneg(self.neg(value)):
             return self.neg(value)
-        if value.num.leading_coefficient() < 0:
+        if self._lead(value.num) < 0:
             value = self.neg(value)
         sign = self.sub(self.mul(self.number(2), self._positive(value)), self.number(1))
         return self.mul(value, sign)
@@ -569,7 +593,12 @@ class Algebra:
 
     def total(self, body: Rat, bounds: Sequence[tuple[str, int]]) -> Rat:
         """The sum of a value over indices; factors without the indices stand in front of it."""
-        return self.selected([body], lambda args: self._total(args[0], list(bounds)))
+        if self._special and self.is_special(body):
+            symbols = {symbol for symbol, _ in bounds}
+            if self.free(body) & symbols:
+                raise Undecided("a sum over what is not defined everywhere")
+            return self.selected([body], lambda args: self.total(args[0], bounds))
+        return self._total(body, list(bounds))
 
     def _total(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
         symbols = {symbol for symbol, _ in bounds}

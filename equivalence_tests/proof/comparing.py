@@ -169,6 +169,8 @@ class Comparer:
         same = algebra.equal(first, second)
         if cut and not same:
             return Equality(Level.UNKNOWN)
+        if algebra.is_special(first, second):
+            algebra.assumptions["nothing is divided by 0, and nothing computed of infinity"] = None
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
         stopped = "" if same else "their normal forms differ"
         if not same and unknown:
