@@ -11,6 +11,7 @@ from equivalence_tests.proof.result import CaseProof, Proof
 
 VERSION = 1
 _MOST_NODES = 2000
+_LONGEST = 2000  # of a normal form as text; as terms it is whole
 
 
 def certificate(proof: Proof) -> dict[str, Any]:
@@ -69,7 +70,8 @@ def _obligation(obligation: Obligation, programs: dict[int, list[Any]]) -> dict[
     if equality.stopped:
         row["stopped"] = equality.stopped
     if equality.forms is not None:
-        row["forms"] = dict(zip(("left", "right"), equality.forms, strict=True))
+        texts = [form if len(form) <= _LONGEST else form[:_LONGEST] + " ..." for form in equality.forms]
+        row["forms"] = dict(zip(("left", "right"), texts, strict=True))
     if equality.terms is not None:
         row["terms"] = equality.terms
     if equality.level is Level.IDENTICAL:

@@ -12,6 +12,7 @@ from typing import Any
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.comparing import Comparer, Equality, Level, groups
+from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.sides import Inputs, Program
 
@@ -80,13 +81,19 @@ class World:
 
     def start(self, side: Program) -> tuple[list[Node], list[Node]]:
         """What a side holds at first, and its parameters."""
-        results = programs.run(self.graph, side.start, [*self.hyper, *self.params])
+        results = self._run(side, side.start, [*self.hyper, *self.params])
         return results[: len(side.paths)], results[len(side.paths) :]
 
     def step(self, side: Program, held: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         """What a side holds after a step, and its parameters."""
-        results = programs.run(self.graph, side.step, [*self.hyper, *held, *self.grads])
+        results = self._run(side, side.step, [*self.hyper, *held, *self.grads])
         return results[: len(side.paths)], results[len(side.paths) :]
+
+    def _run(self, side: Program, jaxpr: Any, args: list[Node]) -> list[Node]:
+        try:
+            return programs.run(self.graph, jaxpr, args)
+        except ProofError as error:
+            raise ProofError(f"{side.name} side ({side.kind}): {error}") from None
 
     def names(self, side: Program) -> list[str]:
         """A name for each leaf that a side holds; of what starts as a parameter, that one's."""

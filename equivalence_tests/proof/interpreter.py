@@ -107,7 +107,8 @@ def _equation(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
         return [_unknown(args, var.aval, exact) for var in eqn.outvars]
     aval = eqn.outvars[0].aval
     rule = RULES.get(name)
-    if rule is None or len(eqn.outvars) > 1:
+    keyed = any(jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key) for v in (*eqn.invars, *eqn.outvars))
+    if rule is None or len(eqn.outvars) > 1 or keyed:
         return _by_jax(eqn, args, exact)
     result = rule(eqn.params, aval, *args)
     return [_typed(result, aval, exact)]

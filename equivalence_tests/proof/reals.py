@@ -16,6 +16,7 @@ from equivalence_tests.proof.algebra import Algebra, Index, Rat
 from equivalence_tests.proof.decimals import decimal
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.programs import UNKNOWN
 
 _WHOLE = ("floor", "ceil", "round")
 _NO_ARITHMETIC = frozenset(("select_n", "max", "min", "eq", "ne", "lt", "le", "is_finite", "clamp"))
@@ -75,9 +76,10 @@ class Reals:
         shapes = tuple((arg.shape, str(arg.dtype)) for arg in node.args)
         key = (node.op, node.params, shapes, node.shape)
         number = self.names.setdefault(key, len(self.names))
-        self.unknown[node.op] = None
+        op = unknown_name(node) or node.op
+        self.unknown[op] = None
         whole = not jnp.issubdtype(node.dtype, jnp.floating)
-        name = f"{node.op} {number}"
+        name = f"{op} {number}"
         result = self.algebra.selected(
             args, lambda args: self.algebra.call("array", name, args, index, whole=whole)
         )
@@ -267,6 +269,14 @@ class Reals:
         pairs = zip(index, starts, node.args[0].shape, strict=True)
         place = tuple(0 if size == 1 else _shifted(i, start) for i, start, size in pairs)
         return self.entry(node.args[0], place)
+
+
+def unknown_name(node: Node) -> str | None:
+    """The name of a function that is to stay unknown, if a node is a call of one."""
+    if node.op not in ("pjit", "jit"):
+        return None
+    name = dict(node.params).get("name", "")  # type: ignore[call-overload]
+    return str(name).removeprefix(UNKNOWN)
 
 
 def reshaped_index(

@@ -26,6 +26,7 @@ class Program:
     """One side as jaxprs.
 
     Attributes:
+      name: what messages call the side.
       kind: what was handed in.
       start: (hyper-parameters, parameters) -> (held leaves, parameters).
       step: (hyper-parameters, held leaves, gradients) -> (held leaves, parameters).
@@ -34,6 +35,7 @@ class Program:
       asked: what the programs asked of symbols.
     """
 
+    name: str
     kind: str
     start: Any
     step: Any
@@ -191,6 +193,7 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         if found != [(leaf.shape, leaf.dtype) for leaf in given.shapes]:
             raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
     return Program(
+        name,
         seen["kind"], first, second, tuple(seen["paths"]), tuple(shapes[0]),
         tuple(questions.asked) if questions is not None else (),
     )
