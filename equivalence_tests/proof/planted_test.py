@@ -1,0 +1,70 @@
+"""The suite's planted faults: none is proved."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from equivalence_tests.matrix import sides
+from equivalence_tests.matrix.cases import MatrixCase
+from equivalence_tests.mutations_test import FAULTS, Fault
+from equivalence_tests.mutations_test import faulty as faulty
+from equivalence_tests.proof import ProofError, prove_equivalence
+from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, UNDECIDED
+from equivalence_tests.sides import Side
+
+# One in eight; `pytest --equivalence-full` proves none of all of them.
+SAMPLE = FAULTS[3::8]
+PARAMS = {"b": jnp.ones(3), "k": jnp.ones((4, 3))}
+
+
+def verdict(package: Any, case: MatrixCase) -> str:
+    """What is proved of a package's transformation and the legacy optimizer."""
+    tx = package.from_legacy(sides.definition(case, sides.schedule(case)))
+    real = sides.right(case)
+    other = Side(
+        "exact",
+        lambda params: package.TrainState.create(apply_fn=None, params=params, tx=tx),
+        real.step,
+        lambda state: state.params,
+        lambda state: state,
+    )
+    params = {name: leaf.astype(case.dtype) for name, leaf in PARAMS.items()}
+    try:
+        return prove_equivalence(_functions(sides.left(case)), _functions(other), params).verdict
+    except ProofError:  # a fault may keep a side from being traced
+        return UNDECIDED
+
+
+def _functions(side: Side) -> tuple[Any, Any]:
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        del params
+        new = side.step(state, grads, 0.05)
+        return side.params(new), new
+
+    return side.init, step
+
+
+@pytest.fixture
+def wanted(request: pytest.FixtureRequest, fault: Fault) -> None:
+    if fault not in SAMPLE and not request.config.getoption("--equivalence-full"):
+        pytest.skip("a sample is proved; --equivalence-full proves all")
+
+
+@pytest.mark.parametrize(
+    ("faulty", "fault"),
+    [(fault, fault) for fault in FAULTS],
+    indirect=["faulty"],
+    ids=[*map(str, FAULTS)],
+)
+def test_a_planted_fault_is_not_proved(wanted: None, faulty: Any, fault: Fault):
+    assert verdict(faulty, fault.case) in (DIFFERENT, UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    "case", [MatrixCase("adam", 1), MatrixCase("momentum", rate="per-group")], ids=str
+)
+def test_without_a_fault_it_is(case: MatrixCase):
+    import optax_bridge
+
+    assert verdict(optax_bridge, case) == IDENTICAL
