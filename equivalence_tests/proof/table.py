@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import legacy_optim
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, VERDICTS, Proof
+from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS, Proof
 from equivalence_tests.proof.symbols import unwrapped
 from optax_bridge.correspondence import (
     ENTRIES,
@@ -24,11 +24,10 @@ from optax_bridge.correspondence import (
     describe,
     recipe_of,
 )
-from optax_bridge.recipe import Call, Source, build
+from optax_bridge.recipe import Source, build
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECIPES = ("exact", "stock")
-PROVED = {Verdict.IDENTICAL: IDENTICAL, Verdict.ROUNDING: REALS, Verdict.DIFFERENT: DIFFERENT}
 _SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
 
 
@@ -84,7 +83,7 @@ class Row:
             return True
         if self.verdict is None:
             return False
-        wanted = PROVED[self.claim.verdict]
+        wanted = self.claim.proved
         return self.verdict == wanted or (wanted == REALS and self.verdict == IDENTICAL)
 
 
@@ -219,10 +218,7 @@ def _replaced(described: Described, hp: Any, prefix: str, inner: Any, leaf: Any)
         if isinstance(value, Described):
             return inner(value, hp, f"{prefix}{place}.")
         if isinstance(value, tuple):
-            return tuple(
-                value_of(str(i), item) if not isinstance(item, tuple) else value_of(str(i), item)
-                for i, item in enumerate(value)
-            )
+            return tuple(value_of(str(index), item) for index, item in enumerate(value))
         return value
 
     settings = {}
@@ -231,5 +227,3 @@ def _replaced(described: Described, hp: Any, prefix: str, inner: Any, leaf: Any)
         settings[name] = leaf(name, hp[key]) if key in hp else value_of(name, value)
     return settings
 
-
-_ = Call
