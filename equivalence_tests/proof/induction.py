@@ -146,12 +146,15 @@ def by_given_relation(
     other, other_params = world.start(right)
     found += world.obligations("start", world.given.paths, params, other_params, True, level)
     found += world.obligations("start", names, related(held), other, False, level)
-    general = world.symbols(left)
+    # What never changes is no symbol.
+    constants = _constants(world, left, held)
+    pairs = zip(world.symbols(left), constants, strict=True)
+    general = [symbol if constant is None else constant for symbol, constant in pairs]
     held, params = world.step(left, general)
     other, other_params = world.step(right, related(general))
     state = world.obligations("step", names, related(held), other, False, level)
     found += world.obligations("step", world.given.paths, params, other_params, True, level)
-    classes = (tuple(str(node.params) for node in general), (None,) * len(right.paths))
+    classes = (tuple(map(_symbol, general)), (None,) * len(right.paths))
     return Induction((*found, *state), ("as given",), True, classes)
 
 

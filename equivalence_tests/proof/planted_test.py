@@ -1,9 +1,12 @@
 """The suite's planted faults: none is proved."""
 
+import importlib
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
+
+import legacy_optim
 
 from equivalence_tests.matrix import sides
 from equivalence_tests.matrix.cases import MatrixCase
@@ -20,7 +23,20 @@ PARAMS = {"b": jnp.ones(3), "k": jnp.ones((4, 3))}
 
 def verdict(package: Any, case: MatrixCase) -> str:
     """What is proved of a package's transformation and the legacy optimizer."""
-    tx = package.from_legacy(sides.definition(case, sides.schedule(case)))
+    definition = sides.definition(case, sides.schedule(case))
+    tx = package.from_legacy(definition)
+    params = {name: leaf.astype(case.dtype) for name, leaf in PARAMS.items()}
+    if case.rate == "constant":  # then the state map is held to as well
+
+        def relation(held: Any) -> Any:
+            old = legacy_optim.Optimizer(definition, held[1], held[0])
+            conversion = importlib.import_module(f"{package.__name__}.conversion")
+            return held[1].step, held[0], conversion.to_optax(old)[1]
+
+        try:
+            return prove_equivalence(definition, tx, params, relation=relation).verdict
+        except ProofError:  # a fault may keep a side from being traced
+            return UNDECIDED
     real = sides.right(case)
     other = Side(
         "exact",
@@ -29,10 +45,9 @@ def verdict(package: Any, case: MatrixCase) -> str:
         lambda state: state.params,
         lambda state: state,
     )
-    params = {name: leaf.astype(case.dtype) for name, leaf in PARAMS.items()}
     try:
         return prove_equivalence(_functions(sides.left(case)), _functions(other), params).verdict
-    except ProofError:  # a fault may keep a side from being traced
+    except ProofError:
         return UNDECIDED
 
 

@@ -158,15 +158,11 @@ def _case(
         return CaseProof(fixed, excluded, best, **more)
 
     def tried(level: Level) -> Induction:
-        """With the relation that is given, or else, or where that does better, a found one."""
+        """With the relation that is given, else with one that is found."""
         world = World(given)
-        best = None
         if relation is not None:
-            best = induction.by_given_relation(world, left, right, relation, level)
-            if best.level <= level:
-                return best
-        other = induction.by_found_relation(World(given), left, right, level)
-        return other if best is None or other.level < best.level else best
+            return induction.by_given_relation(world, left, right, relation, level)
+        return induction.by_found_relation(world, left, right, level)
 
     best = tried(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
