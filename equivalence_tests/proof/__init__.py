@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from equivalence_tests.proof.bounds import rounding_bound as rounding_bound
     from equivalence_tests.proof.checker import CertificateError as CertificateError
     from equivalence_tests.proof.checker import check as check
     from equivalence_tests.proof.errors import ProofError as ProofError
@@ -17,6 +18,7 @@ _HOME = {
     "ProofError": "errors",
     "check": "checker",
     "prove_equivalence": "prover",
+    "rounding_bound": "bounds",
     "unknown_schedule": "unknown",
 }
 

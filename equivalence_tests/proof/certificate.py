@@ -70,7 +70,9 @@ def _obligation(obligation: Obligation, programs: dict[int, list[Any]]) -> dict[
     if equality.stopped:
         row["stopped"] = equality.stopped
     if equality.forms is not None:
-        texts = [form if len(form) <= _LONGEST else form[:_LONGEST] + " ..." for form in equality.forms]
+        texts = [
+            form if len(form) <= _LONGEST else form[:_LONGEST] + " ..." for form in equality.forms
+        ]
         row["forms"] = dict(zip(("left", "right"), texts, strict=True))
     if equality.terms is not None:
         row["terms"] = equality.terms

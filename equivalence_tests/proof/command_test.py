@@ -49,7 +49,9 @@ def _run(*args: str) -> tuple[int, str, str]:
 
 def test_the_table_is_printed_and_written(tmp_path: Path):
     file = tmp_path / "certificates.json"
-    code, out, _ = _run("--only", "sgd", "--only", "momentum", "--only", "float32", "--json", str(file))
+    code, out, _ = _run(
+        "--only", "sgd", "--only", "momentum", "--only", "float32", "--json", str(file)
+    )
     assert code == 0
     assert "10 of 10 claims proved" in out
     rows = json.loads(file.read_text())

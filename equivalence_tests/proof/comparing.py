@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from equivalence_tests.proof.algebra import Algebra, Full
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node, cone
+from equivalence_tests.proof.indexing import indices
 from equivalence_tests.proof.numeric import Numeric
-from equivalence_tests.proof.reals import Reals, indices
+from equivalence_tests.proof.reals import Reals
 from equivalence_tests.proof.text import nested, shown
 
 _CAPACITIES = (32, 96, 256)
@@ -143,12 +144,11 @@ class Comparer:
         self, left: Node, right: Node, work: int, cut: Set[int] = frozenset()
     ) -> Equality:
         if left.shape != right.shape:
-            return Equality(
-                Level.UNKNOWN, stopped=f"the shapes are {left.shape} and {right.shape}"
-            )
+            return Equality(Level.UNKNOWN, stopped=f"the shapes are {left.shape} and {right.shape}")
         for node in (left, right):
             if not _is_real(node.dtype):
                 return Equality(Level.UNKNOWN, stopped=f"`{node.op}` gives {node.dtype}")
+        stopped = ""
         for capacity in _CAPACITIES:
             try:
                 return self._in_algebra(left, right, Algebra(capacity, work), cut)
@@ -201,10 +201,10 @@ def groups(nodes: list[Node], comparer: Comparer, level: Level) -> Iterator[list
             if head is node:
                 members.append(place)
                 break
-            if level is Level.REALS and head.shape == node.shape:
-                if comparer.compare(head, node).level <= level:
-                    members.append(place)
-                    break
+            alike = level is Level.REALS and head.shape == node.shape
+            if alike and comparer.compare(head, node).level <= level:
+                members.append(place)
+                break
         else:
             found.append((node, [place]))
     for _, members in found:

@@ -73,7 +73,9 @@ class Counterexample:
             f"the right, {self.difference:.3g} apart (float64)"
         ]
         if self.hyper_params:
-            lines.append(f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}")
+            lines.append(
+                f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}"
+            )
         lines += [f"  {path} = {value}" for path, value in self.params.items()]
         for step, grads in enumerate(self.grads, 1):
             lines += [f"  step {step}: {path} = {value}" for path, value in grads.items()]

@@ -183,9 +183,11 @@ def fault(jaxpr: Any, rng: np.random.Generator) -> tuple[Any, str] | None:
 def _params_of(primitive: Any, eqn: Any, fallback: dict[str, Any]) -> dict[str, Any]:
     """The parameters that a primitive is bound with for operands like an equation's."""
     args = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    function = getattr(jax.lax, {"and": "bitwise_and", "or": "bitwise_or"}.get(
-        primitive.name, primitive.name
-    ), None)
+    function = getattr(
+        jax.lax,
+        {"and": "bitwise_and", "or": "bitwise_or"}.get(primitive.name, primitive.name),
+        None,
+    )
     if function is None:
         return fallback
     spread = [jnp.zeros(eqn.outvars[0].aval.shape, a.dtype) for a in args]
@@ -304,9 +306,9 @@ def rewritten(tree: Any, rng: np.random.Generator) -> Any:
         return ("add", args[0][1], ("add", args[0][2], args[1]))
     if name == "sum" and isinstance(args[0], tuple) and args[0][0] == "add" and choice < 0.8:
         return ("add", ("sum", args[0][1]), ("sum", args[0][2]))
-    if name == "sum" and isinstance(args[0], tuple) and args[0][0] == "mul":
-        if isinstance(args[0][1], float):
-            return ("mul", args[0][1], ("sum", args[0][2]))
+    scaled = name == "sum" and isinstance(args[0], tuple) and args[0][0] == "mul"
+    if scaled and isinstance(args[0][1], float):
+        return ("mul", args[0][1], ("sum", args[0][2]))
     return (name, *args)
 
 

@@ -21,14 +21,74 @@ import numpy as np
 
 # Operations that treat every element alike; their operands have one shape, or are scalars.
 ELEMENTWISE = frozenset(
-    "abs acos acosh add and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type cos "
-    "cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma "
-    "log log1p logistic lt max min mul ne neg nextafter not or population_count pow "
-    "reduce_precision rem round rsqrt select_n shift_left shift_right_arithmetic "
-    "shift_right_logical sign sin sinh sqrt square sub tan tanh xor".split()
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "convert_element_type",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "or",
+        "population_count",
+        "pow",
+        "reduce_precision",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 )
 _SAME = frozenset(
-    "copy copy_p optimization_barrier stop_gradient device_put sharding_constraint".split()
+    ["copy", "copy_p", "optimization_barrier", "stop_gradient", "device_put", "sharding_constraint"]
 )
 _COMMUTATIVE = frozenset(("add", "mul", "eq", "ne", "and", "or", "xor"))
 _MIRRORED = {"gt": "lt", "ge": "le"}
@@ -59,6 +119,12 @@ class Node:
 
     def __repr__(self) -> str:
         return f"%{self.id}:{self.op}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The primitive's parameters by their names."""
+        pairs: Any = self.params
+        return dict(pairs)
 
 
 @dataclass
@@ -393,7 +459,7 @@ def _transpose(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node
     if arg.op == "splat":
         return g.splat(arg.args[0], shape)
     if arg.op == "transpose":
-        inner = dict(arg.params)["permutation"]  # type: ignore[arg-type]
+        inner = arg.settings["permutation"]
         order, arg = tuple(inner[axis] for axis in order), arg.args[0]
     if order == tuple(range(len(order))):
         return arg

@@ -162,7 +162,9 @@ def by_found_relation(world: World, left: Program, right: Program, level: Level)
     """Induction with the largest relation of equal leaves, equal at a level at most."""
     sides = (left, right)
     starts = [world.start(side) for side in sides]
-    constants = [_constants(world, side, start[0]) for side, start in zip(sides, starts, strict=True)]
+    constants = [
+        _constants(world, side, start[0]) for side, start in zip(sides, starts, strict=True)
+    ]
     leaves = [
         (side, place)
         for side in (0, 1)
@@ -251,8 +253,6 @@ def _assigned(
             dtype = sides[side].avals[place].dtype
             node = symbol
             if dtype != symbol.dtype:
-                node = world.graph.apply(
-                    "convert_element_type", (symbol,), (), symbol.shape, dtype
-                )
+                node = world.graph.apply("convert_element_type", (symbol,), (), symbol.shape, dtype)
             held[side][place] = node
     return held

@@ -32,7 +32,9 @@ class Unclear(Exception):
     """A branch that cannot be decided: a ball holds numbers on both sides."""
 
 
-def run(jaxpr: Any, args: Sequence[Array], exact: Callable[[Any], Any] | None = None) -> list[Array]:
+def run(
+    jaxpr: Any, args: Sequence[Array], exact: Callable[[Any], Any] | None = None
+) -> list[Array]:
     """The results of a program.
 
     Args:
@@ -84,6 +86,12 @@ def ball(value: Any) -> Any:
     return arb(decimal(np.asarray(value)[()])[0])
 
 
+def is_key(value: Any) -> bool:
+    """Whether an array is one of typed random keys, which are no numbers."""
+    dtype: Any = getattr(value, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
 def is_float(dtype: Any) -> bool:
     """Whether elements are real numbers that are rounded."""
     return jnp.issubdtype(dtype, jnp.floating)
@@ -107,7 +115,9 @@ def _equation(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
         return [_unknown(args, var.aval, exact) for var in eqn.outvars]
     aval = eqn.outvars[0].aval
     rule = RULES.get(name)
-    keyed = any(jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key) for v in (*eqn.invars, *eqn.outvars))
+    keyed = any(
+        jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key) for v in (*eqn.invars, *eqn.outvars)
+    )
     if rule is None or len(eqn.outvars) > 1 or keyed:
         return _by_jax(eqn, args, exact)
     result = rule(eqn.params, aval, *args)
@@ -133,8 +143,7 @@ def _by_jax(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
     given = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
     found = eqn.primitive.bind(*given, **eqn.params)
     found = found if eqn.primitive.multiple_results else [found]
-    is_key = [jnp.issubdtype(item.dtype, jax.dtypes.prng_key) for item in found]
-    return [x if key else np.asarray(x) for x, key in zip(found, is_key, strict=True)]
+    return [item if is_key(item) else np.asarray(item) for item in found]
 
 
 def _unknown(args: list[Array], aval: Any, exact: Any) -> Array:
@@ -198,11 +207,15 @@ def _compare(function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
 
 
 def _largest(params: Any, aval: Any, a: Array, b: Array) -> Array:
-    return np.frompyfunc(lambda x, y: x.max(y), 2, 1)(a, b) if a.dtype == object else np.maximum(a, b)
+    return (
+        np.frompyfunc(lambda x, y: x.max(y), 2, 1)(a, b) if a.dtype == object else np.maximum(a, b)
+    )
 
 
 def _smallest(params: Any, aval: Any, a: Array, b: Array) -> Array:
-    return np.frompyfunc(lambda x, y: x.min(y), 2, 1)(a, b) if a.dtype == object else np.minimum(a, b)
+    return (
+        np.frompyfunc(lambda x, y: x.min(y), 2, 1)(a, b) if a.dtype == object else np.minimum(a, b)
+    )
 
 
 def _convert(params: Any, aval: Any, x: Array) -> Array:
@@ -214,7 +227,7 @@ def _convert(params: Any, aval: Any, x: Array) -> Array:
         return x
     if aval.dtype == np.bool_:
         return _compare(np.not_equal)(params, aval, x, lifted(np.zeros(x.shape), type(x.flat[0])))
-    return np.frompyfunc(_truncated, 1, 1)(x).astype(aval.dtype)
+    return np.asarray(np.frompyfunc(_truncated, 1, 1)(x)).astype(aval.dtype)
 
 
 def _truncated(value: Any) -> int:
@@ -361,9 +374,9 @@ def _accumulate(function: Any) -> Callable[..., Any]:
 
 def _integer_pow(params: Any, aval: Any, x: Array) -> Array:
     power = params["y"]
-    result = functools.reduce(lambda a, b: a * b, itertools.repeat(x, abs(power)), np.ones((), int))
     if not power:
         return np.ones_like(x)
+    result = functools.reduce(lambda a, b: a * b, itertools.repeat(x, abs(power)))
     return result if power > 0 else 1 / result
 
 
@@ -437,9 +450,13 @@ RULES: dict[str, Callable[..., Any]] = {
     "tanh": _either("tanh", np.tanh),
     "floor": _either("floor", np.floor),
     "ceil": _either("ceil", np.ceil),
-    "cbrt": _of_arrays(lambda x: _each(lambda v: v.root(3))(x) if x.dtype == object else np.cbrt(x)),
+    "cbrt": _of_arrays(
+        lambda x: _each(lambda v: v.root(3))(x) if x.dtype == object else np.cbrt(x)
+    ),
     "logistic": _of_arrays(
-        lambda x: _each(lambda v: 1 / (1 + (-v).exp()))(x) if x.dtype == object else 1 / (1 + np.exp(-x))
+        lambda x: (
+            _each(lambda v: 1 / (1 + (-v).exp()))(x) if x.dtype == object else 1 / (1 + np.exp(-x))
+        )
     ),
     "convert_element_type": _convert,
     "reduce_precision": lambda params, aval, x: x,

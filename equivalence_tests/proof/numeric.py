@@ -59,7 +59,7 @@ class Numeric:
         kind = np.float64 if jnp.issubdtype(node.dtype, jnp.floating) else node.dtype
         aval = SimpleNamespace(shape=node.shape, dtype=kind)
         try:
-            params = dict(node.params)  # type: ignore[call-overload]
+            params = node.settings
             results = [rule(params, aval, *map(np.asarray, column)) for column in columns]
             return [np.broadcast_to(np.asarray(r).astype(kind), node.shape) for r in results]
         except (KeyError, TypeError, ValueError):

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 import legacy_optim
-
 from equivalence_tests.matrix import sides
 from equivalence_tests.matrix.cases import MatrixCase
 from equivalence_tests.mutations_test import FAULTS, Fault

@@ -31,7 +31,6 @@ _HINTS = {
     "sharding",
     "out_sharding",
     "weak_type",
-    "accuracy",
     "debug_info",
     "unroll",
     "_split_transpose",
@@ -88,8 +87,9 @@ class _Run:
 
         def read(atom: Any) -> Node:
             if isinstance(atom, core.Literal):
-                value = self.graph.const(atom.val, atom.aval.dtype)
-                return self.graph.splat(value, atom.aval.shape) if not value.shape else value
+                aval: Any = atom.aval
+                value = self.graph.const(atom.val, aval.dtype)
+                return self.graph.splat(value, aval.shape) if not value.shape else value
             return nodes[atom]
 
         for eqn in jaxpr.eqns:

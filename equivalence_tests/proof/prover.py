@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from equivalence_tests.adapt import SideLike
-from equivalence_tests.proof import induction, relations
+from equivalence_tests.proof import induction
 from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import search
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.interpreter import NoRule
 from equivalence_tests.proof.induction import Induction, World
+from equivalence_tests.proof.interpreter import NoRule
+from equivalence_tests.proof.relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.proof.sides import Inputs, MakeSide, Program, inputs, traced, traced_relation
 from equivalence_tests.proof.symbols import NotASymbol
@@ -82,11 +83,14 @@ def prove_equivalence(
         path: f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in zip(given.paths, given.shapes, strict=True)
     }
-    kept = {name for case in cases for name in case.fixed}
     symbols = tuple(name for name in given.numbers if name not in notes)
-    del kept
     return Proof(
-        names, kinds, symbols, shapes, tuple(cases), time.perf_counter() - started,
+        names,
+        kinds,
+        symbols,
+        shapes,
+        tuple(cases),
+        time.perf_counter() - started,
         tuple(notes.values()),
     )
 
@@ -128,9 +132,7 @@ def _all_cases(
         seen.append(fixed)
         own = {name: number for name, number in given.numbers.items() if name not in fixed}
         here = inputs(given.params, own, {**given.fixed, **fixed})
-        programs = tuple(
-            traced(make, here, name) for make, name in zip(pair, names, strict=True)
-        )
+        programs = tuple(traced(make, here, name) for make, name in zip(pair, names, strict=True))
         asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)
@@ -150,7 +152,7 @@ def _case(
     left, right = programs
     relation = None
     if relate is None:
-        relate = relations.of_correspondence(pair, given, programs)
+        relate = correspondence_of(pair, given, programs)
     if relate is not None:
         relation = traced_relation(relate, pair[0], given, right)
 

@@ -159,9 +159,7 @@ ALIASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
         REALS,
     ),
     "partition": (
-        lambda: optax.partition(
-            {"x": optax.adam(0.1), "y": optax.sgd(0.1)}, {"k": "x", "b": "y"}
-        ),
+        lambda: optax.partition({"x": optax.adam(0.1), "y": optax.sgd(0.1)}, {"k": "x", "b": "y"}),
         lambda: optax.partition(
             {"x": optax.chain(optax.scale_by_adam(), optax.scale(-0.1)), "y": optax.scale(-0.1)},
             {"k": "x", "b": "y"},
@@ -248,8 +246,8 @@ def test_a_counterexample_is_small_and_true():
 def test_a_sign_in_the_state_takes_a_relation():
     minus = optax.GradientTransformation(
         lambda params: jax.tree.map(jnp.zeros_like, params),
-        lambda grads, state, params=None: 2 * (
-            jax.tree.map(lambda m, g: 0.5 * m - 0.1 * g, state, grads),
+        lambda updates, state, params=None: 2 * (
+            jax.tree.map(lambda m, g: 0.5 * m - 0.1 * g, state, updates),
         ),
     )  # fmt: skip
     plain = optax.sgd(0.1, momentum=0.5)

@@ -16,15 +16,11 @@ from equivalence_tests.proof.algebra import Algebra, Index, Rat
 from equivalence_tests.proof.decimals import decimal
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.indexing import indices, reshaped_index, shifted
 from equivalence_tests.proof.programs import UNKNOWN
 
 _WHOLE = ("floor", "ceil", "round")
 _NO_ARITHMETIC = frozenset(("select_n", "max", "min", "eq", "ne", "lt", "le", "is_finite", "clamp"))
-
-
-def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
-    """A general place in an array: a symbol for each axis, 0 for an axis of length 1."""
-    return tuple(0 if size == 1 else f"{name}{axis}" for axis, size in enumerate(shape))
 
 
 class Reals:
@@ -89,10 +85,9 @@ class Reals:
         """What may have infinity as an operand: selections and comparisons."""
         algebra = self.algebra
         numbers = [self.graph.scalar(arg) for arg in node.args]
-        infinite = [
-            isinstance(number, float) and not np.isfinite(number) for number in numbers
-        ]
+        infinite = [isinstance(number, float) and not np.isfinite(number) for number in numbers]
         if node.op == "is_finite":
+            algebra.assumptions["all values are finite"] = None
             return algebra.number(1)
         if node.op == "select_n":
             return self._selected(node, args)
@@ -112,10 +107,10 @@ class Reals:
             same = algebra.zero(algebra.sub(a, b))
             return same if node.op == "eq" else algebra.complement(same)
         kind = node.args[0].dtype
-        if jnp.issubdtype(kind, jnp.integer) and numbers[1] == jnp.iinfo(kind).max:
-            if numbers[0] is None and node.op == "lt":
-                algebra.assume(a, f"is less than {numbers[1]}")
-                return algebra.number(1)
+        saturates = jnp.issubdtype(kind, jnp.integer) and numbers[1] == jnp.iinfo(kind).max
+        if saturates and numbers[0] is None and node.op == "lt":
+            algebra.assume(a, f"is less than {numbers[1]}")
+            return algebra.number(1)
         if node.op == "lt":
             return algebra.positive(algebra.sub(b, a))
         return algebra.complement(algebra.positive(algebra.sub(a, b)))
@@ -123,7 +118,9 @@ class Reals:
     def _against_infinity(
         self, node: Node, args: list[Rat], numbers: list[Any], infinite: list[bool]
     ) -> Rat:
-        if all(infinite) or any(np.isnan(n) for n, far in zip(numbers, infinite, strict=True) if far):
+        if all(infinite) or any(
+            np.isnan(n) for n, far in zip(numbers, infinite, strict=True) if far
+        ):
             raise Undecided(f"`{node.op}` of infinity")
         place = infinite.index(True)
         other, above = args[1 - place], numbers[place] > 0
@@ -175,13 +172,13 @@ class Reals:
     def broadcast(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`broadcast_in_dim`."""
         (arg,) = node.args
-        dims = dict(node.params)["broadcast_dimensions"]  # type: ignore[arg-type]
+        dims = node.settings["broadcast_dimensions"]
         place = zip(arg.shape, dims, strict=True)
         return self.entry(arg, tuple(0 if size == 1 else index[dim] for size, dim in place))
 
     def transpose(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`transpose`."""
-        order = dict(node.params)["permutation"]  # type: ignore[arg-type]
+        order = node.settings["permutation"]
         place: list[Index] = [0] * len(order)
         for axis, source in enumerate(order):
             place[source] = index[axis]
@@ -194,12 +191,12 @@ class Reals:
 
     def iota(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`iota`: an index as a number."""
-        return self.algebra.position(index[dict(node.params)["dimension"]])  # type: ignore[arg-type]
+        return self.algebra.position(index[node.settings["dimension"]])
 
     def reduce_sum(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`reduce_sum`."""
         arg = node.args[0]
-        axes = tuple(dict(node.params)["axes"])  # type: ignore[arg-type]
+        axes = tuple(node.settings["axes"])
         while arg.op in ("reshape", "transpose") and (moved := _moved_axes(arg, axes)) is not None:
             if len(axes) != len(arg.shape):
                 break  # the axes that stay would have to be followed as well
@@ -215,7 +212,7 @@ class Reals:
     def reduce_bool(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`reduce_and`, `reduce_or`, `reduce_max` and the like: of equal elements, these."""
         arg = node.args[0]
-        axes = dict(node.params)["axes"]  # type: ignore[arg-type]
+        axes = node.settings["axes"]
         rest = iter(index)
         place = [f"a{axis}" if axis in axes else next(rest) for axis in range(len(arg.shape))]
         size = int(np.prod([arg.shape[axis] for axis in axes]))
@@ -226,14 +223,16 @@ class Reals:
     def dot_general(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`dot_general`: a sum of products."""
         left, right = node.args
-        (lc, rc), (lb, rb) = dict(node.params)["dimension_numbers"]  # type: ignore[arg-type]
+        (lc, rc), (lb, rb) = node.settings["dimension_numbers"]
         fresh = [self.algebra.fresh() if left.shape[axis] != 1 else 0 for axis in lc]
         batch, rest = index[: len(lb)], iter(index[len(lb) :])
         places = []
         for array, contracted, batched in ((left, lc, lb), (right, rc, rb)):
             own = dict(zip(contracted, fresh, strict=True))
             own |= dict(zip(batched, batch, strict=True))
-            places.append(tuple(own[a] if a in own else next(rest) for a in range(len(array.shape))))
+            places.append(
+                tuple(own[a] if a in own else next(rest) for a in range(len(array.shape)))
+            )
         pair = [self.entry(*each) for each in zip((left, right), places, strict=True)]
         sizes = zip(fresh, lc, strict=True)
         bounds = [(str(symbol), left.shape[axis]) for symbol, axis in sizes if symbol]
@@ -241,13 +240,13 @@ class Reals:
 
     def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`concatenate`: the array in which the index is."""
-        axis = dict(node.params)["dimension"]  # type: ignore[arg-type]
+        axis = node.settings["dimension"]
         algebra, place, start = self.algebra, index[axis], 0
         if isinstance(place, tuple):
             return self._whole_array(node, index)
         parts = []
         for arg in node.args:
-            at = (0 if arg.shape[axis] == 1 else _shifted(place, -start),)
+            at = (0 if arg.shape[axis] == 1 else shifted(place, -start),)
             if arg.shape[axis]:
                 parts.append((start, self.entry(arg, index[:axis] + at + index[axis + 1 :])))
             start += arg.shape[axis]
@@ -259,7 +258,7 @@ class Reals:
 
     def slice(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`slice` without strides."""
-        params = dict(node.params)  # type: ignore[arg-type]
+        params = node.settings
         strides = params.get("strides")
         if strides is not None and any(stride != 1 for stride in strides):
             return self._whole_array(node, index)
@@ -267,7 +266,7 @@ class Reals:
             return self._whole_array(node, index)
         starts = params["start_indices"]
         pairs = zip(index, starts, node.args[0].shape, strict=True)
-        place = tuple(0 if size == 1 else _shifted(i, start) for i, start, size in pairs)
+        place = tuple(0 if size == 1 else shifted(i, start) for i, start, size in pairs)
         return self.entry(node.args[0], place)
 
 
@@ -275,76 +274,8 @@ def unknown_name(node: Node) -> str | None:
     """The name of a function that is to stay unknown, if a node is a call of one."""
     if node.op not in ("pjit", "jit"):
         return None
-    name = dict(node.params).get("name", "")  # type: ignore[call-overload]
+    name = node.settings.get("name", "")
     return str(name).removeprefix(UNKNOWN)
-
-
-def reshaped_index(
-    old: Sequence[int], new: Sequence[int], index: Sequence[Index]
-) -> tuple[Index, ...] | None:
-    """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
-    place: list[Index] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        a, b = i, j
-        size_old = size_new = 1
-        while i < len(old) and old[i] == 1:
-            place.append(0)
-            i += 1
-        while j < len(new) and new[j] == 1:
-            j += 1
-        a, b = i, j
-        if i == len(old) and j == len(new):
-            break
-        if i == len(old) or j == len(new):
-            return None
-        size_old, size_new = old[i], new[j]
-        i, j = i + 1, j + 1
-        while size_old != size_new:
-            if size_old < size_new:
-                size_old *= old[i]
-                i += 1
-            else:
-                size_new *= new[j]
-                j += 1
-        if i - a == 1:  # its digits are the new indices
-            parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
-            place.append(parts[0][0] if len(parts) == 1 else _joined(parts))
-        elif j - b == 1:
-            for k in range(a, i):
-                stride = int(np.prod(old[k + 1 : i]))
-                place.append(0 if old[k] == 1 else _digit(index[b], stride, old[k]))
-        else:
-            return None
-    return tuple(place)
-
-
-def _digit(index: Index, stride: int, size: int) -> Index:
-    if isinstance(index, int):
-        return index // stride % size
-    if isinstance(index, tuple) and index[0] == "join":
-        for part, own in zip(index[1::2], index[2::2], strict=True):
-            if own == stride:
-                return part
-    return ("of", index, stride, size)
-
-
-def _joined(parts: list[tuple[Index, int]]) -> Index:
-    digits = [part for part, _ in parts]
-    if all(isinstance(part, int) for part in digits):
-        return sum(part * stride for part, stride in parts)
-    sources = {part[1] if isinstance(part, tuple) and part[0] == "of" else None for part in digits}
-    if len(sources) == 1 and None not in sources:  # all digits of one index, put together again
-        own = [part[2] for part in digits]
-        if own == [stride for _, stride in parts]:
-            return sources.pop()
-    return ("join", *(item for pair in parts for item in pair))
-
-
-def _shifted(index: Index, by: int) -> Index:
-    if by == 0:
-        return index
-    return index + by if isinstance(index, int) else ("join", index, 1, by, 1)
 
 
 def _moved_axes(node: Node, axes: Sequence[int]) -> tuple[int, ...] | None:
@@ -377,9 +308,9 @@ def _rounded(reals: Reals, node: Node, args: list[Rat]) -> Rat:
     """Functions that leave whole numbers alone."""
     atoms = [reals.algebra.atoms[gen] for gen in reals.algebra.atoms_of(*args)]
     numbers = [c for c in (*args[0].num.coeffs(), *args[0].den.coeffs())]
-    if all(atom.whole for atom in atoms) and all(number.q == 1 for number in numbers):
-        if args[0].den.is_constant():
-            return args[0]
+    whole = all(atom.whole for atom in atoms) and all(number.q == 1 for number in numbers)
+    if whole and args[0].den.is_constant():
+        return args[0]
     return _call("trunc" if node.op == "convert_element_type" else None, whole=True)(
         reals, node, args
     )
@@ -445,7 +376,7 @@ _SCALAR: dict[str, Callable[..., Rat]] = {
     "neg": _real(Algebra.neg),
     "div": _div,
     "square": _real(lambda algebra, a: algebra.power(a, 2)),
-    "integer_pow": lambda reals, node, args: reals.algebra.power(args[0], dict(node.params)["y"]),
+    "integer_pow": lambda reals, node, args: reals.algebra.power(args[0], node.settings["y"]),
     "pow": _real(Algebra.to_the),
     "sqrt": _real(Algebra.root),
     "rsqrt": _real(lambda algebra, a: algebra.div(algebra.number(1), algebra.root(a))),
@@ -474,11 +405,32 @@ _SCALAR: dict[str, Callable[..., Rat]] = {
 _SCALAR |= dict.fromkeys(_WHOLE, _rounded)
 _SCALAR |= {
     name: _call(typed=name in ("rem", "population_count", "nextafter"))
-    for name in (
-        "acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erf_inv erfc lgamma nextafter "
-        "population_count rem shift_left shift_right_arithmetic shift_right_logical sin sinh tan "
-        "tanh"
-    ).split()
+    for name in [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "digamma",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "lgamma",
+        "nextafter",
+        "population_count",
+        "rem",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sin",
+        "sinh",
+        "tan",
+        "tanh",
+    ]
 }
 _SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
     "leaf": Reals.leaf,

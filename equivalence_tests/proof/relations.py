@@ -11,7 +11,7 @@ from optax_bridge import conversion
 from optax_bridge.correspondence import UnsupportedSetting
 
 
-def of_correspondence(
+def correspondence_of(
     pair: tuple[MakeSide, MakeSide], given: Inputs, programs: tuple[Program, ...]
 ) -> Callable[[Mapping[str, Any], Any], Any] | None:
     """The state map from a legacy definition to a transformation of its recipes; else None."""

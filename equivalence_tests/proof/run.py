@@ -152,9 +152,12 @@ def prove_pair(
         checked({"--json": json_file}, None)
         numbers = None if hyper_params is None else _numbers(hyper_params)
         load = _side if numbers is None else _loaded
-        sides = [load(name) for name in (left, right)]
         proof = prove_equivalence(
-            *sides, _params(params or _DEFAULT_PARAMS), hyper_params=numbers, names=(left, right)
+            load(left),
+            load(right),
+            _params(params or _DEFAULT_PARAMS),
+            hyper_params=numbers,
+            names=(left, right),
         )
     except (EquivalenceError, ValueError) as error:
         print(error, file=sys.stderr)
@@ -176,16 +179,13 @@ def _params(text: str) -> Any:
     shapes = {}
     for part in text.split(","):
         name, equals, sizes = part.partition("=")
-        try:
-            shape = tuple(int(size) for size in sizes.split("x") if size)
-        except ValueError:
-            equals = ""
-        if not equals or not name:
+        digits = [size for size in sizes.split("x") if size]
+        if not equals or not name or not all(size.isdigit() for size in digits):
             raise ProofError(
                 f"--params {text}: expected shapes as w=4x3,b=3 (nothing behind = for a number), "
                 "or module:name"
             )
-        shapes[name] = jax.ShapeDtypeStruct(shape, jnp.float32)
+        shapes[name] = jax.ShapeDtypeStruct(tuple(map(int, digits)), jnp.float32)
     return shapes
 
 

@@ -171,7 +171,9 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         live = _made(make, given, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(live.start, given.params))
         held = live.step(structure.unflatten(leaves), grads)
-        seen.update(after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(held)])
+        seen.update(
+            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(held)]
+        )
         return _arrays(held), _arrays(live.shown(held))
 
     with _explained(f"{name} side, at its start", can_ask):
@@ -194,7 +196,11 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
             raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
     return Program(
         name,
-        seen["kind"], first, second, tuple(seen["paths"]), tuple(shapes[0]),
+        seen["kind"],
+        first,
+        second,
+        tuple(seen["paths"]),
+        tuple(shapes[0]),
         tuple(questions.asked) if questions is not None else (),
     )
 
@@ -213,6 +219,7 @@ def traced_relation(
     Raises:
       ProofError: it gives another structure than the right side holds.
     """
+
     def start(params: Any, numbers: Any) -> Any:
         try:
             return _made(make, given, numbers, None).start(params)
@@ -231,10 +238,14 @@ def traced_relation(
     if found != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
         raise ProofError(
             "relation: expected the leaves that the right side holds, "
-            f"{', '.join(f'{p}: {a.dtype}{list(a.shape)}' for p, a in zip(right.paths, right.avals, strict=True))}; "
-            f"found {', '.join(f'{leaf.dtype}{list(leaf.shape)}' for leaf in shapes)}"
+            f"{', '.join(map(_described, right.avals, right.paths))}; "
+            f"found {', '.join(map(_described, shapes))}"
         )
     return program
+
+
+def _described(leaf: Any, path: str = "") -> str:
+    return f"{path}{': ' if path else ''}{leaf.dtype}{list(leaf.shape)}"
 
 
 def _arrays(tree: Any) -> list[jax.Array]:
@@ -251,8 +262,6 @@ def _explained(where: str, can_ask: bool = False) -> Iterator[None]:
         yield
     except (ProofError, NotASymbol):
         raise
-    except jax.errors.ConcretizationTypeError if can_ask else ():
-        raise _Asked from None
     except EquivalenceError as error:
         raise ProofError(f"{where}: {error}") from None
     except jax.errors.TracerArrayConversionError as error:
@@ -261,6 +270,8 @@ def _explained(where: str, can_ask: bool = False) -> Iterator[None]:
             f"be seen; use jax.numpy there ({_first_line(error)})"
         ) from None
     except jax.errors.ConcretizationTypeError as error:
+        if can_ask:
+            raise _Asked from None
         raise ProofError(
             f"{where}: it decides in Python by the value of an array; use jnp.where or "
             f"jax.lax.cond ({_first_line(error)})"

@@ -109,9 +109,7 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
 def _wanted(task: Task, only: Sequence[str]) -> bool:
     """Whether a task is one of each kind of name that is given."""
     kinds = ((ENTRIES, task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
-    return all(
-        own in only or not any(name in known for name in only) for known, own in kinds
-    )
+    return all(own in only or not any(name in known for name in only) for known, own in kinds)
 
 
 def _all_tasks() -> Iterator[Task]:
@@ -226,4 +224,3 @@ def _replaced(described: Described, hp: Any, prefix: str, inner: Any, leaf: Any)
         key = f"{prefix}{name}"
         settings[name] = leaf(name, hp[key]) if key in hp else value_of(name, value)
     return settings
-

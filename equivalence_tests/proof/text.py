@@ -5,10 +5,10 @@ from typing import Any
 
 from flint import fmpq
 
-from equivalence_tests.proof.algebra import Algebra, Index, Rat
+from equivalence_tests.proof.quotients import Index, Quotients, Rat
 
 
-def shown(algebra: Algebra, value: Rat) -> str:
+def shown(algebra: Quotients, value: Rat) -> str:
     """A value as a formula."""
     num, den = (_polynomial(algebra, poly) for poly in _readable(*value))
     if den == "1":
@@ -33,7 +33,7 @@ def _readable(num: Any, den: Any) -> tuple[Any, Any]:
     return num, den
 
 
-def shown_atom(algebra: Algebra, number: int) -> str:
+def shown_atom(algebra: Quotients, number: int) -> str:
     """An atom as a formula."""
     atom = algebra.atoms[number]
     args = [shown(algebra, arg) for arg in atom.args]
@@ -74,12 +74,13 @@ def _index(index: Index) -> str:
             symbol, stride, size = parts
             return f"{_index(symbol)} // {stride} % {size}"
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        return " + ".join(f"{stride}*{_index(part)}" if stride != 1 else _index(part)
-                          for part, stride in pairs)
+        return " + ".join(
+            f"{stride}*{_index(part)}" if stride != 1 else _index(part) for part, stride in pairs
+        )
     return str(index)
 
 
-def _polynomial(algebra: Algebra, poly: Any) -> str:
+def _polynomial(algebra: Quotients, poly: Any) -> str:
     terms = []
     for monomial, coefficient in poly.to_dict().items():
         factors: list[str] = []
@@ -97,7 +98,7 @@ def _polynomial(algebra: Algebra, poly: Any) -> str:
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
 
 
-def nested(algebra: Algebra, *values: Rat) -> dict[str, Any]:
+def nested(algebra: Quotients, *values: Rat) -> dict[str, Any]:
     """Values as plain data, for the certificate.
 
     Returns:
