@@ -182,22 +182,19 @@ def fault(jaxpr: Any, rng: np.random.Generator) -> tuple[Any, str] | None:
 
 def _params_of(primitive: Any, eqn: Any, fallback: dict[str, Any]) -> dict[str, Any]:
     """The parameters that a primitive is bound with for operands like an equation's."""
-    args = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    function = getattr(
-        jax.lax,
-        {"and": "bitwise_and", "or": "bitwise_or"}.get(primitive.name, primitive.name),
-        None,
-    )
+    name = {"and": "bitwise_and", "or": "bitwise_or"}.get(primitive.name, primitive.name)
+    function: Any = getattr(jax.lax, str(name), None)
     if function is None:
         return fallback
-    spread = [jnp.zeros(eqn.outvars[0].aval.shape, a.dtype) for a in args]
+    spread = [jnp.zeros(eqn.outvars[0].aval.shape, var.aval.dtype) for var in eqn.invars]
     found = jax.make_jaxpr(function)(*spread).eqns
-    own = [e for e in found if e.primitive is primitive]
+    own = [each for each in found if each.primitive is primitive]
     return dict(own[0].params) if own else fallback
 
 
 def _is_number(atom: Any) -> bool:
-    return isinstance(atom, core.Literal) and jnp.issubdtype(atom.aval.dtype, jnp.number)
+    aval: Any = atom.aval
+    return isinstance(atom, core.Literal) and jnp.issubdtype(aval.dtype, jnp.number)
 
 
 def _alike(a: Any, b: Any) -> bool:
