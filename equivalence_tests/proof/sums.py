@@ -33,11 +33,16 @@ class Sums(Powers):
         rest = body.den // content
         lead = rest.leading_coefficient()
         rest, content = rest / lead, content * lead
+        # What the denominator divides needs none, so that equal sums have equal parts.
+        whole, left = (self.ctx.constant(0), body.num)
+        if not rest.is_constant():
+            whole, left = divmod(body.num, rest)
         result = self.number(0)
-        for monomial, row in self._split(body.num, own).items():
-            front = self.make(row, content)
-            term = self.make(self.ctx.from_dict({monomial: 1}), rest)
-            result = self.add(result, self.mul(front, self._summed(term, bounds)))
+        for num, den in ((whole, self.one), (left, rest)):
+            for monomial, row in self._split(num, own).items():
+                front = self.make(row, content)
+                term = self.make(self.ctx.from_dict({monomial: 1}), den)
+                result = self.add(result, self.mul(front, self._summed(term, bounds)))
         return result
 
     def _split(self, poly: fmpq_mpoly, own: set[int]) -> dict[Any, fmpq_mpoly]:
@@ -124,7 +129,10 @@ class Sums(Powers):
             if best is None or key < best[0]:
                 best = (key, sizes, renamed)
         assert best is not None
-        (_, texts), sizes, renamed = best
+        _, sizes, renamed = best
+        lead = renamed.num.leading_coefficient()  # names may have changed which term leads
+        renamed = Rat(renamed.num / lead, renamed.den)
+        texts = self.texts((renamed,))
         free = self.free(renamed) - {name for name, _ in sizes}
         atom = Atom(
             "sum",
@@ -135,7 +143,7 @@ class Sums(Powers):
             depth=depth + 1,
             nonneg=self.nonneg(renamed),
         )
-        return self.atom(("sum", sizes, texts), atom)
+        return self.mul(self.number(lead), self.atom(("sum", sizes, texts), atom))
 
     def fresh(self) -> str:
         """A symbol for an index that occurs nowhere else."""
