@@ -16,6 +16,7 @@ from equivalence_tests.proof.numeric import Numeric
 from equivalence_tests.proof.reals import Reals
 from equivalence_tests.proof.text import nested, shown
 
+UNDEFINED_TOLD = "nothing is divided by 0, and nothing computed of infinity"
 _CAPACITIES = (32, 96, 256)
 # Terms that are handled: about half a second, some seconds, a few milliseconds.
 _QUICK, _LONG, _SMALL = 30_000, 200_000, 4_000
@@ -151,7 +152,9 @@ class Comparer:
         stopped = ""
         for capacity in _CAPACITIES:
             try:
-                return self._in_algebra(left, right, Algebra(capacity, work), cut)
+                algebra = Algebra(capacity, work)
+                found = self._in_algebra(left, right, algebra, cut)
+                return self._with_guards(left, right, algebra, capacity, work, found, cut)
             except Full as error:
                 stopped = str(error)
             except Undecided as error:
@@ -159,6 +162,33 @@ class Comparer:
             except RecursionError:
                 return Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
         return Equality(Level.UNKNOWN, stopped=stopped, hard=True)
+
+    def _with_guards(
+        self,
+        left: Node,
+        right: Node,
+        algebra: Algebra,
+        capacity: int,
+        work: int,
+        found: Equality,
+        cut: Set[int],
+    ) -> Equality:
+        """The same without assuming of denominators what the programs themselves ask of them.
+
+        `where(norm == 0, 1, x / norm)` needs no assumption on the norm.
+        """
+        if found.level is not Level.REALS or cut:
+            return found
+        try:
+            guards = algebra.guards()
+            if not guards:
+                return found
+            other = Algebra(capacity, work, guards)
+            better = self._in_algebra(left, right, other, cut)
+        except Undecided:
+            return found
+        defined = UNDEFINED_TOLD not in better.assumptions
+        return better if better.level is Level.REALS and defined else found
 
     def _in_algebra(
         self, left: Node, right: Node, algebra: Algebra, cut: Set[int] = frozenset()
@@ -170,7 +200,7 @@ class Comparer:
         if cut and not same:
             return Equality(Level.UNKNOWN)
         if algebra.is_special(first, second):
-            algebra.assumptions["nothing is divided by 0, and nothing computed of infinity"] = None
+            algebra.assumptions[UNDEFINED_TOLD] = None
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
         stopped = "" if same else "their normal forms differ"
         if not same and unknown:

@@ -6,11 +6,25 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.quotients import Atom, Quotients, Rat
+from equivalence_tests.proof.quotients import UNDEFINED, Atom, Quotients, Rat
 
 
 class Conditions(Quotients):
     """Quotients with indicators of conditions."""
+
+    def _inverse(self, b: Rat) -> Rat:
+        if b.num.is_zero() or not self.guarded or self.text(b) not in self.guarded:
+            return super()._inverse(b)
+        return self.choose(self._zero(b), self.special(UNDEFINED), self.make(b.den, b.num))
+
+    def guards(self) -> frozenset[str]:
+        """The denominators of which a program asks itself whether they are 0."""
+        known = len(self.atoms)
+        return frozenset(
+            text
+            for text, value in self.denominators.items()
+            if all(gen < known for gen in self.atoms_of(self.zero(value)))
+        )
 
     def positive(self, value: Rat) -> Rat:
         """The indicator of a value's being more than 0."""

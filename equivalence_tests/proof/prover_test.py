@@ -381,3 +381,91 @@ def test_a_proof_can_be_read():
     assert text.startswith("equal over the reals, proved: left (Adam) and right")
     assert "for arrays of any shape; any number of steps" in text
     assert dataclasses.is_dataclass(proof.obligations[0])
+
+
+def _elementwise(function: Callable[[Any, Any], Any]) -> Any:
+    return _stepping(lambda grads, state, params: (jax.tree.map(function, params, grads), state))
+
+
+# Functions of a parameter and a gradient, some of which are the same.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
+    "guards differ": (
+        lambda p, g: jnp.where(g == 0, 1.0, p / g),
+        lambda p, g: jnp.where(g == 0, 2.0, p / g),
+        False,
+    ),
+    "one guard": (lambda p, g: jnp.where(g == 0, 1.0, p / g), lambda p, g: p / g, False),
+    "guarded alike": (
+        lambda p, g: jnp.where(g == 0, 1.0, 2 * p / g),
+        lambda p, g: jnp.where(g == 0, 1.0, p / (g / 2)),
+        True,
+    ),
+    "maximum": (jnp.maximum, lambda p, g: jnp.where(p >= g, p, g), True),
+    "maximum the other way": (jnp.maximum, lambda p, g: jnp.where(g > p, g, p), True),
+    "sign": (lambda p, g: jnp.sign(g) * p, lambda p, g: jnp.where(g > 0, p, -p), False),
+    "root of a square": (
+        lambda p, g: jnp.sqrt(g * g) * p,
+        lambda p, g: jnp.where(g < 0, -g, g) * p,
+        True,
+    ),
+    "undefined where it is taken": (
+        lambda p, g: jnp.where(g == 0, p / g, p),
+        lambda p, g: jnp.where(g == 0, 1.0, p),
+        False,
+    ),
+    "infinity in arithmetic": (lambda p, g: p + (jnp.inf - jnp.inf), lambda p, g: p, False),
+    "infinity that is not taken": (
+        lambda p, g: jnp.minimum(jnp.where(p > p + 1, jnp.inf, p), jnp.inf),
+        lambda p, g: p,
+        True,
+    ),
+    "sum of a selection": (
+        lambda p, g: p * jnp.sum(jnp.where(g > 0, 2 * g, 0)),
+        lambda p, g: 2 * p * jnp.sum(jnp.maximum(g, 0)),
+        True,
+    ),
+    "means": (
+        lambda p, g: p * jnp.mean(g * 3),
+        lambda p, g: 3 * p * jnp.sum(g) / g.size,
+        True,
+    ),
+    "powers": (lambda p, g: (1 + g * g) ** -0.5 * p, lambda p, g: p / jnp.sqrt(1 + g**2), True),
+    "norm": (
+        lambda p, g: p * jnp.linalg.norm(2 * g.ravel()),
+        lambda p, g: 2 * p * jnp.sqrt(jnp.vdot(g, g)),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_real_numbers(name: str):
+    left, right, same = FUNCTIONS[name]
+    proof = prove_equivalence(_elementwise(left), _elementwise(right), PARAMS)
+    assert (proof.verdict in (IDENTICAL, REALS)) == same, proof
+    assert not [text for text in proof.assumptions if name == "guarded alike"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (lambda p, g: p - g, lambda p, g: -g + p, True),
+        (lambda p, g: p * (-g), lambda p, g: -(g * p), True),
+        (lambda p, g: p - 2.0 * g, lambda p, g: p + (-2.0) * g, True),
+        (lambda p, g: g**2 / 4, lambda p, g: 0.25 * (g * g), True),
+        (lambda p, g: (p + g) + 1, lambda p, g: p + (g + 1), False),
+        (lambda p, g: -(p - g), lambda p, g: g - p, False),  # -0.0 and 0.0 where p = g
+        (lambda p, g: p + 0.0, lambda p, g: p, False),  # of -0.0
+        (lambda p, g: p - 0.0, lambda p, g: p, True),
+        (lambda p, g: p * 0, lambda p, g: 0 * jnp.abs(p), False),  # of NaN and infinity
+        (lambda p, g: p / 3, lambda p, g: p * (1 / 3), False),
+        (lambda p, g: jnp.maximum(p, g), lambda p, g: jnp.maximum(g, p), False),  # of 0.0 and -0.0
+        (lambda p, g: p.astype("bfloat16").astype("float32"), lambda p, g: p, False),
+        (lambda p, g: p.astype("float64").astype("float32"), lambda p, g: p, True),
+        (lambda p, g: g * jnp.broadcast_to(2.0, g.shape), lambda p, g: 2.0 * g, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_every_bit(left: Callable[..., Any], right: Callable[..., Any], same: bool):
+    verdict = prove_equivalence(_elementwise(left), _elementwise(right), PARAMS).verdict
+    assert (verdict == IDENTICAL) == same

@@ -13,6 +13,7 @@ is its own square, and excludes that of the opposite condition.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -73,14 +74,19 @@ class Full(Undecided):
 class Quotients:
     """Atoms, and arithmetic with quotients of polynomials over them."""
 
-    def __init__(self, capacity: int = 40, work: int = 400_000):
+    def __init__(
+        self, capacity: int = 40, work: int = 400_000, guarded: frozenset[str] = frozenset()
+    ):
         """Makes an algebra.
 
         Args:
           capacity: the most atoms; with more, `Full` is raised.
           work: the most terms that are handled; with more, `Undecided` is raised.
+          guarded: denominators as text that are not assumed to be other than 0: where one is 0,
+            the quotient is undefined.
         """
-        self.work = work
+        self.work, self.guarded = work, guarded
+        self.denominators: dict[str, Rat] = {}
         self.atoms: list[Atom] = []
         self.by_key: dict[Any, int] = {}
         self.assumptions: dict[str, None] = {}
@@ -159,11 +165,6 @@ class Quotients:
         on = sum((row for power, row in rows.items() if power), self.ctx.constant(0))
         changed = any(power > 1 for power in rows)
         argument = atom.args[0].num
-        if atom.kind == "zero":
-            # Where it is 1, its argument is 0. The argument's own relations stay out of it.
-            rest = on % argument if not on.is_zero() and not argument.is_constant() else on
-            if rest != on:
-                on, changed = rest, True
         opposite = self.by_key.get(
             ("zero" if atom.kind == "positive" else "positive", str(argument))
         )
@@ -261,8 +262,22 @@ class Quotients:
         return self._reduced(a.num)[0].is_zero()
 
     def equal(self, a: Rat, b: Rat) -> bool:
-        """Whether two values are equal for all inputs for which both are defined."""
-        return self._reduced(a.num * b.den - b.num * a.den)[0].is_zero()
+        """Whether two values are equal for all inputs for which both are defined.
+
+        Case by case of the indicators: `where(x == 0, 1, p / x)` is not `where(x == 0, 2, p / x)`,
+        although both are p / x wherever that is defined.
+        """
+        difference = self._add(a, self.neg(b))
+        num, den = difference
+        for gen in self.used(num):
+            atom = self.atoms[gen]
+            # Where the indicator is 1, its argument is 0, and a multiple of that as well; but not
+            # one that is divided by the argument.
+            if atom.kind == "zero" and den.gcd(atom.args[0].num).is_constant():
+                rows = self.coefficients(num, gen)
+                on = rows.get(1, self.ctx.constant(0)) % atom.args[0].num
+                num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
+        return self._reduced(num)[0].is_zero()
 
     def assume(self, value: Rat, what: str) -> None:
         """Notes what has to hold, unless it is clear that it does."""
@@ -270,10 +285,16 @@ class Quotients:
             return
         if what == "is not negative" and self.nonneg(value):
             return
+        text = self.text(value)
+        if what == "is not 0":
+            self.denominators[text] = value
+        self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
+
+    def text(self, value: Rat) -> str:
+        """A value as a formula; which element of an array it is about is left out."""
         from equivalence_tests.proof.text import shown
 
-        text = shown(self, value)
-        self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
+        return re.sub(r"\b(u\d+|i\d+)\b", "_", shown(self, value))
 
     # Signs
 

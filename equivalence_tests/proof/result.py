@@ -16,6 +16,7 @@ IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "not decided",
 )
 VERDICTS = (IDENTICAL, REALS, UNDECIDED, DIFFERENT)
+_MOST_SHOWN = 12
 _OF_LEVEL = {Level.IDENTICAL: IDENTICAL, Level.REALS: REALS, Level.UNKNOWN: UNDECIDED}
 
 
@@ -123,7 +124,11 @@ class Proof:
             if len(self.cases) > 1:
                 told = [f"{name} = {value:g}" for name, value in case.fixed.items()]
                 lines.append(f"  case {', '.join([*told, *case.excluded])}: {case.verdict}")
-        lines += [f"  assumed: {text}" for text in self.assumptions] if proved else []
+        if proved:
+            lines += [f"  assumed: {text}" for text in self.assumptions[:_MOST_SHOWN]]
+            if len(self.assumptions) > _MOST_SHOWN:
+                more = len(self.assumptions) - _MOST_SHOWN
+                lines.append(f"  and {more} more assumptions of this kind; `assumptions` has all")
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
         elif self.verdict == UNDECIDED:
