@@ -199,7 +199,8 @@ class Comparer:
         same = algebra.equal(first, second)
         if cut and not same:
             return Equality(Level.UNKNOWN)
-        if algebra.is_special(first, second):
+        terms = nested(algebra, first, second)
+        if any(atom["kind"] == "special" for atom in terms["atoms"]):
             algebra.assumptions[UNDEFINED_TOLD] = None
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
         stopped = "" if same else "their normal forms differ"
@@ -210,7 +211,7 @@ class Comparer:
             list(algebra.assumptions),
             general=left.general and right.general,
             forms=(shown(algebra, first), shown(algebra, second)),
-            terms=nested(algebra, first, second),
+            terms=terms,
             stopped=stopped,
         )
 

@@ -128,42 +128,79 @@ def _claim(entry: Entry, case: Case, recipe: str) -> Claim | None:
         return None
 
 
+@dataclass(frozen=True)
+class Statement:
+    """Two sides, as `prove_equivalence` takes them.
+
+    Attributes:
+      left: the legacy optimizer.
+      right: the recipe.
+      params: shapes and dtypes.
+      hyper_params: numbers that are symbols; None where the sides are no functions of any.
+    """
+
+    left: Any
+    right: Any
+    params: Any
+    hyper_params: Mapping[str, float] | None
+
+
+def statements(task: Task) -> tuple[Claim, list[Statement]]:
+    """What is claimed, and what is to be proved for it.
+
+    The case with symbols for its numbers; where bits are claimed, with the numbers as well: what
+    Python computes of them before JAX does is rounded otherwise.
+
+    Raises:
+      UnsupportedSetting: there is no such recipe.
+    """
+    entry = ENTRIES[task.entry]
+    case = entry.cases[task.case]
+    definition = entry.definition(case, case.learning_rate)
+    exact = task.recipe == "exact"
+    recipe, claim = recipe_of(definition, exact=exact)
+    dtype = jnp.dtype(task.dtype)
+    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
+    described = describe(definition)
+
+    def left(hp: Mapping[str, Any]) -> Any:
+        return _definition(described, hp, "")
+
+    def right(hp: Mapping[str, Any]) -> Any:
+        return build(recipe_of(_filled(described, hp, ""), exact)[0])
+
+    found = [Statement(left, right, params, dict(_numbers(described, "")))]
+    if claim.verdict is Verdict.IDENTICAL:
+        found.append(Statement(definition, build(recipe), params, None))
+    return claim, found
+
+
 def prove_task(task: Task) -> Row:
     """Proves one claim.
 
     Returns:
       The row; what keeps a side from being traced is its note.
     """
-    entry = ENTRIES[task.entry]
-    case = entry.cases[task.case]
-    definition = entry.definition(case, case.learning_rate)
     started = time.perf_counter()
     try:
-        claim = recipe_of(definition, exact=task.recipe == "exact")[1]
+        claim, asked = statements(task)
     except UnsupportedSetting as error:
         return Row(task, None, note=str(error))
-    dtype = jnp.dtype(task.dtype)
-    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
-    described = describe(definition)
-    numbers = dict(_numbers(described, ""))
-    names = ("legacy", task.recipe)
-    exact = task.recipe == "exact"
+    row = Row(task, claim)
     try:
-        proofs = [
+        row.proofs = tuple(
             prove_equivalence(
-                lambda hp: _definition(described, hp, ""),
-                lambda hp: build(recipe_of(_filled(described, hp, ""), exact)[0]),
-                params,
-                hyper_params=numbers,
-                names=names,
+                each.left,
+                each.right,
+                each.params,
+                hyper_params=each.hyper_params,
+                names=("legacy", task.recipe),
             )
-        ]
-        if claim.verdict is Verdict.IDENTICAL:
-            recipe = recipe_of(definition, exact)[0]
-            proofs.append(prove_equivalence(definition, build(recipe), params, names=names))
+            for each in asked
+        )
+        row.symbols = row.proofs[0].symbols
     except ProofError as error:
-        return Row(task, claim, note=str(error), seconds=time.perf_counter() - started)
-    row = Row(task, claim, tuple(proofs), symbols=proofs[0].symbols)
+        row.note = str(error)
     row.seconds = time.perf_counter() - started
     return row
 
