@@ -424,6 +424,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
         lambda p, g: 2 * p * jnp.sum(jnp.maximum(g, 0)),
         True,
     ),
+    "selections within an unknown function": (
+        lambda p, g: p
+        * (jax.lax.cummax(jnp.where(g > 0, g, 0)) + jax.lax.cummax(jnp.where(g > 0, 0, g))),
+        lambda p, g: p * (jax.lax.cummax(g) + jax.lax.cummax(0 * g)),
+        False,
+    ),
+    "one unknown function": (
+        lambda p, g: p * jax.lax.cummax(jnp.where(g > 0, 2 * g, 0)),
+        lambda p, g: jax.lax.cummax(2 * jnp.maximum(g, 0)) * p,
+        True,
+    ),
     "means": (
         lambda p, g: p * jnp.mean(g * 3),
         lambda p, g: 3 * p * jnp.sum(g) / g.size,

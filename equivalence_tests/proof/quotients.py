@@ -14,7 +14,7 @@ is its own square, and excludes that of the opposite condition.
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -392,10 +392,23 @@ class Quotients:
         """Values as keys."""
         return tuple(f"{v.num}/{v.den}" for v in values)
 
-    def selected(self, args: Sequence[Rat], function: Callable[[list[Rat]], Rat]) -> Rat:
-        """A function of values, taken apart into the cases of their indicators."""
+    def selected(
+        self,
+        args: Sequence[Rat],
+        function: Callable[[list[Rat]], Rat],
+        bound: Set[str] = frozenset(),
+    ) -> Rat:
+        """A function of values, taken apart into the cases of their indicators.
+
+        Args:
+          args: the values.
+          function: the function.
+          bound: indices over which it goes; what depends on these has one case for each element,
+            and stays as it is.
+        """
         for gen in self.atoms_of(*args):
-            if self.atoms[gen].kind in ("positive", "zero"):
+            atom = self.atoms[gen]
+            if atom.kind in ("positive", "zero") and not atom.free & bound:
                 break
         else:
             if self._special and self.is_special(*args):
@@ -405,7 +418,7 @@ class Quotients:
         for number in (1, 0):
             name = f"g{gen}"
             here = [self.make(a.num.subs({name: number}), a.den) for a in args]
-            cases.append(self.selected(here, function))
+            cases.append(self.selected(here, function, bound))
         indicator = Rat(self.gen(gen), self.one)
         return self.choose(indicator, cases[0], cases[1])
 

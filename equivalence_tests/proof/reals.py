@@ -76,8 +76,11 @@ class Reals:
         self.unknown[op] = None
         whole = not jnp.issubdtype(node.dtype, jnp.floating)
         name = f"{op} {number}"
+        bound = frozenset(f"a{axis}" for arg in node.args for axis in range(len(arg.shape)))
+        if any(self.algebra.is_special(arg) and self.algebra.free(arg) & bound for arg in args):
+            raise Undecided(f"`{op}` of what is not defined everywhere")
         result = self.algebra.selected(
-            args, lambda args: self.algebra.call("array", name, args, index, whole=whole)
+            args, lambda args: self.algebra.call("array", name, args, index, whole=whole), bound
         )
         return self.algebra.positive(result) if node.dtype == np.bool_ else result
 
