@@ -425,8 +425,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
         True,
     ),
     "selections within an unknown function": (
-        lambda p, g: p
-        * (jax.lax.cummax(jnp.where(g > 0, g, 0)) + jax.lax.cummax(jnp.where(g > 0, 0, g))),
+        lambda p, g: (
+            p * (jax.lax.cummax(jnp.where(g > 0, g, 0)) + jax.lax.cummax(jnp.where(g > 0, 0, g)))
+        ),
         lambda p, g: p * (jax.lax.cummax(g) + jax.lax.cummax(0 * g)),
         False,
     ),
