@@ -1,7 +1,6 @@
 """`optax-bridge check`: runs the suite here and says what is identical, rounds or differs."""
 
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from equivalence_tests.suite.running import Compilations, chosen, jobs, run_all
 from equivalence_tests.suite.running import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.running import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
+from equivalence_tests.warned import silence_deprecations
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2
@@ -55,7 +55,7 @@ def check(
     Returns:
       The exit code: 0 if every claim held, 1 if one did not, 2 for misuse.
     """
-    _silence_deprecations()
+    silence_deprecations()
     console = console or report.wide_console()
     problems = Console(stderr=True, soft_wrap=True, emoji=False)
     try:
@@ -147,12 +147,6 @@ def check(
     return HELD if same and all(result.held for result in results) else BROKEN
 
 
-def _silence_deprecations() -> None:
-    """What they tell a program is no news to the suite, which makes old optimizers by the dozen."""
-    for message in ("flax.optim was removed", "Optimizer.replicate"):
-        warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
-
-
 def _write_json(file: Path | None, content: dict[str, Any]) -> None:
     if file is not None:
         write_text(file, json.dumps(content, indent=1) + "\n")
@@ -160,7 +154,7 @@ def _write_json(file: Path | None, content: dict[str, Any]) -> None:
 
 def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
-    _silence_deprecations()
+    silence_deprecations()
     try:
         asked = chosen(only, full)
         on_devices = asked.sharded if devices >= sharded.DEVICES else []

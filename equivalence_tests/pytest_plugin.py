@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from equivalence_tests.proof.result import Proof
     from equivalence_tests.report.pair import Report
 
 # Test -> its row of report.json, and its case on the page, as plain data.
@@ -106,6 +107,33 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         return report
 
     return check
+
+
+@pytest.fixture
+def assert_proved() -> "Callable[..., Proof]":
+    """Proves that two optimizers are the same for all inputs, and fails if it cannot.
+
+        def test_my_adam(assert_proved):
+            assert_proved(my_adam(1e-3), optax.adam(1e-3), params)
+
+    It takes what `equivalence_tests.prove_equivalence` takes, and `at_most="identical"` where
+    equal over the reals is not enough. It returns the proof.
+    """
+    from equivalence_tests import prove_equivalence
+
+    def prove(
+        left: Any, right: Any, params: Any, *, at_most: str = "equal over the reals", **options: Any
+    ) -> "Proof":
+        __tracebackhide__ = True
+        enough = ["identical", "equal over the reals"]
+        if at_most not in enough:
+            raise ValueError(f"at_most is {at_most!r}; expected one of {', '.join(enough)}")
+        proof = prove_equivalence(left, right, params, **options)
+        if proof.verdict not in enough[: enough.index(at_most) + 1]:
+            pytest.fail(f"expected {at_most} at most\n{proof}", pytrace=False)
+        return proof
+
+    return prove
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -54,6 +54,8 @@ def item(result: Result) -> Item:
         facts["largest distance"] = f"{ulp_text(found.ulp)} at {found.worst_leaf}"
         facts["nature"] = explained(found, result.wide, result.about_wide)
         facts["distances (ULP)"] = ", ".join(f"{k}: {n}" for k, n in found.histogram.items())
+    if result.proved:
+        facts["proved for all inputs"] = result.proved
     if result.note:
         facts["note"] = result.note
     facts["seconds"] = f"{result.seconds:.2f}"

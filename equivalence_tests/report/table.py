@@ -37,6 +37,7 @@ def table(results: Sequence[Result], title: str) -> Table:
     shown.add_column("recipe", no_wrap=True)
     shown.add_column("runs", justify="right")
     shown.add_column("outcome", overflow="fold")
+    shown.add_column("proved", overflow="fold")
     shown.add_column("as claimed", no_wrap=True)
     shown.add_column("seconds", justify="right")
     previous = ("", "")
@@ -51,6 +52,7 @@ def table(results: Sequence[Result], title: str) -> Table:
                 key[1] if new else "",
                 str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
                 outcome,
+                _proved(some),
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
             )
@@ -79,6 +81,11 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
         if result.comparison is None and not result.failed:
             rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
     return rows
+
+
+def _proved(results: Sequence[Result]) -> str:
+    """What is proved of results for all inputs."""
+    return ", ".join(dict.fromkeys(escape(r.proved) for r in results if r.proved))
 
 
 def _short(note: str) -> str:
@@ -130,6 +137,8 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             console.print(f"   found: {escape(where)}", highlight=False)
             made_of = explained(found, result.wide, result.about_wide)
             console.print(f"   nature: {escape(made_of)}", highlight=False)
+        if not result.proof_held:
+            console.print(f"   proved: {escape(result.proved)}", highlight=False)
 
 
 def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
@@ -219,6 +228,7 @@ def _row(result: Result) -> dict[str, Any]:
         "claimed_ulp": None if claim is None else claim.ulp,
         "verdict": None if result.verdict is None else result.verdict.value,
         "held": result.held,
+        "proved": result.proved,
         "note": result.note,
         "seconds": round(result.seconds, 3),
         **result.extra,

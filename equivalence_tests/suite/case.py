@@ -60,6 +60,8 @@ class Result:
       trajectory: what the recipe's side held after every step, where it is to be recorded.
       wide: the comparison in float64, which decides whether a difference is rounding.
       about_wide: a remark on it, or why there is none.
+      proved: what is proved for all inputs, beside what was seen; empty if nothing was tried.
+      proof_held: whether that is what is claimed.
     """
 
     case: Case
@@ -74,6 +76,8 @@ class Result:
     trajectory: Any = None
     wide: Comparison | None = None
     about_wide: str = ""
+    proved: str = ""
+    proof_held: bool = True
 
     @property
     def verdict(self) -> Verdict | None:
@@ -85,7 +89,7 @@ class Result:
     @property
     def held(self) -> bool:
         """Whether the claim held. Being identical where only rounding was promised is no breach."""
-        if self.failed:
+        if self.failed or not self.proof_held:
             return False
         if self.claim is None or self.comparison is None:
             return True

@@ -51,6 +51,7 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim) -> None:
     )
     why = f" ({claim.why})" if claim.why else ""
     console.print(f"[bold]{kind}[/]: {claim.verdict.value}{bound}{why}", highlight=False)
+    console.print(f"proved for all inputs: {claim.proved}", highlight=False)
     modules = [f"import {name}" for name in imports(recipe)]
     source = "\n".join([*modules, "", f"tx = {render(recipe)}"])
     console.print(Syntax(source, "python", background_color="default", word_wrap=False))

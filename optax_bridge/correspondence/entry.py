@@ -41,6 +41,15 @@ class Claim:
         if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
             raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
 
+    @property
+    def proved(self) -> str:
+        """What `optax-bridge prove` proves of it, for all inputs and any number of steps."""
+        return {
+            Verdict.IDENTICAL: "identical",
+            Verdict.ROUNDING: "equal over the reals",
+            Verdict.DIFFERENT: "different",
+        }[self.verdict]
+
 
 def identical(why: str = "") -> Claim:
     """Claims that every bit is the same."""

@@ -1,0 +1,9 @@
+"""The public names and where each is; `__init__.py` imports from here what is asked for."""
+
+from .bounds import rounding_bound as rounding_bound
+from .checker import CertificateError as CertificateError
+from .checker import check as check
+from .errors import ProofError as ProofError
+from .prover import prove_equivalence as prove_equivalence
+from .result import Proof as Proof
+from .unknown import unknown_schedule as unknown_schedule

@@ -1,0 +1,13 @@
+"""The algebra of real numbers, whole; its parts stand in files of their own.
+
+`quotients` has polynomials over atoms, `conditions` indicators, `powers` roots, `sums` sums.
+"""
+
+from equivalence_tests.proof.quotients import Full as Full
+from equivalence_tests.proof.quotients import Index as Index
+from equivalence_tests.proof.quotients import Rat as Rat
+from equivalence_tests.proof.sums import Sums
+
+
+class Algebra(Sums):
+    """Atoms, and arithmetic with quotients of polynomials over them."""

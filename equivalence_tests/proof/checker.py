@@ -1,0 +1,261 @@
+"""Checks a certificate apart from the prover: both programs are run in exact arithmetic.
+
+Both jaxprs are followed equation by equation on random inputs, with rational numbers and balls of
+200 bits; parameters must agree after every step, states where the certificate relates them, and
+both normal forms with what the programs compute. Where the certificate says identical, both are
+run in their own dtype as well, with NaN, infinities, signed zeros and denormal numbers among the
+inputs, and every bit must agree.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flint import arb, fmpq
+
+from equivalence_tests.proof import forms, interpreter
+from equivalence_tests.proof.sides import Inputs, MakeSide, Program, inputs, traced
+from equivalence_tests.sides.adapt import SideLike
+
+_DIGITS = 1e-30
+_SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
+
+
+class CertificateError(ValueError):
+    """A certificate that what the programs compute does not bear out."""
+
+
+@dataclass
+class Checked:
+    """What was checked.
+
+    Attributes:
+      points: runs in exact arithmetic.
+      values: values that were compared there.
+      forms: values of normal forms that were compared with the programs'.
+      bits: values of which every bit was compared.
+      skipped: what could not be checked, and why.
+    """
+
+    points: int = 0
+    values: int = 0
+    forms: int = 0
+    bits: int = 0
+    skipped: dict[str, None] = field(default_factory=dict)
+
+
+def check(
+    certificate: str | Mapping[str, Any],
+    left: SideLike | MakeSide,
+    right: SideLike | MakeSide,
+    params: Any,
+    *,
+    hyper_params: Mapping[str, float] | None = None,
+    points: int = 2,
+    steps: int = 3,
+    seed: int = 0,
+) -> Checked:
+    """Checks the certificate of a proof, `proof.to_json()`, against both sides.
+
+    Args:
+      certificate: as text or as data.
+      left: the left side, as it was handed to the prover.
+      right: the right side.
+      params: as they were handed to the prover.
+      hyper_params: as they were handed to the prover.
+      points: random inputs for each case.
+      steps: steps from each.
+      seed: of the inputs.
+
+    Returns:
+      What was checked.
+
+    Raises:
+      CertificateError: the programs do not compute what the certificate says.
+    """
+    data = json.loads(certificate) if isinstance(certificate, str) else certificate
+    checked, rng = Checked(), np.random.default_rng(seed)
+    pair: tuple[Any, Any] = (left, right)
+    if hyper_params is None:
+        pair = (lambda hp: left), (lambda hp: right)
+    for case in data["cases"]:
+        numbers = hyper_params or {}
+        fixed = {name: case["fixed"][name] for name in case["fixed"]}
+        given = inputs(params, {k: v for k, v in numbers.items() if k not in fixed}, fixed)
+        names = data["names"]
+        sides = tuple(traced(make, given, name) for make, name in zip(pair, names, strict=True))
+        if case["verdict"] not in ("identical", "equal over the reals"):
+            continue
+        for _ in range(points):
+            with interpreter.precise():
+                _Run(case, sides, given, checked, rng).exactly(steps)
+            if case["verdict"] == "identical":
+                _Run(case, sides, given, checked, rng).bit_for_bit(steps)
+    return checked
+
+
+class _Run:
+    def __init__(
+        self,
+        case: Mapping[str, Any],
+        sides: tuple[Program, ...],
+        given: Inputs,
+        checked: Checked,
+        rng: np.random.Generator,
+    ):
+        self.case, self.sides, self.given = case, sides, given
+        self.checked, self.rng = checked, rng
+
+    def exactly(self, steps: int) -> None:
+        """Follows both sides in exact arithmetic from one random input."""
+        lift = interpreter.ball
+        hyper = [interpreter.lifted(np.asarray(v), lift) for v in self._hyper()]
+        params = [self._rational(leaf.shape) for leaf in self.given.shapes]
+        try:
+            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), lift)
+            self._agree(shown, "at the start")
+            for step in range(steps):
+                grads = [self._rational(leaf.shape) for leaf in self.given.shapes]
+                before = held
+                held, shown = self._both(
+                    lambda s, h=before, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
+                    lift,
+                )
+                self._agree(shown, f"after step {step + 1}")
+                self._related(held, f"after step {step + 1}")
+                self._forms(hyper, before, grads, held, shown)
+            self.checked.points += 1
+        except interpreter.NoRule as error:
+            self.checked.skipped[f"exact arithmetic: {error}"] = None
+        except interpreter.Unclear as error:
+            self.checked.skipped[f"a point at which {error} cannot be compared"] = None
+
+    def bit_for_bit(self, steps: int) -> None:
+        """Follows both sides in their own dtype, through special values."""
+        hyper = [np.asarray(v, jnp.result_type(float)) for v in self._hyper()]
+        params = [self._special(leaf) for leaf in self.given.shapes]
+        try:
+            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), None)
+            self._same_bits(shown, "at the start")
+            for step in range(steps):
+                grads = [self._special(leaf) for leaf in self.given.shapes]
+                held, shown = self._both(
+                    lambda s, h=held, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
+                    None,
+                )
+                self._same_bits(shown, f"after step {step + 1}")
+        except interpreter.NoRule as error:
+            self.checked.skipped[f"bits: {error}"] = None
+
+    def _hyper(self) -> list[float]:
+        """Hyper-parameters somewhat below those that were given."""
+        numbers = self.given.numbers
+        return [numbers[name] * int(self.rng.integers(8, 17)) / 16 for name in sorted(numbers)]
+
+    def _rational(self, shape: tuple[int, ...]) -> np.ndarray:
+        values = self.rng.integers(1, 33, shape) * self.rng.choice([-1, 1], shape)
+        result = np.empty(shape, object)
+        for place in np.ndindex(shape):
+            result[place] = arb(fmpq(int(np.asarray(values)[place]), 16))
+        return result
+
+    def _special(self, leaf: Any) -> np.ndarray:
+        values = np.asarray(self.rng.standard_normal(leaf.shape))
+        chosen = np.asarray(self.rng.random(leaf.shape) < 0.3)
+        odd = np.asarray(self.rng.choice(np.array(_SPECIAL), leaf.shape))
+        with np.errstate(all="ignore"):
+            return np.where(chosen, odd, values).astype(leaf.dtype)
+
+    def _both(self, program: Callable[[Program], Any], exact: Any) -> tuple[list[Any], list[Any]]:
+        held, shown = [], []
+        for side in self.sides:
+            jaxpr, args = program(side)
+            run = interpreter.exactly(jaxpr, args, exact) if exact else interpreter.run(jaxpr, args)
+            held.append(run[: len(side.paths)])
+            shown.append(run[len(side.paths) :])
+        return held, shown
+
+    def _agree(self, shown: list[Any], when: str) -> None:
+        for path, a, b in zip(self.given.paths, *shown, strict=True):
+            self._equal(a, b, f"{path} {when}")
+
+    def _related(self, held: list[Any], when: str) -> None:
+        ours, theirs = self.case["symbols"]
+        for i, name in enumerate(ours):
+            for j, other in enumerate(theirs):
+                if name is not None and name == other:
+                    where = f"{self.sides[0].paths[i]} and {self.sides[1].paths[j]} {when}"
+                    self._equal(held[0][i], held[1][j], where)
+
+    def _equal(self, a: Any, b: Any, where: str) -> None:
+        if interpreter.is_key(a):
+            return
+        a, b = np.asarray(a), np.asarray(b)
+        for place in np.ndindex(a.shape):
+            self._close(a[place], b[place], f"{where} at {list(place)}")
+            self.checked.values += 1
+
+    def _close(self, a: Any, b: Any, where: str) -> None:
+        a, b = arb(_plain(a)), arb(_plain(b))
+        if not a.is_finite() and not b.is_finite():
+            return
+        if not a.overlaps(b):
+            raise CertificateError(f"{where}: {a.str(12)} on the left, {b.str(12)} on the right")
+        if a.rad() > _DIGITS * max(1, abs(float(a.mid()))):
+            self.checked.skipped[f"{where}: too few digits are left to tell"] = None
+
+    def _forms(
+        self, hyper: list[Any], before: list[Any], grads: list[Any], held: Any, shown: Any
+    ) -> None:
+        known = dict(zip(sorted(self.given.numbers), hyper, strict=True))
+        paths = [path.replace("params", "grads", 1) for path in self.given.paths]
+        known |= dict(zip(paths, grads, strict=True))
+        for names, values in zip(self.case["symbols"], before, strict=True):
+            pairs = zip(names, values, strict=True)
+            known |= {name: value for name, value in pairs if name is not None}
+        for row in self.case["obligations"]:
+            if row["when"] != "step" or row.get("terms") is None:
+                continue
+            source = shown if row["params"] else held
+            for side in (0, 1):
+                if side == 0 and not row["params"] and self.case["relation_given"]:
+                    continue  # the relation's result, which the left side does not hold
+                array = source[side][row["places"][side]]
+                if interpreter.is_key(array):
+                    continue
+                array = np.asarray(array)
+                place = tuple(int(self.rng.integers(size)) for size in array.shape)
+                at = {f"i{axis}": i for axis, i in enumerate(place)}
+                try:
+                    value = forms.evaluate(row["terms"], side, known, at)
+                except (forms.NotEvaluable, KeyError) as error:
+                    self.checked.skipped[f"normal form of {row['leaf']}: {error}"] = None
+                    continue
+                self._close(value, array[place], f"normal form of {row['leaf']}")
+                self.checked.forms += 1
+
+    def _same_bits(self, shown: list[Any], when: str) -> None:
+        for path, a, b in zip(self.given.paths, *shown, strict=True):
+            both_nan = np.isnan(a.astype(float)) & np.isnan(b.astype(float))
+            same = both_nan | (_bits(a) == _bits(b))
+            if not same.all():
+                place = tuple(int(i) for i in np.argwhere(~same)[0])
+                raise CertificateError(
+                    f"{path} at {list(place)} {when}: {a[place]!r} on the left, {b[place]!r} on "
+                    "the right, and the certificate says identical"
+                )
+            self.checked.bits += a.size
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    flat = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    return flat.reshape(array.shape)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.bool_ | np.integer | int):
+        return int(value)
+    return value if isinstance(value, arb) else float(value)

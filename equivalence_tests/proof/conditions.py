@@ -1,0 +1,147 @@
+"""Conditions as numbers that are 1 or 0, absolute values and maxima."""
+
+import re
+import zlib
+from typing import Any
+
+from flint import fmpq, fmpq_mpoly
+
+from equivalence_tests.proof.quotients import UNDEFINED, Atom, Quotients, Rat
+
+
+class Conditions(Quotients):
+    """Quotients with indicators of conditions."""
+
+    def _inverse(self, b: Rat) -> Rat:
+        if b.num.is_zero() or not self.guarded or self.text(b) not in self.guarded:
+            return super()._inverse(b)
+        return self.choose(self._zero(b), self.special(UNDEFINED), self.make(b.den, b.num))
+
+    def guards(self) -> frozenset[str]:
+        """The denominators of which a program asks itself whether they are 0."""
+        known = len(self.atoms)
+        return frozenset(
+            text
+            for text, value in self.denominators.items()
+            if all(gen < known for gen in self.atoms_of(self.zero(value)))
+        )
+
+    def positive(self, value: Rat) -> Rat:
+        """The indicator of a value's being more than 0."""
+        return self.selected([value], lambda args: self._positive(args[0]))
+
+    def _positive(self, value: Rat) -> Rat:
+        number = self.constant(value)
+        if number is not None:
+            return self.number(int(number > 0))
+        if self.above_zero(value):
+            return self.number(1)
+        if self.nonneg(value):
+            return self.complement(self._zero(value))
+        if self.nonneg(self.neg(value)):
+            return self.number(0)
+        num = self._reduced(value.num * value.den)[0]
+        lead = self._lead(num)
+        num = num / abs(lead)
+        if lead < 0:
+            other = self.add(self._positive(self.neg(value)), self._zero(value))
+            return self.complement(other)
+        return self._indicator("positive", num)
+
+    def _lead(self, poly: fmpq_mpoly) -> fmpq:
+        """A coefficient by which a polynomial and its negative are told apart.
+
+        It does not depend on what indices are called, nor on which atom came first.
+        """
+
+        def key(term: tuple[Any, fmpq]) -> Any:
+            factors = [(self.label(gen), power) for gen, power in enumerate(term[0]) if power]
+            return sorted(factors), term[0]
+
+        return max(poly.to_dict().items(), key=key)[1]
+
+    def label(self, gen: int) -> int:
+        """A number for an atom that does not depend on what indices are called."""
+        if gen not in self._labels:
+            from equivalence_tests.proof.text import shown_atom
+
+            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", shown_atom(self, gen))
+            self._labels[gen] = zlib.crc32(text.encode())
+        return self._labels[gen]
+
+    def zero(self, value: Rat) -> Rat:
+        """The indicator of a value's being 0."""
+        return self.selected([value], lambda args: self._zero(args[0]))
+
+    def _zero(self, value: Rat) -> Rat:
+        number = self.constant(value)
+        if number is not None:
+            return self.number(int(number == 0))
+        num = value.num
+        if self._nonneg(num) or self._nonneg(-num):
+            result = self.number(1)
+            terms = num.to_dict()
+            for monomial in terms:
+                none = self.number(1)
+                for gen, power in enumerate(monomial):
+                    if power:
+                        none = self.mul(none, self.complement(self._atom_is_zero(gen)))
+                result = self.mul(result, self.complement(none))
+            return result
+        _, factors = num.factor()
+        none = self.number(1)
+        for factor, _ in factors:
+            factor = factor
+            gens = self.used(factor)
+            if len(gens) == 1 and factor == self.gen(gens[0]):
+                indicator = self._atom_is_zero(gens[0])
+            else:
+                indicator = self._indicator("zero", factor / factor.leading_coefficient())
+            none = self.mul(none, self.complement(indicator))
+        return self.complement(none)
+
+    def _atom_is_zero(self, gen: int) -> Rat:
+        atom = self.atoms[gen]
+        if atom.kind == "root":
+            return self.zero(atom.args[0])
+        if atom.kind == "function" and atom.name == "exp":
+            return self.number(0)
+        return self._indicator("zero", self.gen(gen))
+
+    def _indicator(self, kind: str, num: fmpq_mpoly) -> Rat:
+        value = Rat(num, self.one)
+        gens = self.atoms_of(value)
+        atom = Atom(
+            kind,
+            kind,
+            (value,),
+            free=self.free(value),
+            depth=max((self.atoms[i].depth for i in gens), default=0),
+            nonneg=True,
+            whole=True,
+        )
+        return self.atom((kind, str(num)), atom)
+
+    def absolute(self, value: Rat) -> Rat:
+        """The absolute value."""
+        return self.selected([value], lambda args: self._absolute(args[0]))
+
+    def _absolute(self, value: Rat) -> Rat:
+        if self.nonneg(value):
+            return value
+        if self.nonneg(self.neg(value)):
+            return self.neg(value)
+        if self._lead(value.num) < 0:
+            value = self.neg(value)
+        sign = self.sub(self.mul(self.number(2), self._positive(value)), self.number(1))
+        return self.mul(value, sign)
+
+    def greatest(self, a: Rat, b: Rat) -> Rat:
+        """The larger of two values."""
+        half = self.number(fmpq(1, 2))
+        total = self.add(self.add(a, b), self.absolute(self.sub(a, b)))
+        return self.mul(half, total)
+
+    def least(self, a: Rat, b: Rat) -> Rat:
+        """The smaller of two values."""
+        return self.neg(self.greatest(self.neg(a), self.neg(b)))

@@ -1,0 +1,112 @@
+"""Normal forms of a certificate, evaluated in exact arithmetic. Knows nothing of the prover."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flint import arb, fmpq
+
+
+class NotEvaluable(Exception):
+    """A form that holds a function of which nothing is known."""
+
+
+def evaluate(
+    terms: Mapping[str, Any], which: int, inputs: Mapping[str, np.ndarray], place: Mapping[str, int]
+) -> arb:
+    """The value of one of a certificate's normal forms.
+
+    Args:
+      terms: `terms` of an obligation.
+      which: 0 for the left one, 1 for the right one.
+      inputs: name -> array of balls or whole numbers.
+      place: symbol of an index -> its value.
+
+    Raises:
+      NotEvaluable: there is a function in it that is not known.
+    """
+    return _Evaluation(terms["atoms"], inputs).quotient(terms["values"][which], dict(place))
+
+
+class _Evaluation:
+    def __init__(self, atoms: Any, inputs: Mapping[str, np.ndarray]):
+        self.atoms, self.inputs = atoms, inputs
+
+    def quotient(self, value: Any, place: dict[str, int]) -> arb:
+        num, den = (self.polynomial(poly, place) for poly in value)
+        return num if den == 1 else num / den
+
+    def polynomial(self, poly: Any, place: dict[str, int]) -> arb:
+        total = arb(0)
+        for coefficient, factors in poly:
+            parts = [self.atom(number, place) ** power for number, power in factors]
+            # A condition that does not hold takes away even what is not defined then.
+            if any(part == 0 for part in parts):
+                continue
+            term = arb(fmpq(*map(int, coefficient.split("/"))))
+            for part in parts:
+                term = term * part
+            total = total + term
+        return total
+
+    def atom(self, number: int, place: dict[str, int]) -> arb:
+        atom = self.atoms[number]
+        kind = atom["kind"]
+        if kind == "leaf":
+            array = self.inputs[atom["name"]]
+            value = array[tuple(_at(item, place) for item in atom.get("index", []))]
+            return value if isinstance(value, arb) else arb(int(value))
+        if kind == "index":
+            return arb(_at(atom["index"][0], place))
+        if kind == "sum":
+            names = [name for name, _ in atom["bound"]]
+            ranges = [range(size) for _, size in atom["bound"]]
+            total = arb(0)
+            for values in itertools.product(*ranges):
+                here = {**place, **dict(zip(names, values, strict=True))}
+                total = total + self.quotient(atom["args"][0], here)
+            return total
+        if kind not in ("root", "positive", "zero", "function"):
+            raise NotEvaluable(atom["name"])
+        args = [self.quotient(arg, place) for arg in atom["args"]]
+        if kind == "root":
+            return args[0].sqrt() if atom["order"] == 2 else args[0].root(atom["order"])
+        if kind in ("positive", "zero"):
+            if args[0].contains(0) and not args[0].is_exact():
+                raise NotEvaluable(f"{args[0]} against 0")
+            return arb(int(args[0] > 0 if kind == "positive" else args[0] == 0))
+        return self.function(atom["name"].split(" ")[0], args)
+
+    @staticmethod
+    def function(name: str, args: list[arb]) -> arb:
+        if name == "pow":
+            base, exponent = args
+            whole = exponent.unique_fmpz() if exponent.is_exact() else None
+            return base ** int(whole) if whole is not None else (base.log() * exponent).exp()
+        if name not in _FUNCTIONS:
+            raise NotEvaluable(name)
+        return _FUNCTIONS[name](args[0])
+
+
+def _at(index: Any, place: Mapping[str, int]) -> int:
+    if isinstance(index, int):
+        return index
+    if isinstance(index, str):
+        return place[index]
+    kind, *parts = index
+    if kind == "of":
+        return _at(parts[0], place) // parts[1] % parts[2]
+    return sum(_at(part, place) * stride for part, stride in zip(*[iter(parts)] * 2, strict=True))
+
+
+_FUNCTIONS: dict[str, Callable[[arb], arb]] = {
+    "exp": lambda x: x.exp(),
+    "log": lambda x: x.log(),
+    "sin": lambda x: x.sin(),
+    "cos": lambda x: x.cos(),
+    "tan": lambda x: x.tan(),
+    "tanh": lambda x: x.tanh(),
+    "floor": lambda x: x.floor(),
+    "ceil": lambda x: x.ceil(),
+}

@@ -1,0 +1,185 @@
+"""`prove_equivalence`: are two optimizers the same for all inputs?"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from equivalence_tests.proof import induction
+from equivalence_tests.proof.comparing import Level
+from equivalence_tests.proof.counterexample import search
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.induction import Induction, World
+from equivalence_tests.proof.interpreter import NoRule
+from equivalence_tests.proof.relations import correspondence_of as correspondence_of
+from equivalence_tests.proof.result import CaseProof, Proof
+from equivalence_tests.proof.sides import Inputs, MakeSide, Program, inputs, traced, traced_relation
+from equivalence_tests.proof.symbols import NotASymbol
+from equivalence_tests.sides.adapt import SideLike
+
+_MOST_CASES = 16
+Relate = Callable[[Mapping[str, Any], Any], Any]
+
+
+def prove_equivalence(
+    left: SideLike | MakeSide,
+    right: SideLike | MakeSide,
+    params: Any,
+    *,
+    hyper_params: Mapping[str, float] | None = None,
+    relation: Callable[[Any], Any] | None = None,
+    names: tuple[str, str] = ("left", "right"),
+) -> Proof:
+    """Proves that two optimizers are the same for all inputs, or shows one on which they part.
+
+    Both are traced to the programs that run. That they start alike, and that a step from states
+    that are alike leads to such states and to the same parameters, is shown for all parameters,
+    gradients and states at once: so it holds for any number of steps and any loss.
+
+        proof = prove_equivalence(legacy_optim.Adam(1e-3), optax.adam(1e-3), params)
+        assert proof.verdict == "equal over the reals", proof
+
+        proof = prove_equivalence(
+            lambda hp: legacy_optim.Adam(hp["rate"], weight_decay=hp["decay"]),
+            lambda hp: optax.adamw(hp["rate"], weight_decay=hp["decay"]),
+            params,
+            hyper_params={"rate": 1e-3, "decay": 0.1},
+        )
+
+    Args:
+      left: one side, anything that `check_equivalence` takes; its functions must be traceable.
+      right: the other.
+      params: parameters, or their shapes and dtypes; any pytree of floating-point arrays.
+      hyper_params: name -> a number. `left` and `right` are then functions from a mapping of these
+        names to a side, and the proof is for all numbers; those given serve for counterexamples.
+        Where a side asks in Python whether one is zero, both cases are proved.
+      relation: from what the left side holds to what the right one then holds, where these are
+        equal optimizers with unequal states; by default it is found. A transformation holds (count,
+        params, state), a legacy definition (params, state), a pair of functions the same, a
+        `TrainState` itself.
+      names: what messages call the sides.
+
+    Returns:
+      The proof: print it, or ask its `verdict`, one of `identical`, `equal over the reals`,
+      `different` and `not decided`.
+
+    Raises:
+      ProofError: something does not fit or cannot be traced; the message names side and place.
+    """
+    started = time.perf_counter()
+    if hyper_params is None:
+        pair: tuple[MakeSide, MakeSide] = (lambda hp: left), (lambda hp: right)
+    else:
+        for name, side in zip(names, (left, right), strict=True):
+            if not callable(side):
+                raise ProofError(
+                    f"{name} side: with hyper_params it has to be a function of them; found "
+                    f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
+                )
+        pair = left, right  # type: ignore[assignment]
+    relate = None if relation is None else (lambda hp, held: relation(held))
+    given = inputs(params, hyper_params)
+    cases, kinds, notes = prove(pair, given, relate, names)
+    shapes = {
+        path: f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in zip(given.paths, given.shapes, strict=True)
+    }
+    symbols = tuple(name for name in given.numbers if name not in notes)
+    return Proof(
+        names,
+        kinds,
+        symbols,
+        shapes,
+        tuple(cases),
+        time.perf_counter() - started,
+        tuple(notes.values()),
+    )
+
+
+def prove(
+    pair: tuple[MakeSide, MakeSide],
+    given: Inputs,
+    relate: Relate | None,
+    names: tuple[str, str] = ("left", "right"),
+) -> tuple[list[CaseProof], tuple[str, str], dict[str, str]]:
+    """The proofs of all cases, the sides' kinds, and which symbols had to stay numbers."""
+    notes: dict[str, str] = {}
+    fixed: dict[str, float] = {}
+    while True:
+        try:
+            cases, kinds = _all_cases(pair, given, fixed, relate, names)
+            return cases, kinds, notes
+        except NotASymbol as error:
+            fixed[error.name] = given.numbers[error.name]
+            notes[error.name] = f"{error.name} = {given.numbers[error.name]!r}, since {error}"
+
+
+def _all_cases(
+    pair: tuple[MakeSide, MakeSide],
+    given: Inputs,
+    always: Mapping[str, float],
+    relate: Relate | None,
+    names: tuple[str, str],
+) -> tuple[list[CaseProof], tuple[str, str]]:
+    waiting: list[dict[str, float]] = [dict(always)]
+    seen: list[dict[str, float]] = []
+    found, kinds = [], ("", "")
+    while waiting:
+        fixed = waiting.pop(0)
+        if fixed in seen:
+            continue
+        if len(seen) == _MOST_CASES:
+            raise ProofError(f"the sides distinguish more than {_MOST_CASES} cases in Python")
+        seen.append(fixed)
+        own = {name: number for name, number in given.numbers.items() if name not in fixed}
+        here = inputs(given.params, own, {**given.fixed, **fixed})
+        programs = tuple(traced(make, here, name) for make, name in zip(pair, names, strict=True))
+        asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
+        waiting += [{**fixed, name: number} for name, number in asked]
+        kinds = (programs[0].kind, programs[1].kind)
+        excluded = tuple(f"{name} != {number:g}" for name, number in asked)
+        found.append(_case(pair, programs, here, fixed, excluded, relate))
+    return found, kinds
+
+
+def _case(
+    pair: tuple[MakeSide, MakeSide],
+    programs: tuple[Program, ...],
+    given: Inputs,
+    fixed: Mapping[str, float],
+    excluded: tuple[str, ...],
+    relate: Relate | None,
+) -> CaseProof:
+    left, right = programs
+    relation = None
+    if relate is None:
+        relate = correspondence_of(pair, given, programs)
+    if relate is not None:
+        relation = traced_relation(relate, pair[0], given, right)
+
+    def done(best: Induction, **more: Any) -> CaseProof:
+        return CaseProof(fixed, excluded, best, **more)
+
+    def tried(level: Level) -> Induction:
+        """With the relation that is given, else with one that is found."""
+        world = World(given)
+        if relation is not None:
+            return induction.by_given_relation(world, left, right, relation, level)
+        return induction.by_found_relation(world, left, right, level)
+
+    best = tried(Level.IDENTICAL)
+    if best.level is Level.IDENTICAL:
+        return done(best)
+    stopped, tries = "", search(pair[0], pair[1], given)
+    try:
+        if tries is not None and (example := tries.find(quick=True)) is not None:
+            return done(best, counterexample=example)
+    except NoRule as error:
+        tries, stopped = None, str(error)
+    best = tried(Level.REALS)
+    if best.level is not Level.UNKNOWN:
+        return done(best)
+    example = None
+    if tries is not None:
+        example = tries.find(quick=False)
+        stopped = f"no counterexample among {tries.tried} inputs"
+    return done(best, counterexample=example, stopped=stopped)

@@ -1,0 +1,147 @@
+"""What came of a proof."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from equivalence_tests.proof.comparing import Level
+from equivalence_tests.proof.counterexample import Counterexample
+from equivalence_tests.proof.induction import Induction, Obligation
+
+IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
+    "identical",
+    "equal over the reals",
+    "different",
+    "not decided",
+)
+VERDICTS = (IDENTICAL, REALS, UNDECIDED, DIFFERENT)
+_MOST_SHOWN = 12
+_OF_LEVEL = {Level.IDENTICAL: IDENTICAL, Level.REALS: REALS, Level.UNKNOWN: UNDECIDED}
+
+
+@dataclass(frozen=True)
+class CaseProof:
+    """The proof for one case of what a program asks in Python.
+
+    Attributes:
+      fixed: hyper-parameters that are this number in this case.
+      excluded: what symbols are not in this case.
+      induction: obligations and relation.
+      counterexample: an input on which both part.
+      stopped: what else stopped the proof.
+    """
+
+    fixed: Mapping[str, float]
+    excluded: tuple[str, ...]
+    induction: Induction
+    counterexample: Counterexample | None = None
+    stopped: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        return DIFFERENT if self.counterexample else _OF_LEVEL[self.induction.level]
+
+    @property
+    def open(self) -> list[Obligation]:
+        """What could not be proved."""
+        return [o for o in self.induction.obligations if o.equality.level is Level.UNKNOWN]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Whether two optimizers are the same, for all inputs.
+
+    Attributes:
+      names: of the sides.
+      kinds: what they are.
+      symbols: the hyper-parameters that may be any number.
+      shapes: path of each parameter -> shape and dtype.
+      cases: one proof for each case of the hyper-parameters.
+      seconds: time taken.
+    """
+
+    names: tuple[str, str]
+    kinds: tuple[str, str]
+    symbols: tuple[str, ...]
+    shapes: Mapping[str, str]
+    cases: tuple[CaseProof, ...]
+    seconds: float = 0.0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def verdict(self) -> str:
+        """`identical`, `equal over the reals`, `different` or `not decided`."""
+        return max((case.verdict for case in self.cases), key=VERDICTS.index)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What has to hold for the verdict."""
+        found: dict[str, None] = dict.fromkeys(self.notes)
+        for case in self.cases:
+            for obligation in case.induction.obligations:
+                found |= dict.fromkeys(obligation.equality.assumptions)
+        return tuple(found)
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """An input on which both part, if they do."""
+        return next((case.counterexample for case in self.cases if case.counterexample), None)
+
+    @property
+    def obligations(self) -> tuple[Obligation, ...]:
+        """Everything that was to prove, of all cases."""
+        return tuple(o for case in self.cases for o in case.induction.obligations)
+
+    @property
+    def general(self) -> bool:
+        """Whether it holds for parameters of any shape."""
+        return all(o.equality.general for o in self.obligations)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The certificate as plain data."""
+        from equivalence_tests.proof.certificate import certificate
+
+        return certificate(self)
+
+    def to_json(self) -> str:
+        """The certificate: verdict, cases, obligations with both normal forms, counterexample."""
+        return json.dumps(self.as_dict(), indent=1)
+
+    def __str__(self) -> str:
+        left, right = (f"{n} ({k})" for n, k in zip(self.names, self.kinds, strict=True))
+        proved = {IDENTICAL: ", proved", REALS: ", proved"}.get(self.verdict, "")
+        lines = [f"{self.verdict}{proved}: {left} and {right}, {self.seconds:.2g} s"]
+        if proved:
+            scope = "parameters, gradients and states"
+            if self.symbols:
+                scope += f", and all {', '.join(self.symbols)}"
+            shapes = ", ".join(f"{path}: {text}" for path, text in self.shapes.items())
+            where = "for arrays of any shape" if self.general else f"for {shapes}"
+            lines.append(f"  for all {scope}; {where}; any number of steps")
+        for case in self.cases:
+            if len(self.cases) > 1:
+                told = [f"{name} = {value:g}" for name, value in case.fixed.items()]
+                lines.append(f"  case {', '.join([*told, *case.excluded])}: {case.verdict}")
+        if proved:
+            lines += [f"  assumed: {text}" for text in self.assumptions[:_MOST_SHOWN]]
+            if len(self.assumptions) > _MOST_SHOWN:
+                more = len(self.assumptions) - _MOST_SHOWN
+                lines.append(f"  and {more} more assumptions of this kind; `assumptions` has all")
+        if self.counterexample is not None:
+            lines.append(str(self.counterexample))
+        elif self.verdict == UNDECIDED:
+            for case in self.cases:
+                lines += [f"  {case.stopped}"] if case.stopped else []
+                for obligation in case.open[:3]:
+                    lines.append(_left_open(obligation))
+        return "\n".join(lines)
+
+
+def _left_open(obligation: Obligation) -> str:
+    lines = [f"  {obligation.when}, {obligation.leaf}: {obligation.equality.stopped}"]
+    if obligation.equality.forms is not None:
+        for name, form in zip(("left", "right"), obligation.equality.forms, strict=True):
+            lines.append(f"    {name}: {form if len(form) <= 2000 else form[:2000] + ' ...'}")
+    return "\n".join(lines)

@@ -1,0 +1,284 @@
+"""What a user hands in as a side, as programs: one for the start, one for a step.
+
+The one place of the prover that knows what sides there are.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import legacy_optim
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.symbols import NotASymbol, Questions, Symbol, unwrapped
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
+
+# A side, or a function from hyper-parameters to one.
+MakeSide = Callable[[Mapping[str, Any]], SideLike]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One side as jaxprs.
+
+    Attributes:
+      name: what messages call the side.
+      kind: what was handed in.
+      start: (hyper-parameters, parameters) -> (held leaves, parameters).
+      step: (hyper-parameters, held leaves, gradients) -> (held leaves, parameters).
+      paths: where each held leaf is, as text.
+      avals: shape and dtype of each held leaf.
+      asked: what the programs asked of symbols.
+    """
+
+    name: str
+    kind: str
+    start: Any
+    step: Any
+    paths: tuple[str, ...]
+    avals: tuple[Any, ...]
+    asked: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What both sides get.
+
+    Attributes:
+      params: shapes and dtypes, a tree.
+      paths: of its leaves, as text: `params['kernel']`.
+      numbers: hyper-parameters that are symbols: name -> a number for examples.
+      fixed: hyper-parameters that are numbers.
+    """
+
+    params: Any
+    paths: tuple[str, ...]
+    numbers: Mapping[str, float]
+    fixed: Mapping[str, float]
+
+    @property
+    def shapes(self) -> list[Any]:
+        """The parameters' leaves."""
+        return jax.tree.leaves(self.params)
+
+
+def inputs(
+    params: Any, hyper_params: Mapping[str, float] | None, fixed: Mapping[str, float] | None = None
+) -> Inputs:
+    """Checks parameters and hyper-parameters.
+
+    Raises:
+      ProofError: there is nothing to prove anything of.
+    """
+    rows = jax.tree_util.tree_leaves_with_path(params)
+    if not rows:
+        raise ProofError("params: found no leaf; expected a tree of floating-point arrays")
+    paths = tuple(f"params{jax.tree_util.keystr(path)}" for path, _ in rows)
+    for name, (_, leaf) in zip(paths, rows, strict=True):
+        shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ProofError(
+                f"{name}: expected a floating-point dtype, found {dtype}; leave out what is not "
+                "optimized"
+            )
+        if 0 in shape:
+            raise ProofError(
+                f"{name}: shape {shape} has no elements, so nothing can be said of it; leave it "
+                "out, or give a shape with elements"
+            )
+    for name, value in (hyper_params or {}).items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ProofError(
+                f"hyper_params[{name!r}]: expected a number, found {type(value).__name__}; leave "
+                "out what is no number, and set it inside of the side"
+            )
+
+    def described(leaf: Any) -> jax.ShapeDtypeStruct:
+        dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype)
+
+    fixed = dict(fixed or {})
+    free = {name: float(v) for name, v in (hyper_params or {}).items() if name not in fixed}
+    return Inputs(jax.tree.map(described, params), paths, free, fixed)
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A side as functions, for one trace."""
+
+    kind: str
+    start: Callable[[Any], Any]
+    step: Callable[[Any, Any], Any]
+    shown: Callable[[Any], Any]
+
+
+def _live(side: SideLike) -> _Live:
+    if isinstance(side, legacy_optim.OptimizerDef):  # what is held must not have symbols in it
+
+        def start(params: Any) -> Any:
+            return params, side.init_state(params)
+
+        def step(held: Any, grads: Any) -> Any:
+            return side.apply_gradient(side.hyper_params, held[0], held[1], grads)
+
+        return _Live(type(side).__name__, start, step, lambda held: held[0])
+    made = adapted(side)
+    return _Live(made.name, made.init, made.step, lambda held: made.view(held)["params"])
+
+
+def _made(
+    make: MakeSide, given: Inputs, traced: Mapping[str, Any], questions: Questions | None
+) -> _Live:
+    if questions is not None:
+        traced = {name: Symbol(name, value, questions) for name, value in traced.items()}
+    return _live(make({**traced, **given.fixed}))
+
+
+def traced(make: MakeSide, given: Inputs, name: str) -> Program:
+    """A side's programs; symbols that answer questions only where there are questions.
+
+    Args:
+      make: from hyper-parameters to the side.
+      given: what both sides get.
+      name: of the side, for messages.
+
+    Raises:
+      ProofError: it is no side, it cannot be traced, or a step changes what it holds.
+    """
+    try:
+        return _traced(make, given, name, None)
+    except _Asked:
+        return _traced(make, given, name, Questions())
+
+
+def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | None) -> Program:
+    numbers = {key: float(value) for key, value in given.numbers.items()}
+    can_ask = bool(numbers) and questions is None
+    seen: dict[str, Any] = {}
+
+    def start(hyper_params: Any, params: Any) -> Any:
+        live = _made(make, given, hyper_params, questions)
+        held = live.start(params)
+        rows = jax.tree_util.tree_flatten_with_path(held)[0]
+        seen.update(kind=live.kind, paths=[jax.tree_util.keystr(path) for path, _ in rows])
+        return _arrays(held), _arrays(live.shown(held))
+
+    def step(hyper_params: Any, leaves: Any, grads: Any) -> Any:
+        live = _made(make, given, hyper_params, questions)
+        structure = jax.tree.structure(jax.eval_shape(live.start, given.params))
+        held = live.step(structure.unflatten(leaves), grads)
+        seen.update(
+            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(held)]
+        )
+        return _arrays(held), _arrays(live.shown(held))
+
+    with _explained(f"{name} side, at its start", can_ask):
+        first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
+    with _explained(f"{name} side ({seen['kind']}), in its step", can_ask):
+        second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], given.params)
+    where = f"{name} side ({seen['kind']})"
+    if seen["after"] != seen["paths"]:
+        gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
+        raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
+    for path, old, new in zip(seen["paths"], shapes[0], after[0], strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ProofError(
+                f"{where}: a step makes of `{path}`, {old.dtype}{list(old.shape)}, "
+                f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
+            )
+    for paths, shown in ((given.paths, shapes[1]), (given.paths, after[1])):
+        found = [(leaf.shape, leaf.dtype) for leaf in shown]
+        if found != [(leaf.shape, leaf.dtype) for leaf in given.shapes]:
+            raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
+    return Program(
+        name,
+        seen["kind"],
+        first,
+        second,
+        tuple(seen["paths"]),
+        tuple(shapes[0]),
+        tuple(questions.asked) if questions is not None else (),
+    )
+
+
+def traced_relation(
+    relate: Callable[[Mapping[str, Any], Any], Any], make: MakeSide, given: Inputs, right: Program
+) -> Any:
+    """A given relation as a program: (hyper-parameters, left leaves) -> right leaves.
+
+    Args:
+      relate: (hyper-parameters, what the left side holds) -> what the right one holds then.
+      make: the left side.
+      given: what both sides get.
+      right: the right side, for whose leaves it is.
+
+    Raises:
+      ProofError: it gives another structure than the right side holds.
+    """
+
+    def start(params: Any, numbers: Any) -> Any:
+        try:
+            return _made(make, given, numbers, None).start(params)
+        except jax.errors.ConcretizationTypeError:
+            return _made(make, given, numbers, Questions()).start(params)
+
+    leaves, structure = jax.tree.flatten(jax.eval_shape(start, given.params, dict(given.numbers)))
+
+    def related(hyper_params: Any, leaves: Any) -> Any:
+        made = relate({**hyper_params, **given.fixed}, structure.unflatten(leaves))
+        return _arrays(made)
+
+    with _explained("the relation of the states"):
+        program, shapes = jax.make_jaxpr(related, return_shape=True)(dict(given.numbers), leaves)
+    found = [(leaf.shape, leaf.dtype) for leaf in shapes]
+    if found != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
+        raise ProofError(
+            "relation: expected the leaves that the right side holds, "
+            f"{', '.join(map(_described, right.avals, right.paths))}; "
+            f"found {', '.join(map(_described, shapes))}"
+        )
+    return program
+
+
+def _described(leaf: Any, path: str = "") -> str:
+    return f"{path}{': ' if path else ''}{leaf.dtype}{list(leaf.shape)}"
+
+
+def _arrays(tree: Any) -> list[jax.Array]:
+    return [jnp.asarray(unwrapped(leaf)) for leaf in jax.tree.leaves(tree)]
+
+
+class _Asked(Exception):
+    """A side decides in Python by an array's value, which may be a hyper-parameter's."""
+
+
+@contextlib.contextmanager
+def _explained(where: str, can_ask: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except (ProofError, NotASymbol):
+        raise
+    except EquivalenceError as error:
+        raise ProofError(f"{where}: {error}") from None
+    except jax.errors.TracerArrayConversionError as error:
+        raise ProofError(
+            f"{where}: it hands a traced array to NumPy, which computes outside of JAX and cannot "
+            f"be seen; use jax.numpy there ({_first_line(error)})"
+        ) from None
+    except jax.errors.ConcretizationTypeError as error:
+        if can_ask:
+            raise _Asked from None
+        raise ProofError(
+            f"{where}: it decides in Python by the value of an array; use jnp.where or "
+            f"jax.lax.cond ({_first_line(error)})"
+        ) from None
+    except Exception as error:
+        raise ProofError(f"{where}: raised {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]

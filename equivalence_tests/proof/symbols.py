@@ -1,0 +1,117 @@
+"""Hyper-parameters as symbols, also where a program asks in Python whether one is zero."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+class Questions:
+    """What programs have asked of symbols: `(name, number)` for each comparison for equality.
+
+    Every question is answered with no, which is then an assumption; the other case is another
+    proof, with the number in the symbol's place.
+    """
+
+    def __init__(self):
+        self.asked: dict[tuple[str, float], None] = {}
+
+
+class NotASymbol(TypeError):
+    """A program branches on a hyper-parameter otherwise than by asking whether it is a number."""
+
+    def __init__(self, name: str, what: str):
+        super().__init__(f"{name}: {what} decides in Python what the program is")
+        self.name = name
+
+
+class Symbol:
+    """A number that is not known: arithmetic with it is traced, `== 0` is answered with no.
+
+    Attributes:
+      name: of the hyper-parameter.
+      traced: the value as JAX sees it.
+    """
+
+    __array_priority__ = 1000
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str, traced: jax.Array, questions: Questions):
+        self.name, self.traced, self._questions = name, traced, questions
+
+    def __jax_array__(self) -> jax.Array:
+        return self.traced
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> Any:
+        return self._asked(other, False)
+
+    def __ne__(self, other: object) -> Any:
+        return self._asked(other, True)
+
+    def _asked(self, other: Any, answer: bool) -> Any:
+        if isinstance(other, bool | int | float):
+            self._questions.asked[(self.name, float(other))] = None
+            return answer
+        if other is None or isinstance(other, str):
+            return answer
+        compared = jnp.not_equal if answer else jnp.equal
+        return compared(self.traced, unwrapped(other))
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def __float__(self) -> float:
+        raise NotASymbol(self.name, "its value as a Python number")
+
+    __int__ = __index__ = __float__  # type: ignore[assignment]
+
+    def _order(self, other: Any) -> bool:
+        raise NotASymbol(self.name, "a comparison by size")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _order
+
+    def __neg__(self) -> jax.Array:
+        return -self.traced
+
+    def __abs__(self) -> jax.Array:
+        return abs(self.traced)
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    def forward(self: Symbol, other: Any) -> Any:
+        return function(self.traced, unwrapped(other))
+
+    def backward(self: Symbol, other: Any) -> Any:
+        return function(unwrapped(other), self.traced)
+
+    return forward, backward
+
+
+for _name, _function in {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "truediv": operator.truediv,
+    "pow": operator.pow,
+}.items():
+    _forward, _backward = _binary(_function)
+    setattr(Symbol, f"__{_name}__", _forward)
+    setattr(Symbol, f"__r{_name}__", _backward)
+
+
+# JAX takes symbols apart where a function of its own is called with one.
+jax.tree_util.register_pytree_node(
+    Symbol,
+    lambda symbol: ((symbol.traced,), (symbol.name, symbol._questions)),
+    lambda own, children: Symbol(own[0], children[0], own[1]),
+)
+
+
+def unwrapped(value: Any) -> Any:
+    """A symbol as the traced value, anything else as it is."""
+    return value.traced if isinstance(value, Symbol) else value

@@ -1,0 +1,263 @@
+"""What the correspondence claims, proved: every case, exact and stock, in every dtype."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import legacy_optim
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.prover import prove_equivalence
+from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS, Proof
+from equivalence_tests.proof.symbols import unwrapped
+from optax_bridge.correspondence import (
+    ENTRIES,
+    Case,
+    Claim,
+    Described,
+    Entry,
+    UnsupportedSetting,
+    Verdict,
+    describe,
+    recipe_of,
+)
+from optax_bridge.correspondence.recipe import Source, build
+
+DTYPES = ("float32", "bfloat16", "float16")
+RECIPES = ("exact", "stock")
+_SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One claim to prove.
+
+    Attributes:
+      entry: name of the entry.
+      case: index into its cases.
+      recipe: `exact` or `stock`.
+      dtype: of the parameters.
+    """
+
+    entry: str
+    case: int
+    recipe: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.entry}-{self.case}-{self.recipe}-{self.dtype}"
+
+
+@dataclass
+class Row:
+    """What came of a claim.
+
+    Attributes:
+      task: the claim.
+      claim: what the correspondence says; None if there is no such recipe.
+      proofs: with hyper-parameters as symbols, and as the case's numbers where bits are claimed.
+      note: why there is no proof.
+      seconds: time taken.
+    """
+
+    task: Task
+    claim: Claim | None
+    proofs: tuple[Proof, ...] = ()
+    note: str = ""
+    seconds: float = 0.0
+    symbols: tuple[str, ...] = field(default=())
+
+    @property
+    def verdict(self) -> str | None:
+        """That of the weakest proof; None if there is none."""
+        verdicts = [proof.verdict for proof in self.proofs]
+        return max(verdicts, key=VERDICTS.index) if verdicts else None
+
+    @property
+    def held(self) -> bool:
+        """Whether what is proved is what is claimed, or more."""
+        if self.claim is None:
+            return True
+        if self.verdict is None:
+            return False
+        wanted = self.claim.proved
+        return self.verdict == wanted or (wanted == REALS and self.verdict == IDENTICAL)
+
+
+def tasks(only: Sequence[str] = ()) -> list[Task]:
+    """All claims.
+
+    Args:
+      only: names of entries, recipes or dtypes; empty for all.
+
+    Raises:
+      ValueError: a name that is none of these.
+    """
+    known = {*ENTRIES, *RECIPES, *DTYPES}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise ValueError(
+            f"no optimizer, recipe or dtype is called {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(known))}"
+        )
+    return [task for task in _all_tasks() if _wanted(task, only)]
+
+
+def _wanted(task: Task, only: Sequence[str]) -> bool:
+    """Whether a task is one of each kind of name that is given."""
+    kinds = ((ENTRIES, task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
+    return all(own in only or not any(name in known for name in only) for known, own in kinds)
+
+
+def _all_tasks() -> Iterator[Task]:
+    for name, entry in ENTRIES.items():
+        for index, case in enumerate(entry.cases):
+            for recipe in RECIPES:
+                for dtype in DTYPES if _claim(entry, case, recipe) is not None else DTYPES[:1]:
+                    yield Task(name, index, recipe, dtype)
+
+
+def _claim(entry: Entry, case: Case, recipe: str) -> Claim | None:
+    definition = entry.definition(case, case.learning_rate)
+    try:
+        return recipe_of(definition, exact=recipe == "exact")[1]
+    except UnsupportedSetting:
+        return None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Two sides, as `prove_equivalence` takes them.
+
+    Attributes:
+      left: the legacy optimizer.
+      right: the recipe.
+      params: shapes and dtypes.
+      hyper_params: numbers that are symbols; None where the sides are no functions of any.
+    """
+
+    left: Any
+    right: Any
+    params: Any
+    hyper_params: Mapping[str, float] | None
+
+
+def statements(task: Task) -> tuple[Claim, list[Statement]]:
+    """What is claimed, and what is to be proved for it.
+
+    The case with symbols for its numbers; where bits are claimed, with the numbers as well: what
+    Python computes of them before JAX does is rounded otherwise.
+
+    Raises:
+      UnsupportedSetting: there is no such recipe.
+    """
+    entry = ENTRIES[task.entry]
+    case = entry.cases[task.case]
+    definition = entry.definition(case, case.learning_rate)
+    exact = task.recipe == "exact"
+    recipe, claim = recipe_of(definition, exact=exact)
+    dtype = jnp.dtype(task.dtype)
+    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
+    described = describe(definition)
+
+    def left(hp: Mapping[str, Any]) -> Any:
+        return _definition(described, hp, "")
+
+    def right(hp: Mapping[str, Any]) -> Any:
+        return build(recipe_of(_filled(described, hp, ""), exact)[0])
+
+    found = [Statement(left, right, params, dict(_numbers(described, "")))]
+    if claim.verdict is Verdict.IDENTICAL:
+        found.append(Statement(definition, build(recipe), params, None))
+    return claim, found
+
+
+def prove_task(task: Task) -> Row:
+    """Proves one claim.
+
+    Returns:
+      The row; what keeps a side from being traced is its note.
+    """
+    started = time.perf_counter()
+    try:
+        claim, asked = statements(task)
+    except UnsupportedSetting as error:
+        return Row(task, None, note=str(error))
+    row = Row(task, claim)
+    try:
+        row.proofs = tuple(
+            prove_equivalence(
+                each.left,
+                each.right,
+                each.params,
+                hyper_params=each.hyper_params,
+                names=("legacy", task.recipe),
+            )
+            for each in asked
+        )
+        row.symbols = row.proofs[0].symbols
+    except ProofError as error:
+        row.note = str(error)
+    row.seconds = time.perf_counter() - started
+    return row
+
+
+def _numbers(described: Any, prefix: str) -> Iterator[tuple[str, float]]:
+    """The settings that may be symbols: what is a number other than 0 and no recipe fixes."""
+    if not isinstance(described, Described):
+        return
+    kept = {unsupported.name for unsupported in described.entry.unsupported}
+    for name, value in described.settings.items():
+        for place, nested in _nested(name, value):
+            yield from _numbers(nested, f"{prefix}{place}.")
+        if isinstance(value, float) and value != 0 and name not in kept:
+            yield f"{prefix}{name}", value
+
+
+def _nested(name: str, value: Any) -> Iterator[tuple[str, Described]]:
+    if isinstance(value, Described):
+        yield name, value
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _nested(str(index), item)
+
+
+def _definition(described: Any, hp: Mapping[str, Any], prefix: str) -> legacy_optim.OptimizerDef:
+    """The legacy definition with symbols for numbers."""
+    if not isinstance(described, Described):
+        return described
+    settings = _replaced(described, hp, prefix, _definition, lambda name, value: value)
+    args: tuple[Any, ...] = ()
+    for hyper_param in described.entry.hyper_params:
+        if hyper_param.variadic:
+            args = settings.pop(hyper_param.legacy)
+    return described.entry.legacy(*args, **settings)
+
+
+def _filled(described: Any, hp: Mapping[str, Any], prefix: str) -> Any:
+    """The same, as data with what JAX traces in the place of numbers."""
+    if not isinstance(described, Described):
+        return described
+
+    def source(name: str, value: Any) -> Source:
+        return Source(name, unwrapped(value))
+
+    return Described(described.entry, _replaced(described, hp, prefix, _filled, source))
+
+
+def _replaced(described: Described, hp: Any, prefix: str, inner: Any, leaf: Any) -> dict[str, Any]:
+    def value_of(place: str, value: Any) -> Any:
+        if isinstance(value, Described):
+            return inner(value, hp, f"{prefix}{place}.")
+        if isinstance(value, tuple):
+            return tuple(value_of(str(index), item) for index, item in enumerate(value))
+        return value
+
+    settings = {}
+    for name, value in described.settings.items():
+        key = f"{prefix}{name}"
+        settings[name] = leaf(name, hp[key]) if key in hp else value_of(name, value)
+    return settings

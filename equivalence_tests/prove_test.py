@@ -1,0 +1,99 @@
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from optax_bridge.command import app
+
+MINE = """
+import jax.numpy as jnp
+import legacy_optim
+import optax
+
+params = {"w": jnp.ones((2, 2))}
+old = legacy_optim.Adam(1e-3)
+new = optax.adam(1e-3)
+other = optax.adam(1e-2)
+
+
+def old_of(hp):
+    return legacy_optim.Adam(hp["rate"])
+
+
+def new_of(hp):
+    return optax.adam(hp["rate"])
+
+
+def broken():
+    raise RuntimeError("boom")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = "mine_for_prove"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def _run(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["prove", *args])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_table_is_printed_and_written(tmp_path: Path):
+    file = tmp_path / "certificates.json"
+    code, out, _ = _run(
+        "--only", "sgd", "--only", "momentum", "--only", "float32", "--json", str(file)
+    )
+    assert code == 0
+    assert "10 of 10 claims proved" in out
+    rows = json.loads(file.read_text())
+    assert {row["proved"] for row in rows} == {"identical"}
+    assert rows[0]["proofs"][0]["cases"][0]["obligations"]
+
+
+def test_a_pair(mine: str, tmp_path: Path):
+    file = tmp_path / "one.json"
+    code, out, _ = _run("--pair", f"{mine}:old", f"{mine}:new", "--json", str(file))
+    assert (code, out.split(",")[0]) == (0, "equal over the reals")
+    assert json.loads(file.read_text())["verdict"] == "equal over the reals"
+    code, out, _ = _run("--pair", f"{mine}:old", f"{mine}:other", "--params", f"{mine}:params")
+    assert code == 1
+    assert "params['w']" in out
+
+
+def test_a_pair_for_all_numbers(mine: str):
+    pair = ("--pair", f"{mine}:old_of", f"{mine}:new_of", "--params", "w=2x2,b=3")
+    code, out, _ = _run(*pair, "--hyper-params", "rate=1e-3")
+    assert code == 0
+    assert "and all rate" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--only", "adan"), "no optimizer, recipe or dtype is called adan"),
+        (("--only", "weight_norm", "--params", "w=1"), "--params is for --pair"),
+        (("--pair", "a:b", "c:d", "--only", "adam"), "--only is not for --pair"),
+        (("--pair", "nowhere:left", "nowhere:right"), "No module named 'nowhere'"),
+        (("--pair", "{mine}:broken", "{mine}:new"), "boom"),
+        (("--pair", "{mine}:old", "{mine}:new", "--params", "w=ax"), "expected shapes as w=4x3"),
+        (("--pair", "{mine}:old", "{mine}:new", "--params", "w=0x3"), "has no elements"),
+        (
+            ("--pair", "{mine}:old_of", "{mine}:new_of", "--hyper-params", "rate"),
+            "expected name=number",
+        ),
+        (("--only", "sgd", "--json", "/nowhere/at/all.json"), "--json"),
+    ],
+)
+def test_misuse(mine: str, args: tuple[str, ...], message: str):
+    code, _, err = _run(*(arg.format(mine=mine) for arg in args))
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
