@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migration_guide.codemod.tree import children, walk
+from migration_guide.codemod.tree import children, is_statement, walk
 
 Callable_ = cst.FunctionDef | cst.Lambda
 
@@ -46,10 +46,10 @@ class Facts:
     def collect(self, node: cst.CSTNode) -> None:
         """Adds what is at a node and below it."""
         kind = type(node)
-        if isinstance(node, cst.BaseStatement):
+        if is_statement(kind):
             lines = getattr(node, "leading_lines", ())
             if any(line.comment is not None for line in lines):
-                self.commented.append(node)
+                self.commented.append(node)  # type: ignore[arg-type]
         visit = _VISITS.get(kind)
         if visit is not None:
             visit(self, node)

@@ -18,7 +18,7 @@ from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.rename import renamed
 from migration_guide.codemod.source import TooLargeError, parse, undefined
-from migration_guide.codemod.tree import transformed, walk
+from migration_guide.codemod.tree import is_statement, transformed, walk
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 
@@ -134,9 +134,13 @@ def _may_go_on(context: Context) -> bool:
     What was left or bridged may be seen otherwise once the rest is rewritten, and what is imported
     now may give meaning to a name that had none.
     """
-    roots = {name.split(".")[0] for name in context.needed} - {"flax", "jax", "os"}
-    before = {name.split(".")[0] for name in imports.references(context.analysis.module)}
-    return bool(context.said) or bool(roots & before)
+    analysis = context.analysis
+    top = analysis.scopes[analysis.module]
+    roots = {name.split(".")[0] for name in context.needed}
+    new = {root for root in roots if not top.find(root)}
+    before = {name.split(".")[0] for name in imports.references(analysis.module)}
+    left = any(by_hand for _, _, by_hand in context.said)
+    return left or bool(context.needed & {"legacy_optim"}) or bool(new & before)
 
 
 def _old_import(context: Context) -> int | None:
@@ -218,7 +222,7 @@ class _Dispatcher:
             return (
                 self._in_string(original, node) if self._context.in_annotation(original) else node
             )
-        if isinstance(original, cst.BaseStatement):
+        if is_statement(kind):
             self._say_what_is_left(original, node)
             comments = self._context.comments.get(original)
             return _commented(node, comments) if comments else node

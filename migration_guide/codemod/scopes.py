@@ -3,6 +3,7 @@
 LibCST has them as well, with every access of every name, in a third of the time of a whole run.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -60,10 +61,10 @@ class Scope:
         """The outermost scope."""
         return self if self.parent is None else self.parent.module
 
+    @property
     def assignments(self) -> Iterator[Assignment]:
         """All that binds a name here."""
-        for several in self.bound.values():
-            yield from several
+        return itertools.chain.from_iterable(self.bound.values())
 
     def find(self, name: str) -> list[Assignment]:
         """What a name that is used here is bound by."""

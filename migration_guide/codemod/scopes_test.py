@@ -2,6 +2,7 @@
 
 import libcst as cst
 import pytest
+from libcst import metadata
 
 from migration_guide.codemod.scopes import scopes
 from migration_guide.codemod.tree import walk
@@ -41,8 +42,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_where_a_name_is_bound(case: str):
     code, expected = CASES[case]
-    module = cst.MetadataWrapper(cst.parse_module(code))
-    lines = module.resolve(cst.metadata.PositionProvider)
+    module = metadata.MetadataWrapper(cst.parse_module(code))
+    lines = module.resolve(metadata.PositionProvider)
     known = scopes(module.module)
     (call,) = (
         node

@@ -65,9 +65,9 @@ def is_active(context: Context) -> bool:
         return False
     analysis = context.analysis
     project = analysis.project
-    if project.reads_hyper_params or reads_hyper_params(analysis) or "**" in project.overridden:
-        return False
     overridden = analysis.overridden | project.overridden
+    if project.reads_hyper_params or reads_hyper_params(analysis) or "**" in overridden:
+        return False
     return not (overridden and leaves_any(context))
 
 

@@ -37,6 +37,12 @@ def _is_node(kind: type) -> bool:
     return issubclass(kind, cst.CSTNode)
 
 
+@functools.cache
+def is_statement(kind: type) -> bool:
+    """Whether a class of nodes is one of statements."""
+    return issubclass(kind, cst.BaseStatement)
+
+
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The expressions and statements directly below a node, in the order of its fields."""
     return _below(node, _inner(type(node)))

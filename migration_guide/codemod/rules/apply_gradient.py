@@ -37,7 +37,7 @@ def rewrite_call(
     holder = original.func.value
     if not context.is_optimizer(holder):
         kind = context.analysis.kind(holder)
-        if sum(arg.keyword is None for arg in original.args) > 1:
+        if sum(arg.keyword is None and not arg.star for arg in original.args) > 1:
             if not _is_own(context, holder):
                 context.by_hand(
                     original,
@@ -53,7 +53,8 @@ def rewrite_call(
             )
         return None
     assert isinstance(updated.func, cst.Attribute)
-    if len(original.args) > 1 and context.once(standalone.is_active):
+    plain = not any(arg.star for arg in original.args)
+    if plain and len(original.args) > 1 and context.once(standalone.is_active):
         return _standalone(context, original, updated)
     args = [
         _argument(context, holder, index, old, new)
