@@ -285,7 +285,7 @@ def host_to_global_device_array(batch: Any, *, partition: PartitionSpec | None =
 
 
 def partition_by_path_rank(
-    path_rank_to_partition: Mapping[tuple[str | None, int | None], PartitionSpec],
+    path_rank_to_partition: Mapping[tuple[str | None, int | None], Any],
 ) -> Callable[[Any], Any]:
     """A partitioner of batches by the paths and ranks of their arrays.
 
