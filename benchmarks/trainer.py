@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import optax_bridge
-from benchmarks.timing import in_turn, spread
+from benchmarks.timing import Spread, in_turn, spread
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.examples import language_model
 from optax_bridge.spmd.module import functional
@@ -78,7 +78,7 @@ def trainer_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
         loop = TrainingLoop(trainer, max_step=(trainer.step or 0) + steps)
         with trainer.mesh_scope():
             start = time.perf_counter()
-            loop.run(forced_evalers=set())
+            loop.run(forced_evalers=set(), prng_key=_KEY)
             jax.block_until_ready(trainer.trainer_state)
             return (time.perf_counter() - start) / steps
 
@@ -102,20 +102,39 @@ def main() -> None:
             "trainer": trainer_side(cfg, args.steps),
             "trainer, no summaries": trainer_side(quiet, args.steps),
         }
-        seconds = in_turn(sides, args.turns, warm_up=1)
-    table = Table("", "ms for a step", "ratio", "quartiles")
+        processor: dict[str, list[float]] = {name: [] for name in sides}
+        counted = {name: _counting(side, processor[name]) for name, side in sides.items()}
+        seconds = in_turn(counted, args.turns, warm_up=1)
+    processor = {name: values[1:] for name, values in processor.items()}  # without the warm-up
+    table = Table("", "ms for a step", "ratio", "quartiles", "processor time", "ratio")
     for name in sides:
-        ratios = [
-            own / bare for own, bare in zip(seconds[name], seconds["bare TrainState"], strict=True)
-        ]
-        ratio = spread(ratios)
+        ratio, quiet_ratio = _ratios(seconds, name), _ratios(processor, name)
         table.add_row(
             name,
             f"{spread(seconds[name]).median * 1e3:.2f}",
             f"{ratio.median:.3f}",
             f"{ratio.low:.3f} to {ratio.high:.3f}",
+            f"{spread(processor[name]).median / args.steps * 1e3:.2f}",
+            f"{quiet_ratio.median:.3f}",
         )
     Console().print(table)
+
+
+def _counting(side: Callable[[], float], spent: list[float]) -> Callable[[], float]:
+    """The side, whose processor time is noted: that of all threads, others' programs left out."""
+
+    def turn() -> float:
+        start = time.process_time()
+        seconds = side()
+        spent.append(time.process_time() - start)
+        return seconds
+
+    return turn
+
+
+def _ratios(measured: dict[str, list[float]], name: str) -> Spread:
+    pairs = zip(measured[name], measured["bare TrainState"], strict=True)
+    return spread([own / bare for own, bare in pairs])
 
 
 if __name__ == "__main__":

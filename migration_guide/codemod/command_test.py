@@ -45,7 +45,7 @@ def test_the_bar_covers_every_phase(tmp_path: Path):
 
 
 def test_ctrl_c_leaves_every_file_whole(tmp_path: Path):
-    paths = _tree(tmp_path, 400)
+    paths = _tree(tmp_path, 150)
     code = "from optax_bridge.command import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "migrate", "--write", str(tmp_path)],

@@ -3,9 +3,9 @@
 import json
 import os
 import stat
-import sysconfig
 from pathlib import Path
 
+import libcst
 import pytest
 from typer.testing import CliRunner
 
@@ -285,15 +285,6 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert "short.ipynb:cell 5:2: this class is called where nobody sees it" in output
 
 
-def test_a_notebook_without_spaces_stays_without(tmp_path: Path):
-    path = tmp_path / "tight.ipynb"
-    path.write_text(json.dumps(_notebook(OLD), separators=(",", ":")), encoding="utf-8")
-    _migrate("--write", str(path))
-    text = path.read_text(encoding="utf-8")
-    assert "optax.sgd" in text
-    assert text == json.dumps(json.loads(text), separators=(",", ":"))
-
-
 def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):
     path = tmp_path / "other.ipynb"
     path.write_text(json.dumps(_notebook("x = 1")), encoding="utf-8")
@@ -317,22 +308,8 @@ def test_files_without_a_trace_of_the_api_are_not_parsed(tmp_path: Path):
 
 
 def test_installed_packages_stay_as_they_are():
-    report = driver.migrate([Path(sysconfig.get_paths()["purelib"])], Options())
+    report = driver.migrate([Path(libcst.__file__).parents[1]], Options())
     assert report.seen > 1000
     users = [r.path for r in report.changed if not files.uses_optim(r.path.read_bytes())]
     assert users == []
     assert [r.path for r in report.results if "please report" in r.refused] == []
-
-
-def test_a_definition_of_another_file_is_wrapped(tmp_path: Path):
-    (tmp_path / "mine.py").write_text(
-        "from flax import optim\nclass Mine(optim.OptimizerDef):\n    pass\n", encoding="utf-8"
-    )
-    (tmp_path / "use.py").write_text(
-        "from mine import Mine\no = Mine(0.1).create(p)\no = o.apply_gradient(g)\n",
-        encoding="utf-8",
-    )
-    report = driver.migrate([tmp_path], Options())
-    (use,) = (r.new for r in report.changed if r.path.stem == "use")
-    assert "tx=optax_bridge.wrap_definition(Mine(0.1))" in use
-    assert "o.apply_gradients(grads=g)" in use

@@ -63,7 +63,6 @@ DAMAGED = {
     "promises_4_GiB_of_array": b"\x81\xa1a\xc9\xff\xff\xff\xff\x01",
     "nested_1000_deep": nested(1000),
     "nested_a_million_deep": b"\x91" * 10**6,
-    "arrays_within_arrays": arrays_within_arrays(600),
     "complex_within_complex": b"\x81\xa1a" + b"\xc7\x04\x02\x92\xd4\x02\x01",
     "unknown_extension": msgpack.packb({"x": msgpack.ExtType(42, b"abc")}),
     "array_of_objects": array((1,), "object", b"12345678"),
@@ -103,6 +102,11 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
     path.write_bytes(DAMAGED[name])
     with pytest.raises(CheckpointError, match=r"expected .* found "):
         read_checkpoint(path)
+
+
+def test_an_array_within_an_array_is_not_followed() -> None:
+    with pytest.raises(CheckpointError, match="an array within an array"):
+        decode(arrays_within_arrays(600))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import jax
 import pytest
 from typer.testing import CliRunner
 
-from optax_bridge.cli import app
+from optax_bridge.command import app
 from optax_bridge.spmd import killing
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput

@@ -75,10 +75,21 @@ def test_zeros_pack_tight_and_a_promise_beyond_that_is_refused(
         np.asarray(read_checkpoint(folder).tree["optimizer"]["w"])
 
 
-def test_what_stood_beside_the_optimizer_is_there(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint_4"
-    write_t5x(folder, genuine("adafactor"), key="_optimizer", version=None, beside={"epoch": 3})
-    assert read_checkpoint(folder).tree["epoch"] == 3
+@pytest.mark.parametrize("least_size", [8, 1000], ids=["beside_the_index", "in_the_index"])
+def test_what_stood_beside_the_optimizer_is_there(least_size: int, tmp_path: Path) -> None:
+    form: dict[str, Any] = {"key": "_optimizer", "version": None, "least_size": least_size}
+    write_t5x(tmp_path / "checkpoint_4", genuine("adafactor"), beside={"epoch": 3}, **form)
+    read = read_checkpoint(tmp_path)
+    assert read.format == "T5X" and set(read.tree) == {"optimizer", "epoch"}
+
+
+def test_index_is_not_replaced_by_force(tmp_path: Path) -> None:
+    index = tmp_path / "checkpoint_4" / "checkpoint"
+    write_t5x(index.parent, genuine("adafactor"))
+    before = index.read_bytes()
+    with pytest.raises(CheckpointError, match="a checkpoint to replace"):
+        convert_file(FILES / "adafactor.msgpack", index, ADAFACTOR, msgpack=True, force=True)
+    assert index.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n not in ("multi_optimizer", "focus")])

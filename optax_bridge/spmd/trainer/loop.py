@@ -22,10 +22,10 @@ _FIRST_STEPS = 5  # each of them is logged
 
 
 class UndefinedLossException(RuntimeError):
-    """A loss, or an update, is not finite.
+    """A loss is not finite, or the gradients are not.
 
     Attributes:
-      step: the step, which was not taken.
+      step: the step.
       loss: its loss.
     """
 
@@ -43,15 +43,14 @@ class _Taken(NamedTuple):
 
     step: int
     outputs: dict[str, Any]
-    position: Any  # the input iterator's, before the step's batch
 
 
 class TrainingLoop:
     """Runs a trainer.
 
     The outputs of a step are looked at when the next one has begun, so that the devices are never
-    without work. A step whose loss is not finite is not taken, and none after it
-    (`SpmdTrainer._halting_step`), so looking later loses nothing.
+    without work. If a loss is not finite then, the state before that step is made again: from
+    the newest checkpoint, by the same steps.
 
     Args:
       trainer: the trainer; it has a state when `run` is called.
@@ -74,6 +73,7 @@ class TrainingLoop:
         self._timer: tuple[int, float] | None = None
         self._trace_until: int | None = None
         self._saved_step: int | None = None
+        self._beginning: tuple[Any, Any] | None = None  # key, and where the input was
 
     def at_first_step(self) -> None:
         """Evalers and checkpointer at step 0, if their policies say so."""
@@ -82,11 +82,12 @@ class TrainingLoop:
             if self._trainer.checkpointer.should_save(step=0, evaler_summaries=summaries):
                 self._save(0)
 
-    def run(self, *, forced_evalers: set[str]) -> dict[str, Any] | None:
+    def run(self, *, forced_evalers: set[str], prng_key: Any) -> dict[str, Any] | None:
         """Takes steps until the last one, the input's end, or a request to stop.
 
         Args:
           forced_evalers: those that run at the last step whatever their policies say.
+          prng_key: of the first state.
 
         Returns:
           Outputs of the last step; None if there was none.
@@ -98,16 +99,17 @@ class TrainingLoop:
         evaler_summaries: dict[str, Any] = {}
         with self._saving(), trainer.checkpointer:
             iterator = trainer.input_iterator()
+            if self._cfg.save_input_iterator and is_iterator(iterator):
+                self._beginning = (prng_key, iterator.get_state())
             batches = trainer.input.batches(iterator)
             while (trainer.step or 0) < self._cfg.max_step:
-                position = self._position(iterator)
                 batch = next(batches, None)
                 if batch is None:
                     break
                 self._trace((trainer.step or 0) + 1)
                 outputs = trainer.take_step(batch)
                 step = trainer.step or 0
-                taken = _Taken(step, outputs, position)
+                taken = _Taken(step, outputs)
                 if last is not None:
                     self._look_at(last)
                 last = taken
@@ -170,23 +172,43 @@ class TrainingLoop:
           UndefinedLossException: it is not finite; the state before the step is saved.
         """
         loss, finite = jax.device_get((taken.outputs["loss"], taken.outputs["finite"]))
-        if finite:
+        if finite or self._trainer.learner.handles_undefined_loss():
             return loss.item()
-        trainer, last_good = self._trainer, taken.step - 1
-        iterator = trainer.input_iterator()
-        if taken.position is not None:
-            iterator.set_state(taken.position)
-        if last_good not in trainer.checkpointer.checkpoint_steps(self._checkpoint_dir()):
-            self._save(last_good)
-        trainer.checkpointer.wait_until_finished()
-        what = f"loss is {loss}" if not np.isfinite(loss) else "the update is not finite"
+        what = f"loss is {loss}" if not np.isfinite(loss) else "the gradients are not finite"
+        saved = self._save_before(taken.step)
         raise UndefinedLossException(
-            f"step {taken.step}: {what}. The step was not taken; the state after step {last_good} "
-            f"is saved in {self._checkpoint_dir()}. The same run goes on from there, and stops at "
-            "the same step: lower the learning rate, clip gradients, or look at the batch first.",
+            f"step {taken.step}: {what}. The state after step {saved} is saved in "
+            f"{self._checkpoint_dir()}; the same run goes on from there, and stops at the same "
+            "step: lower the learning rate, or look at the batch first. An optimizer that leaves "
+            "such steps out by itself needs learner.ignore_undefined_loss=True.",
             taken.step,
             float(loss),
         )
+
+    def _save_before(self, step: int) -> int | None:
+        """Makes the state before a step again and saves it.
+
+        Args:
+          step: the step that went wrong.
+
+        Returns:
+          The step of the newest checkpoint: the one before, unless the input cannot go back.
+        """
+        trainer, folder = self._trainer, self._checkpoint_dir()
+        trainer.checkpointer.wait_until_finished()
+        if self._beginning is not None:
+            iterator = trainer.input_iterator()
+            if trainer.restore_checkpoint() is None:
+                prng_key, position = self._beginning
+                trainer.begin(prng_key)
+                iterator.set_state(position)
+            batches = trainer.input.batches(iterator)
+            while (trainer.step or 0) < step - 1:
+                trainer.take_step(next(batches))
+            if step - 1 not in trainer.checkpointer.checkpoint_steps(folder):
+                self._save(step - 1)
+            trainer.checkpointer.wait_until_finished()
+        return max(trainer.checkpointer.checkpoint_steps(folder), default=None)
 
     def _evaluate(
         self, step: int, outputs: Any, forced: set[str], *, only_forced: bool = False
@@ -236,10 +258,6 @@ class TrainingLoop:
                 f"{self._cfg.dir}: nothing more can be written: {_first_line(error)}. Of the "
                 f"checkpoints {left}. Make room, and start the run again: it goes on from there."
             ) from error
-
-    def _position(self, iterator: Any) -> Any:
-        saved = self._cfg.save_input_iterator and is_iterator(iterator)
-        return iterator.get_state() if saved else None
 
     def _is_to_stop(self, step: int) -> bool:
         if jax.process_count() == 1:

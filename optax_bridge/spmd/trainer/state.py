@@ -33,11 +33,9 @@ class SpmdTrainState(TrainState):
 
     Attributes:
       prng_key: the key that the next step splits.
-      halted: whether a loss was not finite. From then on nothing moves.
     """
 
     prng_key: Any = None
-    halted: Any = None
 
     @property
     def trainer_state(self) -> TrainerState:

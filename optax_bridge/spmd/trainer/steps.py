@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from optax_bridge.spmd.learner import ForwardOutputs
 from optax_bridge.spmd.module import functional
-from optax_bridge.spmd.trainer.state import SpmdTrainState, TrainerState, merged, opt_params
+from optax_bridge.spmd.trainer.state import TrainerState, merged, opt_params
 from optax_bridge.spmd.trees import cast_floats
 
 if TYPE_CHECKING:
@@ -80,27 +80,11 @@ def train_step(
     }
 
 
-def halted_if_undefined(
-    state: SpmdTrainState, new: TrainerState, outputs: dict[str, Any], *, halts: bool
-) -> tuple[SpmdTrainState, dict[str, Any]]:
-    """The next state; the old one if the loss or the update is not finite, and ever after.
+def is_finite(outputs: dict[str, Any]) -> jax.Array:
+    """Whether a step's loss is finite, and the norm of its gradients if the learner tells it.
 
-    So whoever looks at losses later than the devices compute them finds the state of the last good
-    step.
-
-    Args:
-      state: the state before the step.
-      new: what the step made of it.
-      outputs: of the step.
-      halts: False: the new state whatever the loss.
-
-    Returns:
-      The state, and the outputs with "finite" added.
+    Nothing of the step depends on it: a choice between the new parameters and the old ones would be
+    fused with the optimizer's arithmetic, which then rounds otherwise.
     """
-    stepped = state.with_trainer_state(new).replace(step=state.step + 1)
-    if not halts:
-        return stepped, {**outputs, "finite": jnp.asarray(True)}
-    update_norm = outputs["summaries"]["learner"].get("update_norm", 0.0)
-    finite = jnp.isfinite(outputs["loss"]) & jnp.isfinite(update_norm) & ~state.halted
-    kept = jax.tree.map(lambda n, old: jnp.where(finite, n, old), stepped, state)
-    return kept.replace(halted=~finite), {**outputs, "finite": finite}
+    gradient_norm = outputs["summaries"]["learner"].get("gradient_norm", 0.0)
+    return jnp.isfinite(outputs["loss"]) & jnp.isfinite(gradient_norm)

@@ -39,7 +39,7 @@ from optax_bridge.spmd.trainer.state import (
     learner_transformation,
     raw_key,
 )
-from optax_bridge.spmd.trainer.steps import halted_if_undefined, train_step
+from optax_bridge.spmd.trainer.steps import is_finite, train_step
 from optax_bridge.spmd.trees import TensorSpec, flatten_items
 
 _log = logging.getLogger(__name__)
@@ -254,7 +254,6 @@ class SpmdTrainer(Module):
                 apply_fn=None,
                 tx=self._tx,
                 prng_key=prng_key,
-                halted=jnp.zeros([], jnp.bool_),
             )
             self._step = 0
 
@@ -270,7 +269,6 @@ class SpmdTrainer(Module):
         self._state = self._assembled(
             state,
             jax.device_put(jnp.asarray(step, jnp.int32), whole),
-            jax.device_put(jnp.zeros([], jnp.bool_), whole),
         )
         self._step = step
 
@@ -360,7 +358,7 @@ class SpmdTrainer(Module):
                 at_last.callback(owner.summary_writer.close)
             if not self._prepare_training(prng_key):
                 return None
-            return self._loop().run(forced_evalers=forced)
+            return self._loop().run(forced_evalers=forced, prng_key=prng_key)
 
     @nowrap
     def save_checkpoint(self) -> None:
@@ -409,7 +407,6 @@ class SpmdTrainer(Module):
             target = self._assembled(
                 state,
                 jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
-                jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
             )
             lowered = self._jit_train_step().lower(target, batch)
             return lowered.compile(compiler_options=compiler_options)
@@ -440,20 +437,20 @@ class SpmdTrainer(Module):
     def _jit_train_step(self) -> Any:
         if self._compiled_train_step is None:
             whole = NamedSharding(self._mesh, PartitionSpec())
-            shardings = self._assembled(self.trainer_state_partition_specs, whole, whole)
+            shardings = self._assembled(self.trainer_state_partition_specs, whole)
             self._compiled_train_step = jax.jit(
-                self._halting_step, donate_argnums=0, out_shardings=(shardings, None)
+                self._step_of_train_state, donate_argnums=0, out_shardings=(shardings, None)
             )
         return self._compiled_train_step
 
-    def _halting_step(
+    def _step_of_train_state(
         self, state: SpmdTrainState, batch: Any
     ) -> tuple[SpmdTrainState, dict[str, Any]]:
         new, outputs = self._train_step(state.trainer_state, batch)
-        halts = not self.learner.handles_undefined_loss()
-        return halted_if_undefined(state, new, outputs, halts=halts)
+        state = state.with_trainer_state(new).replace(step=state.step + 1)
+        return state, {**outputs, "finite": is_finite(outputs)}
 
-    def _assembled(self, state: TrainerState, step: Any, halted: Any) -> SpmdTrainState:
+    def _assembled(self, state: TrainerState, step: Any) -> SpmdTrainState:
         """A `TrainState` of arrays, of shapes or of shardings."""
         return SpmdTrainState(
             step=step,
@@ -462,19 +459,23 @@ class SpmdTrainer(Module):
             tx=self._tx,
             opt_state=state.learner,
             prng_key=state.prng_key,
-            halted=halted,
         )
+
+    @nowrap
+    def begin(self, prng_key: Any) -> None:
+        """Makes the first state, by the config's builder if it has one."""
+        builder = maybe_instantiate(self._config.init_state_builder)
+        if builder is not None:
+            self.set_state(*builder(self, prng_key=prng_key))
+        else:
+            self.init(prng_key)
 
     def _prepare_training(self, prng_key: Any) -> bool:
         """Restores or makes the first state; whether there is anything to do."""
         cfg = self._config
         step = self.restore_checkpoint()
         if step is None:
-            builder = maybe_instantiate(cfg.init_state_builder)
-            if builder is not None:
-                self.set_state(*builder(self, prng_key=prng_key))
-            else:
-                self.init(prng_key)
+            self.begin(prng_key)
             if jax.process_index() == 0:
                 write_descriptions(self, Path(cfg.dir))
             self._loop().at_first_step()

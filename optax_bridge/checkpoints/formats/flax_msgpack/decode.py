@@ -165,10 +165,8 @@ class _Decoder:
             raise self.error(path, "shape, dtype and data of an array", "an array within an array")
         start = self.start + self.at - length
         inner = _Decoder(payload, self.place, start, is_inner=True)
-        inner.nodes = self.nodes
         if code in (_NDARRAY, _SCALAR):
             array = inner.array(path)
-            self.nodes = inner.nodes
             return array[()] if code == _SCALAR and array.ndim == 0 else array
         if code == _COMPLEX:
             parts = inner.value(path, MAX_DEPTH - 2)
