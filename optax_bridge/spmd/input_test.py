@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,13 +84,12 @@ def test_a_batch_lies_along_the_devices_and_then_as_it_is_wanted(mesh):
 
 
 def test_partitions_by_path_and_rank(mesh):
-    partition = partition_by_path_rank(
-        {
-            ("image", None): PartitionSpec("data", "model"),
-            (None, 2): PartitionSpec("data"),
-            (None, 1): PartitionSpec.UNCONSTRAINED,
-        }
-    )
+    rules: Any = {
+        ("image", None): PartitionSpec("data", "model"),
+        (None, 2): PartitionSpec("data"),
+        (None, 1): PartitionSpec.UNCONSTRAINED,
+    }
+    partition = partition_by_path_rank(rules)
     batch = {"image": jnp.ones((4, 2, 2)), "text": jnp.ones((4, 3)), "label": jnp.ones(4)}
     out = jax.jit(partition)(batch)
     assert out["image"].sharding.shard_shape((4, 2, 2)) == (1, 1, 2)

@@ -85,4 +85,4 @@ def test_meshes_by_rule():
 )
 def test_processes_that_cannot_find_each_other(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        setup(jax_backend="cpu", prng_impl=jax.config.values["jax_default_prng_impl"], **kwargs)
+        setup(jax_backend="cpu", prng_impl=str(jax.random.key_impl(jax.random.key(0))), **kwargs)

@@ -21,7 +21,7 @@ from optax_bridge.spmd.trees import tree_paths
 def test_means_are_weighed():
     total = WeightedSummary(1.0, 1.0) + WeightedSummary(4.0, 2.0)
     assert (float(total.mean), float(total.weight)) == (3, 3)
-    nothing = WeightedSummary(jnp.nan, 0.0).accumulate(WeightedSummary(1.0, 0.0))
+    nothing = WeightedSummary(jnp.nan, 0.0) + WeightedSummary(1.0, 0.0)
     assert (float(nothing.mean), float(nothing.weight)) == (0, 0)
 
 
