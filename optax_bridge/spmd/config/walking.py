@@ -5,7 +5,7 @@ import dataclasses
 import sys
 import types
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attr
 
@@ -14,9 +14,6 @@ from optax_bridge.spmd.config.validation import (
     is_dataclass_instance,
     is_named_tuple,
 )
-
-if TYPE_CHECKING:
-    from optax_bridge.spmd.config.base import ConfigBase
 
 Children = list[tuple[str, Any]]
 EnterFn = Callable[[str, Any, Children | None], Children | None]
@@ -76,7 +73,7 @@ def walk(
         exit_fn(key, value)
 
 
-def flat_dict(cfg: "ConfigBase", omit_default_values: Collection[Any]) -> dict[str, Any]:
+def flat_dict(cfg: Any, omit_default_values: Collection[Any]) -> dict[str, Any]:
     """See `ConfigBase.to_flat_dict`."""
     flat: dict[str, Any] = {}
 

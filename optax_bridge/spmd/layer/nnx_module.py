@@ -10,7 +10,7 @@ from flax import nnx
 
 from optax_bridge.metadata.axis_metadata import boxed_like, value_of
 from optax_bridge.spmd.layer.linen_module import training_arguments
-from optax_bridge.spmd.module.context import child_key
+from optax_bridge.spmd.module.keys import child_key
 
 
 class NnxModule:

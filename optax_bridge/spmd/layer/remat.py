@@ -3,17 +3,19 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
 from optax_bridge.spmd.config import maybe_instantiate
-from optax_bridge.spmd.module import child_context, current_context, new_output_collection
+from optax_bridge.spmd.layer.specs import RematSpec
+from optax_bridge.spmd.module import (
+    Module,
+    child_context,
+    current_context,
+    new_output_collection,
+)
 from optax_bridge.spmd.trees import check_jax_type
-
-if TYPE_CHECKING:
-    from optax_bridge.spmd.layer.base import BaseLayer
-    from optax_bridge.spmd.layer.specs import RematSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +26,7 @@ def no_remat(fn: F) -> F:
     return fn
 
 
-def rematted(method: Callable[..., Any], spec: "RematSpec") -> Callable[..., Any]:
+def rematted(method: Callable[..., Any], spec: RematSpec) -> Callable[..., Any]:
     """The method, under `jax.checkpoint` while training.
 
     Args:
@@ -35,7 +37,7 @@ def rematted(method: Callable[..., Any], spec: "RematSpec") -> Callable[..., Any
     options["policy"] = maybe_instantiate(options["policy"])
 
     @functools.wraps(method)
-    def call(self: "BaseLayer", *args: Any, **kwargs: Any) -> Any:
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
         context = current_context()
         if context is None or context.module is not self or not context.is_training:
             return method(self, *args, **kwargs)

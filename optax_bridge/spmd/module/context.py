@@ -1,23 +1,19 @@
 """`InvocationContext`: what a method has beside its arguments and leaves beside its result."""
 
+import contextlib
 import dataclasses
 import functools
-import hashlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import jax
-import jax.numpy as jnp
-from jax.core import Tracer
-from jax.sharding import AxisType, PartitionSpec
 
 from optax_bridge.spmd.metrics import Summary
 from optax_bridge.spmd.module.errors import OutputConflictError
+from optax_bridge.spmd.module.keys import child_key
+from optax_bridge.spmd.module.node import ModuleNode
 from optax_bridge.spmd.module.outputs import OutputCollection
-from optax_bridge.spmd.module.stack import own_stack, set_current_context
-
-if TYPE_CHECKING:
-    from optax_bridge.spmd.module.module import Module
+from optax_bridge.spmd.module.stack import _global_context_stack, in_own_thread, own_stack
 
 
 @functools.partial(
@@ -41,7 +37,7 @@ class InvocationContext:
 
     name: str
     parent: Optional["InvocationContext"]
-    module: Optional["Module"]
+    module: ModuleNode | None
     state: Any
     is_training: bool
     prng_key: jax.Array | None
@@ -98,8 +94,7 @@ class InvocationContext:
             return None if self.state is None else self.state.get(module.name)
         raise ValueError(
             f"{module!r} is neither {self.module!r}, whose context {self.path()} is, nor a child "
-            f"of "
-            "it: its state is not known here. Pass it, `state=`."
+            "of it: its state is not known here. Pass it, `state=`."
         )
 
     def add_summary(self, name: str, value: Any) -> None:
@@ -168,16 +163,72 @@ class InvocationContext:
         return call
 
 
-def child_key(key: jax.Array | None, name: str) -> jax.Array | None:
-    """The random key of a child context, from its parent's and its name."""
-    if key is None:
-        return None
-    seed: Any = int(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(), 16) % (2**31 - 1)
-    mesh = jax.sharding.get_abstract_mesh()
-    compiled = isinstance(key, Tracer)
-    if compiled and not mesh.empty and all(kind == AxisType.Auto for kind in mesh.axis_types):
-        # Otherwise the compiler may cut the making of the key along the mesh, which costs more.
-        seed = jnp.int32(seed)
-        both: Any = jax.lax.with_sharding_constraint((key, seed), PartitionSpec())
-        return jax.random.fold_in(*both)
-    return jax.random.fold_in(key, seed)
+def current_context() -> InvocationContext | None:
+    """The innermost context, or None."""
+    stack = _global_context_stack.stack
+    return stack[-1] if stack else None
+
+
+@contextlib.contextmanager
+def set_current_context(
+    context: InvocationContext, *, require_parent: bool = True
+) -> Iterator[InvocationContext]:
+    """A scope in which the context is the current one.
+
+    Args:
+      context: the context.
+      require_parent: whether its parent must be the context that is current now.
+
+    Raises:
+      ValueError: it is not, or, where none is current, the context has a parent.
+    """
+    stack = _global_context_stack.stack
+    if stack and require_parent and context.parent is not stack[-1]:
+        raise ValueError(
+            f"the parent must match the current context: {context.path()} has the parent "
+            f"{None if context.parent is None else context.parent.path()}, but "
+            f"{stack[-1].path()} is current."
+        )
+    if not stack and require_parent and context.parent is not None:
+        raise ValueError(
+            f"{context.path()} must be a root context: it has a parent, but none is current."
+        )
+    with _scope(context):
+        stack.append(context)
+        try:
+            yield context
+        finally:
+            stack.pop()
+
+
+def _scope(context: InvocationContext) -> Any:
+    """The name under which operations appear in profiles."""
+    if context.name == "remat":  # of the same module as the context around it
+        return contextlib.nullcontext()
+    if context.module is None:
+        return jax.named_scope(context.name)
+    return jax.named_scope(f"{context.name}[{type(context.module).__qualname__}]")
+
+
+@contextlib.contextmanager
+def child_context(name: str, **overrides: Any) -> Iterator[InvocationContext]:
+    """A scope in a child of the current context.
+
+    Args:
+      name: the child's name; its random key and the place of its outputs follow from it.
+      **overrides: as in `InvocationContext.add_child`.
+
+    Raises:
+      RuntimeError: there is no current context in this thread.
+    """
+    context = current_context()
+    if not in_own_thread():
+        raise RuntimeError(
+            f"child_context({name!r}): this thread has installed no stack of contexts. In the "
+            "thread that starts it, `stack = clone_context_stack()`; in this one, "
+            "`install_context_stack(stack)`."
+        )
+    if context is None:
+        raise RuntimeError(f"child_context({name!r}): there is no current context.")
+    with set_current_context(context.add_child(name, **overrides)) as child:
+        yield child

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
-from optax_bridge.spmd.module.context import InvocationContext
+from optax_bridge.spmd.module.context import InvocationContext, set_current_context
 from optax_bridge.spmd.module.module import Module
 from optax_bridge.spmd.module.outputs import OutputCollection, new_output_collection
-from optax_bridge.spmd.module.stack import own_stack, set_current_context
+from optax_bridge.spmd.module.stack import own_stack
 from optax_bridge.spmd.trees import raise_for_cycles
 
 

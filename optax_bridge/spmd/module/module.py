@@ -17,10 +17,9 @@ from optax_bridge.spmd.config import (
     config_class,
     similar_names,
 )
-from optax_bridge.spmd.module.context import InvocationContext
+from optax_bridge.spmd.module.context import InvocationContext, current_context
 from optax_bridge.spmd.module.errors import ChildNameConflictError, InvalidDescendantError
 from optax_bridge.spmd.module.outputs import check_name
-from optax_bridge.spmd.module.stack import current_context
 from optax_bridge.spmd.module.wrapping import in_context, public_methods
 
 _log = logging.getLogger(__name__)
@@ -248,13 +247,13 @@ class Module(Configurable, metaclass=_ModuleType):
         while context is not None:
             sharer = context.module
             name = None
-            if sharer is not None:
+            if isinstance(sharer, Module):
                 name = (
                     name_or_module
                     if isinstance(name_or_module, str)
                     else sharer._shared_module_names.get(id(name_or_module))
                 )
-            if sharer is not None and name in sharer._paths_to_shared_modules:
+            if isinstance(sharer, Module) and name in sharer._paths_to_shared_modules:
                 path = sharer._paths_to_shared_modules[name]
                 state = context.state
                 for part in path:

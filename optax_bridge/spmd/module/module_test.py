@@ -29,7 +29,7 @@ from optax_bridge.spmd.module import (
     scan_in_context,
     set_current_context,
 )
-from optax_bridge.spmd.module.context import child_key
+from optax_bridge.spmd.module.keys import child_key
 
 
 class Leaf(Module):

@@ -7,10 +7,9 @@ from typing import Any
 import jax
 
 from optax_bridge.spmd.metrics import Summary
-from optax_bridge.spmd.module.context import InvocationContext
+from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
 from optax_bridge.spmd.module.errors import OutputConflictError
 from optax_bridge.spmd.module.outputs import OutputCollection, new_output_collection
-from optax_bridge.spmd.module.stack import child_context, current_context
 from optax_bridge.spmd.trees import prune_tree
 
 

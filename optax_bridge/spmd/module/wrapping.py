@@ -4,16 +4,13 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
+from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
 from optax_bridge.spmd.module.errors import InvalidDescendantError
-from optax_bridge.spmd.module.stack import child_context, current_context
-
-if TYPE_CHECKING:
-    from optax_bridge.spmd.module.context import InvocationContext
-    from optax_bridge.spmd.module.module import Module
+from optax_bridge.spmd.module.node import ModuleNode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +43,7 @@ def public_methods(cls: type, *, base: type) -> dict[str, Callable[..., Any]]:
     }
 
 
-def in_context(module: "Module", method: Callable[..., Any]) -> Callable[..., Any]:
+def in_context(module: ModuleNode, method: Callable[..., Any]) -> Callable[..., Any]:
     """The method, bound to the module, entering the module's context when it is called."""
     bound = method.__get__(module)
 
@@ -67,7 +64,7 @@ def in_context(module: "Module", method: Callable[..., Any]) -> Callable[..., An
     return call
 
 
-def _enter(context: "InvocationContext", module: "Module", entered: contextlib.ExitStack) -> None:
+def _enter(context: InvocationContext, module: ModuleNode, entered: contextlib.ExitStack) -> None:
     assert context.module is not None
     try:
         path = context.module.path_to_descendant_module(module)

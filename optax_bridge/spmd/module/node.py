@@ -1,0 +1,31 @@
+"""What a context knows of the module that is called in it."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class ModuleNode(Protocol):
+    """A node in a tree of modules: what of `Module` contexts make use of."""
+
+    @property
+    def name(self) -> str:
+        """The name of the module."""
+        ...
+
+    @property
+    def parent(self) -> "ModuleNode | None":
+        """The module that it is a child of."""
+        ...
+
+    @property
+    def children(self) -> Mapping[str, "ModuleNode"]:
+        """Its children by name."""
+        ...
+
+    def path_to_descendant_module(self, module: Any) -> list[str]:
+        """The names from this module to one below it."""
+        ...
+
+    def get_shared_module(self, name_or_module: Any) -> Any:
+        """Name, module and state of a module that an ancestor shares."""
+        ...
