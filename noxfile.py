@@ -100,6 +100,25 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def fuzz(session: nox.Session) -> None:
+    """Random faults and rewrites for the prover, random files by coverage for each format."""
+    session.install("-e", ".", "atheris")
+    session.run("python", "-W", "ignore", "-m", "equivalence_tests.proof.fuzz", *session.posargs)
+    for name in ("msgpack", "npz", "t5x", "orbax"):
+        target = ("-m", "optax_bridge.checkpoints.fuzz_by_coverage", name)
+        session.run("python", *target, "-max_total_time=120")
+
+
+@nox.session(python=PYTHONS[0])
+def trainer_kills(session: nox.Session) -> None:
+    """Kills a training thirty times at random moments, in one process and in two."""
+    session.install("-e", ".")
+    for processes in ("1", "2"):
+        command = ("-m", "optax_bridge.spmd.killing", "--kills", "30", "--processes", processes)
+        session.run("python", *command, *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
 def check(session: nox.Session) -> None:
     """Installs as a user does and runs the suite; arguments go to optax-bridge check."""
     session.install(".")
@@ -155,3 +174,4 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.step_time", *session.posargs)
     session.run("python", "-m", "benchmarks.import_time")
     session.run("python", "-m", "benchmarks.migrate_time")
+    session.run("python", "-m", "benchmarks.trainer")

@@ -291,7 +291,7 @@ def test_a_wrapped_definition():
 
 
 def _state(tx: Any, **options: Any) -> Any:
-    return optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=tx, **options)
+    return optax_bridge.FullTrainState.create(apply_fn=None, params=PARAMS, tx=tx, **options)
 
 
 @pytest.mark.parametrize(
