@@ -121,7 +121,7 @@ def summary(report: driver.Report, written: bool = False, standalone: bool = Fal
     notes = [(r.path, m) for r in report.results for m in r.messages if not m.by_hand]
     for title, found in (("To do by hand:", by_hand), ("Good to know:", notes)):
         if found:
-            lines += [title, *(f"  {path}:{m.place}: {m.text}" for path, m in found)]
+            lines += [title, *(f"  {path}:{m.location}: {m.text}" for path, m in found)]
     commands = convert_commands(report)
     if commands:
         lines.append(

@@ -53,7 +53,7 @@ class Message:
     cell: int = 0
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Behind the file's name."""
         return f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
 

@@ -72,7 +72,7 @@ class Report:
 
 @dataclass
 class _Candidate:
-    found: files.Found
+    file: files.File
     data: bytes
     uses_optim: bool
     code: str = ""
@@ -115,7 +115,7 @@ def _migrated(
     paths: Iterable[Path], options: Options, progress: Callable[[str, int, int], None]
 ) -> Report:
     start = time.perf_counter()
-    found: dict[str, files.Found] = {}
+    found: dict[str, files.File] = {}
     for item in files.walk(paths):
         progress("looking", len(found), 0)
         found.setdefault(os.path.realpath(item.path), item)
@@ -134,10 +134,10 @@ def _migrated(
             candidates.append(_Candidate(item, data, files.uses_optim(data)))
     groups: dict[str, list[_Candidate]] = {}
     for candidate in candidates:
-        groups.setdefault(candidate.found.group, []).append(candidate)
+        groups.setdefault(candidate.file.group, []).append(candidate)
     chosen: list[tuple[_Candidate, Project]] = []
     for group in groups.values():
-        explicit = any(c.found.explicit for c in group)
+        explicit = any(c.file.explicit for c in group)
         if explicit or any(c.uses_optim for c in group):
             chosen += _chosen(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
@@ -190,13 +190,13 @@ def _chosen(
         for candidate in candidates:
             problem = _read(candidate)
             if problem:
-                results.append(_failed(candidate.found.path, problem))
+                results.append(_failed(candidate.file.path, problem))
             else:
                 fine.append(candidate)
         return fine
 
     first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
-    modules = frozenset(n for c in group for n in files.module_names(c.found.path))
+    modules = frozenset(n for c in group for n in files.module_names(c.file.path))
     start = Project(modules=modules, follows_arrays=options.standalone)
     project = _project(first, start, progress)
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
@@ -222,7 +222,7 @@ def _read(candidate: _Candidate) -> str:
     try:
         candidate.text, candidate.encoding = files.decoded(candidate.data)
         candidate.code = candidate.text
-        if candidate.found.path.suffix == ".ipynb":
+        if candidate.file.path.suffix == ".ipynb":
             candidate.text, candidate.encoding = candidate.data.decode("utf-8"), "utf-8"
             candidate.book = notebook.read(candidate.text)
             candidate.code = candidate.book.code
@@ -244,7 +244,7 @@ def _project(
             continue
         try:
             module = parse(candidate.code)
-            candidate.analysis = Analysis(module, start, candidate.found.path)
+            candidate.analysis = Analysis(module, start, candidate.file.path)
         except (SyntaxError, RecursionError, TooLargeError):
             continue  # said when it is its turn to be rewritten
         except Exception as error:  # one file must not stop the others
@@ -252,11 +252,11 @@ def _project(
     project = start
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
-        told = merged(exported(c.analysis) for c in candidates if c.analysis is not None)
-        told.modules, told.follows_arrays = start.modules, start.follows_arrays
-        if told == project:
+        shared = merged(exported(c.analysis) for c in candidates if c.analysis is not None)
+        shared.modules, shared.follows_arrays = start.modules, start.follows_arrays
+        if shared == project:
             break
-        project = told
+        project = shared
         for candidate in candidates:
             if candidate.analysis is not None:
                 candidate.analysis.infer(project)
@@ -264,7 +264,7 @@ def _project(
 
 
 def _result(candidate: _Candidate, options: Options, project: Project) -> list[FileResult]:
-    path = candidate.found.path
+    path = candidate.file.path
     if candidate.problem:
         return [_failed(path, candidate.problem)]
     try:
@@ -311,7 +311,7 @@ def _of_notebook(book: notebook.Notebook, messages: Sequence[Message]) -> tuple[
     said = [*messages, *(Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])]
     placed = []
     for message in said:
-        cell, line = book.place(message.line)
+        cell, line = book.location(message.line)
         placed.append(dataclasses.replace(message, cell=cell, line=line))
     for cell, source in book.others:
         if re.search(r"\bflax\b.*\boptim\b", source):

@@ -53,7 +53,7 @@ _UNFINISHED = ".optax-bridge-unfinished"
 
 
 @dataclass(frozen=True)
-class Found:
+class File:
     """A file to look at.
 
     Attributes:
@@ -67,7 +67,7 @@ class Found:
     explicit: bool = False
 
 
-def walk(paths: Iterable[Path]) -> Iterator[Found]:
+def walk(paths: Iterable[Path]) -> Iterator[File]:
     """Python files, notebooks and project files below some paths, sorted.
 
     Hidden folders, environments and build outputs are left out, unless named.
@@ -77,7 +77,7 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
     """
     for path in paths:
         if path.is_file():
-            yield Found(path, str(path.parent), explicit=True)
+            yield File(path, str(path.parent), explicit=True)
             continue
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: no such file or folder")
@@ -88,7 +88,7 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
                 file = Path(folder, name)
                 if (is_code(file) or is_project_file(file)) and file.is_file():
                     # Installed packages are no program: what one file does says nothing of others.
-                    yield Found(file, str(file if installed else path))
+                    yield File(file, str(file if installed else path))
 
 
 def module_names(path: Path) -> tuple[str, ...]:

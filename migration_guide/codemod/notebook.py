@@ -37,7 +37,7 @@ class Notebook:
     _cells: list[dict[str, Any]]
     _text: str
 
-    def place(self, line: int) -> tuple[int, int]:
+    def location(self, line: int) -> tuple[int, int]:
         """The cell, and the line in it, of a line of the code; all from 1."""
         before = self.code.split("\n")[:line]
         start = max(i for i, text in enumerate(before, start=1) if text.startswith(_CELL))
