@@ -2,38 +2,42 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jax.numpy as jnp
 
+from optax_bridge.spmd.config import ConfigBase
+from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
 
-if TYPE_CHECKING:
-    from optax_bridge.spmd.trainer.trainer import SpmdTrainer
 
+def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState) -> None:
+    """Writes what a run is into its folder: config, arrays of the state, parameters.
 
-def write_descriptions(trainer: "SpmdTrainer", folder: Path) -> None:
-    """Writes what a run is into its folder: config, arrays of the state, parameters."""
+    Args:
+      folder: the folder of the run.
+      config: the trainer's.
+      specs: `TensorSpec`s of its state.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "trainer_config.txt").write_text(trainer.config.debug_string() + "\n")
-    (folder / "trainer_state_tree.txt").write_text(state_tree(trainer))
-    (folder / "model_analysis.txt").write_text(parameter_table(trainer))
+    (folder / "trainer_config.txt").write_text(config.debug_string() + "\n")
+    (folder / "trainer_state_tree.txt").write_text(state_tree(specs))
+    (folder / "model_analysis.txt").write_text(parameter_table(specs.model))
 
 
-def state_tree(trainer: "SpmdTrainer") -> str:
+def state_tree(specs: TrainerState) -> str:
     """A line for each array of the state: path, dtype, shape, axes of the mesh."""
     lines = [
         f"{path}: {jnp.dtype(spec.dtype)}{list(spec.shape)} {spec.mesh_axes}"
-        for path, spec in flatten_items(trainer.trainer_state_specs)
+        for path, spec in flatten_items(specs)
     ]
     return "\n".join(lines) + "\n"
 
 
-def parameter_table(trainer: "SpmdTrainer") -> str:
+def parameter_table(specs: Any) -> str:
     """A table of the model's parameters with shapes and sizes, and their sum."""
     rows = [
-        (path, str(tuple(spec.shape)), math.prod(spec.shape))
-        for path, spec in flatten_items(trainer.trainer_state_specs.model)
+        (path, str(tuple(spec.shape)), math.prod(spec.shape)) for path, spec in flatten_items(specs)
     ]
     total = sum(size for _, _, size in rows)
     width = max((len(path) for path, _, _ in rows), default=0)

@@ -5,15 +5,13 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from optax_bridge.spmd.checkpointer.structure import is_iterator
-
-if TYPE_CHECKING:
-    from optax_bridge.spmd.trainer.trainer import SpmdTrainer
+from optax_bridge.spmd.trainer.trained import Trained
 
 _log = logging.getLogger(__name__)
 _LOG_EVERY = 100
@@ -62,7 +60,7 @@ class TrainingLoop:
       listeners: functions of step and loss.
     """
 
-    def __init__(self, trainer: "SpmdTrainer", *, max_step: float | None = None):
+    def __init__(self, trainer: Trained, *, max_step: float | None = None):
         self._trainer = trainer
         self._cfg = trainer.config
         if max_step is not None:

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax.core import meta
+from jax.sharding import PartitionSpec
 
 from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.learner.data import Updates
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.optimizers.data import OptParam
@@ -45,6 +47,36 @@ class SpmdTrainState(TrainState):
     def with_trainer_state(self, state: TrainerState) -> "SpmdTrainState":
         """The same with another `TrainerState`."""
         return self.replace(prng_key=state.prng_key, params=state.model, opt_state=state.learner)
+
+
+def state_specs(tx: ExactTransformation, learner: Learner, param_specs: Any) -> TrainerState:
+    """`TensorSpec`s of a state: dtypes as they will be, axes as the learner says.
+
+    Args:
+      tx: the learner as a transformation.
+      learner: the learner.
+      param_specs: `ParameterSpec`s of the model.
+    """
+    key = jax.eval_shape(jax.random.PRNGKey, 0)
+    params = jax.tree.map(
+        lambda spec: jax.ShapeDtypeStruct(tuple(spec.shape), spec.dtype), param_specs
+    )
+    learner_state = jax.eval_shape(tx.init, params)
+    learner_specs = learner.create_state_partition_specs(param_specs)
+
+    def spec_of(leaf: Any, spec: Any) -> TensorSpec:
+        return TensorSpec(
+            shape=leaf.shape,
+            dtype=leaf.dtype,
+            mesh_axes=spec.mesh_axes,
+            memory_kind=spec.memory_kind,
+        )
+
+    return TrainerState(
+        prng_key=TensorSpec(shape=key.shape, dtype=key.dtype, mesh_axes=PartitionSpec(None)),
+        model=jax.tree.map(spec_of, params, param_specs),
+        learner=jax.tree.map(spec_of, learner_state, learner_specs),
+    )
 
 
 def opt_params(values: Any, specs: Any) -> Any:

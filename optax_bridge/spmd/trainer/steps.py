@@ -1,44 +1,60 @@
 """One step of a training, as a pure function of state and batch."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.spmd.learner import ForwardOutputs
+from optax_bridge.spmd.input import Input
+from optax_bridge.spmd.layer import BaseModel
+from optax_bridge.spmd.learner import ForwardOutputs, Learner
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trainer.state import TrainerState, merged, opt_params
 from optax_bridge.spmd.trees import cast_floats
 
-if TYPE_CHECKING:
-    from optax_bridge.spmd.trainer.trainer import SpmdTrainer
+
+class StepParts(NamedTuple):
+    """What a step is made of, besides its state.
+
+    Attributes:
+      model: the model.
+      param_specs: its `ParameterSpec`s.
+      learner: the learner.
+      input: the input, which distributes a batch.
+      train_dtype: what floats are cast to for forward and backward pass; None: as they are.
+    """
+
+    model: BaseModel
+    param_specs: Any
+    learner: Learner
+    input: Input
+    train_dtype: Any
 
 
 def train_step(
-    trainer: "SpmdTrainer", param_specs: Any, state: TrainerState, input_batch: Any
+    parts: StepParts, state: TrainerState, input_batch: Any
 ) -> tuple[TrainerState, dict[str, Any]]:
     """Forward pass, backward pass and update.
 
     Args:
-      trainer: its model, learner and input are used, no state of its own.
-      param_specs: `ParameterSpec`s of the model.
+      parts: what the step is made of.
       state: the state.
       input_batch: a global batch.
 
     Returns:
       The next state, and {"summaries": {"model", "learner"}, "loss", "aux"}.
     """
-    train_dtype = trainer.config.train_dtype
+    train_dtype = parts.train_dtype
 
     def cast(tree: Any) -> Any:
         return tree if train_dtype is None else cast_floats(tree, to_dtype=train_dtype)
 
     def forward(*, model_params: Any, inputs: Any) -> ForwardOutputs:
-        params = trainer.model.apply_parameter_noise_recursively(
+        params = parts.model.apply_parameter_noise_recursively(
             inputs["param_noise_key"], cast(model_params)
         )
         (loss, aux), collection = functional(
-            trainer.model,
+            parts.model,
             inputs["forward_key"],
             params,
             {"input_batch": inputs["input_batch"]},
@@ -46,14 +62,14 @@ def train_step(
         )
         return ForwardOutputs(loss=loss, aux=aux, output_collection=collection)
 
-    batch = trainer.input.dispatch_global_batch(cast(input_batch))
+    batch = parts.input.dispatch_global_batch(cast(input_batch))
     new_key, noise_key, forward_key, learner_key = jax.random.split(state.prng_key, 4)
     inputs = {"input_batch": batch, "forward_key": forward_key, "param_noise_key": noise_key}
     outputs, collection = functional(
-        trainer.learner,
+        parts.learner,
         learner_key,
         state.learner,
-        {"fn": forward, "inputs": inputs, "opt_params": opt_params(state.model, param_specs)},
+        {"fn": forward, "inputs": inputs, "opt_params": opt_params(state.model, parts.param_specs)},
         method="forward_and_backward",
         is_training=True,
     )

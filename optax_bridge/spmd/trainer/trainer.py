@@ -38,15 +38,23 @@ from optax_bridge.spmd.trainer.state import (
     is_spec,
     learner_transformation,
     raw_key,
+    state_specs,
 )
-from optax_bridge.spmd.trainer.steps import is_finite, train_step
-from optax_bridge.spmd.trees import TensorSpec, flatten_items
+from optax_bridge.spmd.trainer.steps import StepParts, is_finite, train_step
+from optax_bridge.spmd.trees import flatten_items
 
 _log = logging.getLogger(__name__)
 
 
 class SpmdTrainer(Module):
     """Trains a model on a mesh of devices, over all processes."""
+
+    # Children, see `Module`.
+    input: Input
+    model: BaseModel
+    learner: Learner
+    checkpointer: BaseCheckpointer
+    summary_writer: BaseWriter
 
     @config_class
     class Config(Module.Config):
@@ -183,27 +191,7 @@ class SpmdTrainer(Module):
     @property
     def trainer_state_specs(self) -> TrainerState:
         """`TensorSpec`s of the state: dtypes as they will be, axes as the learner says."""
-        key = jax.eval_shape(jax.random.PRNGKey, 0)
-        params = jax.tree.map(
-            lambda spec: jax.ShapeDtypeStruct(tuple(spec.shape), spec.dtype),
-            self._model_param_specs,
-        )
-        learner_state = jax.eval_shape(self._tx.init, params)
-        learner_specs = self.learner.create_state_partition_specs(self._model_param_specs)
-
-        def spec_of(leaf: Any, spec: Any) -> TensorSpec:
-            return TensorSpec(
-                shape=leaf.shape,
-                dtype=leaf.dtype,
-                mesh_axes=spec.mesh_axes,
-                memory_kind=spec.memory_kind,
-            )
-
-        return TrainerState(
-            prng_key=TensorSpec(shape=key.shape, dtype=key.dtype, mesh_axes=PartitionSpec(None)),
-            model=jax.tree.map(spec_of, params, self._model_param_specs),
-            learner=jax.tree.map(spec_of, learner_state, learner_specs),
-        )
+        return state_specs(self._tx, self.learner, self._model_param_specs)
 
     @property
     def trainer_state_partition_specs(self) -> TrainerState:
@@ -432,7 +420,14 @@ class SpmdTrainer(Module):
 
     def _train_step(self, state: TrainerState, input_batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step as a pure function; its loss decides nothing here."""
-        return train_step(self, self._model_param_specs, state, input_batch)
+        parts = StepParts(
+            model=self.model,
+            param_specs=self._model_param_specs,
+            learner=self.learner,
+            input=self.input,
+            train_dtype=self._config.train_dtype,
+        )
+        return train_step(parts, state, input_batch)
 
     def _jit_train_step(self) -> Any:
         if self._compiled_train_step is None:
@@ -477,13 +472,15 @@ class SpmdTrainer(Module):
         if step is None:
             self.begin(prng_key)
             if jax.process_index() == 0:
-                write_descriptions(self, Path(cfg.dir))
+                write_descriptions(
+                    Path(cfg.dir), config=self.config, specs=self.trainer_state_specs
+                )
             self._loop().at_first_step()
         elif cfg.save_input_iterator is False:
             _log.warning(
                 "resumed at step %d, and the input begins anew: save_input_iterator is False", step
             )
-        self.summary_writer.log_config(cfg, step=self._step)
+        self.summary_writer.log_config(cfg, step=self._existing_step())
         return (self._step or 0) < cfg.max_step
 
     def _loop(self) -> TrainingLoop:
