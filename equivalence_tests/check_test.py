@@ -1,18 +1,23 @@
-"""The command as a user runs it: real processes, their output, files and exit codes."""
+"""The command as a user runs it: output, files and exit codes, in a process where that matters."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import jax
 import pytest
+from typer.testing import CliRunner
 
 import legacy_optim
 from equivalence_tests import check
 from equivalence_tests.suite import checks as suite
+from optax_bridge.command import app
 from optax_bridge.correspondence.entry import identical
 
 
@@ -25,6 +30,18 @@ def command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
         timeout=300,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Calls the command in this process; what it sets for a process is put back."""
+    names = ("persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
+    before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])
+    monkeypatch.chdir(tmp_path)
+    yield lambda *arguments: CliRunner().invoke(app, ["check", *arguments])
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
@@ -63,39 +80,42 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         (["--record", "/proc/run.zip"], "--record /proc/run.zip: expected a folder that can be"),
         (["--against", "nowhere.zip"], "expected a file written by"),
         (["--full", "--only", "float33"], "float33"),
-        (
-            ["--devices", "2", "--only", "FSDP"],
-            "--only FSDP: layouts need a CPU as 8 devices, --devices 8",
-        ),
         (["--only", "FSDP", "--only", "sgd"], "--only FSDP, sgd: nothing is all of these"),
         (["--pair", "mine", "other:side"], "mine: expected module:name"),
     ],
 )
-def test_misuse_exits_two_and_says_why(arguments: list[str], message: str, tmp_path: Path):
-    run = command("check", *arguments, cwd=tmp_path)
+def test_misuse_exits_two_and_says_why(arguments: list[str], message: str, invoke: Any):
+    done = invoke(*arguments)
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_misuse_in_a_process_of_its_own():
+    run = command("check", "--devices", "2", "--only", "FSDP")
     assert run.returncode == 2
-    assert message in run.stderr
+    assert "--only FSDP: layouts need a CPU as 8 devices, --devices 8" in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_a_platform_that_is_not_there_is_not_run(tmp_path: Path):
+def test_a_platform_that_is_not_there_is_not_run(tmp_path: Path, invoke: Any):
     file = tmp_path / "result.json"
-    run = command("check", "--platform", "tpu", "--only", "sgd", "--json", str(file))
-    assert run.returncode == 0
-    assert "not run" in run.stdout
+    done = invoke("--platform", "tpu", "--only", "sgd", "--json", str(file))
+    assert done.exit_code == 0
+    assert "not run" in done.stdout
     assert json.loads(file.read_text())["ran"] is False
 
 
-def test_list_names_the_checks_and_runs_none():
-    run = command("check", "--list", "--only", "momentum")
-    assert run.returncode == 0
-    assert run.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
+def test_list_names_the_checks_and_runs_none(invoke: Any):
+    done = invoke("--list", "--only", "momentum")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
 
 
-def test_the_full_list_has_the_matrix_and_takes_any_axis():
-    run = command("check", "--list", "--full", "--only", "bfloat16")
-    assert run.returncode == 0, run.stderr
-    ids = run.stdout.splitlines()
+def test_the_full_list_has_the_matrix_and_takes_any_axis(invoke: Any):
+    done = invoke("--list", "--full", "--only", "bfloat16")
+    assert done.exit_code == 0, done.output
+    ids = done.stdout.splitlines()
     assert len(ids) > 100
     assert all("bfloat16" in name for name in ids)
 

@@ -10,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 from flax import serialization, traverse_util
-from flax.core import FrozenDict
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state as flax_train_state
 
@@ -436,14 +435,3 @@ def test_the_steps_of_flip_1009_can_be_written_as_it_writes_them():
         state, loss = train_step(state, images, labels)
         losses.append(float(loss))
     assert losses[-1] < losses[0]
-
-    definition = legacy_optim.MultiOptimizer(
-        (_paths(lambda path: path.endswith("/bias")), legacy_optim.GradientDescent(0.1)),
-        (_paths(lambda path: not path.endswith("/bias")), legacy_optim.GradientDescent(0.05)),
-    )
-    optimizer = definition.create(FrozenDict(variables["params"]))
-    assert jax.tree.leaves(optimizer.target)  # the same groups in the old API
-
-
-def _paths(predicate: Any) -> legacy_optim.ModelParamTraversal:
-    return legacy_optim.ModelParamTraversal(lambda path, _: predicate(path))
