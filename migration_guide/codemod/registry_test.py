@@ -25,10 +25,9 @@ def _as_they_stand() -> list[Rewritten]:
     return [rewrite(source, Options()) for source in SOURCES]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_order_of_files_does_not_matter(seed: int):
+def test_the_order_of_files_does_not_matter():
     shuffled = list(RULES)
-    random.Random(seed).shuffle(shuffled)
+    random.Random(0).shuffle(shuffled)
     rules = ordered(shuffled)
     assert rules != RULES
     differ = [
