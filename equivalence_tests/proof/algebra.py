@@ -1,11 +1,12 @@
 """The algebra of real numbers, whole; its parts stand in files of their own.
 
-`quotients` has polynomials over atoms, `conditions` indicators, `powers` roots, `sums` sums.
+`atoms` has what values are made of, `quotients` polynomials over atoms, `conditions` indicators,
+`powers` roots, `sums` sums.
 """
 
+from equivalence_tests.proof.atoms import Index as Index
+from equivalence_tests.proof.atoms import Rat as Rat
 from equivalence_tests.proof.quotients import Full as Full
-from equivalence_tests.proof.quotients import Index as Index
-from equivalence_tests.proof.quotients import Rat as Rat
 from equivalence_tests.proof.sums import Sums
 
 

@@ -1,61 +1,30 @@
-"""A proof as plain data, from which another program can check it."""
+"""What was to prove as plain data, from which another program can check it."""
 
+from collections.abc import Sequence
 from typing import Any
-
-import jax
 
 from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.graph import Node
 from equivalence_tests.proof.induction import Obligation
-from equivalence_tests.proof.result import CaseProof, Proof
 
 VERSION = 1
 _MOST_NODES = 2000
 _LONGEST = 2000  # of a normal form as text; as terms it is whole
 
 
-def certificate(proof: Proof) -> dict[str, Any]:
-    """A proof as plain data.
+def obligation_rows(obligations: Sequence[Obligation]) -> list[dict[str, Any]]:
+    """The obligations of one case as plain data.
 
     Returns:
-      `verdict`, the sides' names and kinds, `symbols` (hyper-parameters that may be any number),
-      `shapes`, `assumptions`, `counterexample`, and `cases`, each with its `relation` and
-      `obligations`. An obligation that is identical has one `program` for both sides; one that is
-      equal over the reals has both normal forms, as text and as nested terms.
+      A row for each: `when`, `leaf`, `level` and what else is known. One that is identical has one
+      `program` for both sides, or as `program_of` the `node` of an earlier row with that program;
+      one that is equal over the reals has both normal forms, as text and as nested terms.
     """
-    example = proof.counterexample
-    return {
-        "version": VERSION,
-        "verdict": proof.verdict,
-        "names": list(proof.names),
-        "kinds": list(proof.kinds),
-        "symbols": list(proof.symbols),
-        "shapes": dict(proof.shapes),
-        "general": proof.general,
-        "assumptions": list(proof.assumptions),
-        "counterexample": None if example is None else example.as_dict(),
-        "seconds": proof.seconds,
-        "jax": jax.__version__,
-        "cases": [_case(case) for case in proof.cases],
-    }
-
-
-def _case(case: CaseProof) -> dict[str, Any]:
     programs: dict[int, list[Any]] = {}
-    return {
-        "verdict": case.verdict,
-        "fixed": dict(case.fixed),
-        "excluded": list(case.excluded),
-        "stopped": case.stopped,
-        "relation": list(case.induction.relation),
-        "relation_given": case.induction.given,
-        "symbols": [list(each) for each in case.induction.classes],
-        "obligations": [_obligation(each, programs) for each in case.induction.obligations],
-        "counterexample": None if case.counterexample is None else case.counterexample.as_dict(),
-    }
+    return [_row(each, programs) for each in obligations]
 
 
-def _obligation(obligation: Obligation, programs: dict[int, list[Any]]) -> dict[str, Any]:
+def _row(obligation: Obligation, programs: dict[int, list[Any]]) -> dict[str, Any]:
     equality = obligation.equality
     row: dict[str, Any] = {
         "when": obligation.when,

@@ -199,7 +199,7 @@ class Comparer:
         same = algebra.equal(first, second)
         if cut and not same:
             return Equality(Level.UNKNOWN)
-        terms = nested(algebra, first, second)
+        terms = nested(algebra.atoms, first, second)
         if any(atom["kind"] == "special" for atom in terms["atoms"]):
             algebra.assumptions[UNDEFINED_TOLD] = None
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
@@ -210,7 +210,7 @@ class Comparer:
             Level.REALS if same else Level.UNKNOWN,
             list(algebra.assumptions),
             general=left.general and right.general,
-            forms=(shown(algebra, first), shown(algebra, second)),
+            forms=(shown(algebra.atoms, first), shown(algebra.atoms, second)),
             terms=terms,
             stopped=stopped,
         )

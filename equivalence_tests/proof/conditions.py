@@ -6,7 +6,9 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.quotients import UNDEFINED, Atom, Quotients, Rat
+from equivalence_tests.proof.atoms import Atom, Rat
+from equivalence_tests.proof.quotients import UNDEFINED, Quotients
+from equivalence_tests.proof.text import shown_atom
 
 
 class Conditions(Quotients):
@@ -63,9 +65,7 @@ class Conditions(Quotients):
     def label(self, gen: int) -> int:
         """A number for an atom that does not depend on what indices are called."""
         if gen not in self._labels:
-            from equivalence_tests.proof.text import shown_atom
-
-            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", shown_atom(self, gen))
+            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", shown_atom(self.atoms, gen))
             self._labels[gen] = zlib.crc32(text.encode())
         return self._labels[gen]
 

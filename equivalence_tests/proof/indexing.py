@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from equivalence_tests.proof.quotients import Index
+from equivalence_tests.proof.atoms import Index
 
 
 def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:

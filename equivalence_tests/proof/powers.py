@@ -2,8 +2,8 @@
 
 from flint import fmpq, fmpz
 
+from equivalence_tests.proof.atoms import Rat
 from equivalence_tests.proof.conditions import Conditions
-from equivalence_tests.proof.quotients import Rat
 
 _LARGEST_ROOT, _LARGEST_POWER = 12, 64
 

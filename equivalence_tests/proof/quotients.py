@@ -1,8 +1,7 @@
 """Real numbers in normal form: quotients of polynomials over atoms, computed by FLINT.
 
-An atom is what is no polynomial: an entry of an input, a root, a power with a symbol in its
-exponent, a sum over an index, a function. An atom's arguments are quotients themselves, so two
-atoms are one where their arguments are equal.
+An atom, what is no polynomial, has quotients as arguments, so two atoms are one where their
+arguments are equal.
 
 Conditions are numbers as well: an *indicator* is 1 where its condition holds, else 0, so a
 selection is `c * a + (1 - c) * b`, and what is selected multiplies, adds and cancels like anything
@@ -15,56 +14,16 @@ is its own square, and excludes that of the opposite condition.
 import itertools
 import re
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
 
+from equivalence_tests.proof.atoms import Atom, Index, Rat, symbols_of
 from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.text import shown
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
-
-
-class Rat(NamedTuple):
-    """A quotient of polynomials without common factor, the denominator with leading term 1."""
-
-    num: fmpq_mpoly
-    den: fmpq_mpoly
-
-
-# An index: a number, a symbol, or (as `("of", symbol, stride, size)`) a digit of a symbol; several
-# of these make the tuple at which an array is read.
-Index = Any
-
-
-@dataclass(frozen=True, eq=False)
-class Atom:
-    """What is no polynomial.
-
-    Attributes:
-      kind: `leaf`, `index`, `root`, `positive`, `zero`, `sum`, `function`, `array`, `special`.
-      name: of the input or the function.
-      args: arguments.
-      index: where an array is read.
-      bound: of a sum, its indices and their sizes.
-      free: symbols of indices that occur and are not bound.
-      depth: how many sums are nested in it.
-      nonneg: whether it is known to be 0 or more.
-      whole: whether it is known to be an integer.
-      order: of a root.
-    """
-
-    kind: str
-    name: str
-    args: tuple[Rat, ...] = ()
-    index: tuple[Index, ...] = ()
-    bound: tuple[tuple[str, int], ...] = ()
-    free: frozenset[str] = frozenset()
-    depth: int = 0
-    nonneg: bool = False
-    whole: bool = False
-    order: int = 0
 
 
 class Full(Undecided):
@@ -292,9 +251,7 @@ class Quotients:
 
     def text(self, value: Rat) -> str:
         """A value as a formula; which element of an array it is about is left out."""
-        from equivalence_tests.proof.text import shown
-
-        return re.sub(r"\b(u\d+|i\d+)\b", "_", shown(self, value))
+        return re.sub(r"\b(u\d+|i\d+)\b", "_", shown(self.atoms, value))
 
     # Signs
 
@@ -430,14 +387,3 @@ class Quotients:
     def complement(self, indicator: Rat) -> Rat:
         """1 where the other is 0, and the other way round."""
         return self.sub(self.number(1), indicator)
-
-
-def symbols_of(index: tuple[Index, ...]) -> frozenset[str]:
-    """The symbols that occur in indices."""
-    found: set[str] = set()
-    for item in index:
-        if isinstance(item, str):
-            found.add(item)
-        elif isinstance(item, tuple):
-            found |= symbols_of(tuple(part for part in item[1:] if isinstance(part, str | tuple)))
-    return frozenset(found)

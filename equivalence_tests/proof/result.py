@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+
+from equivalence_tests.proof.certificate import VERSION, obligation_rows
 from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Counterexample
 from equivalence_tests.proof.induction import Induction, Obligation
@@ -47,6 +50,21 @@ class CaseProof:
     def open(self) -> list[Obligation]:
         """What could not be proved."""
         return [o for o in self.induction.obligations if o.equality.level is Level.UNKNOWN]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The case's part of the certificate as plain data."""
+        example = self.counterexample
+        return {
+            "verdict": self.verdict,
+            "fixed": dict(self.fixed),
+            "excluded": list(self.excluded),
+            "stopped": self.stopped,
+            "relation": list(self.induction.relation),
+            "relation_given": self.induction.given,
+            "symbols": [list(each) for each in self.induction.classes],
+            "obligations": obligation_rows(self.induction.obligations),
+            "counterexample": None if example is None else example.as_dict(),
+        }
 
 
 @dataclass(frozen=True)
@@ -100,10 +118,28 @@ class Proof:
         return all(o.equality.general for o in self.obligations)
 
     def as_dict(self) -> dict[str, Any]:
-        """The certificate as plain data."""
-        from equivalence_tests.proof.certificate import certificate
+        """The certificate as plain data.
 
-        return certificate(self)
+        Returns:
+          `verdict`, the sides' names and kinds, `symbols` (hyper-parameters that may be any
+          number), `shapes`, `assumptions`, `counterexample`, and `cases`, each with its `relation`
+          and `obligations`.
+        """
+        example = self.counterexample
+        return {
+            "version": VERSION,
+            "verdict": self.verdict,
+            "names": list(self.names),
+            "kinds": list(self.kinds),
+            "symbols": list(self.symbols),
+            "shapes": dict(self.shapes),
+            "general": self.general,
+            "assumptions": list(self.assumptions),
+            "counterexample": None if example is None else example.as_dict(),
+            "seconds": self.seconds,
+            "jax": jax.__version__,
+            "cases": [case.as_dict() for case in self.cases],
+        }
 
     def to_json(self) -> str:
         """The certificate: verdict, cases, obligations with both normal forms, counterexample."""

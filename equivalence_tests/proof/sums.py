@@ -6,9 +6,9 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
+from equivalence_tests.proof.atoms import Atom, Index, Rat
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.powers import Powers
-from equivalence_tests.proof.quotients import Atom, Index, Rat
 
 
 class Sums(Powers):

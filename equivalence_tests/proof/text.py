@@ -1,16 +1,17 @@
 """Values of the algebra as text for people, and as nested lists for the certificate."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from flint import fmpq
 
-from equivalence_tests.proof.quotients import Index, Quotients, Rat
+from equivalence_tests.proof.atoms import Atom, Index, Rat
 
 
-def shown(algebra: Quotients, value: Rat) -> str:
+def shown(atoms: Sequence[Atom], value: Rat) -> str:
     """A value as a formula."""
-    num, den = (_polynomial(algebra, poly) for poly in _readable(*value))
+    num, den = (_polynomial(atoms, poly) for poly in _readable(*value))
     if den == "1":
         return num
     wide = [f"({text})" if " " in text else text for text in (num, den)]
@@ -33,10 +34,10 @@ def _readable(num: Any, den: Any) -> tuple[Any, Any]:
     return num, den
 
 
-def shown_atom(algebra: Quotients, number: int) -> str:
+def shown_atom(atoms: Sequence[Atom], number: int) -> str:
     """An atom as a formula."""
-    atom = algebra.atoms[number]
-    args = [shown(algebra, arg) for arg in atom.args]
+    atom = atoms[number]
+    args = [shown(atoms, arg) for arg in atom.args]
     if atom.kind == "leaf":
         return f"{atom.name}{_at(atom.index)}"
     if atom.kind == "special":
@@ -80,13 +81,13 @@ def _index(index: Index) -> str:
     return str(index)
 
 
-def _polynomial(algebra: Quotients, poly: Any) -> str:
+def _polynomial(atoms: Sequence[Atom], poly: Any) -> str:
     terms = []
     for monomial, coefficient in poly.to_dict().items():
         factors: list[str] = []
         for number, power in enumerate(monomial):
             if power:
-                base = shown_atom(algebra, number)
+                base = shown_atom(atoms, number)
                 factors.append(base if power == 1 else f"{base}^{power}")
         size = abs(coefficient)
         if size != 1 or not factors:
@@ -98,7 +99,7 @@ def _polynomial(algebra: Quotients, poly: Any) -> str:
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
 
 
-def nested(algebra: Quotients, *values: Rat) -> dict[str, Any]:
+def nested(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
     """Values as plain data, for the certificate.
 
     Returns:
@@ -120,7 +121,7 @@ def nested(algebra: Quotients, *values: Rat) -> dict[str, Any]:
 
     def atom(gen: int) -> int:
         if gen not in numbers:
-            own = algebra.atoms[gen]
+            own = atoms[gen]
             args = [quotient(arg) for arg in own.args]
             row: dict[str, Any] = {"kind": own.kind, "name": own.name, "args": args}
             if own.index:
