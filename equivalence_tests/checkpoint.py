@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import FrozenDict, unfreeze
 from flax.training import checkpoints as flax_checkpoints
 from flax.training import train_state
 
@@ -133,7 +134,8 @@ def check_resume(
             old or program,
             lambda: flax_checkpoints.restore_checkpoint(str(checkpoint), wanted),
         )
-    legacy = _those(before, legacy_optim.Optimizer)
+    legacy = {p: _in_dicts(o) for p, o in _those(before, legacy_optim.Optimizer).items()}
+    states = {path: _in_dicts(state) for path, state in states.items()}
     reports, taken = {}, {}
     for path, optimizer in _paired(legacy, states, old or "the old side"):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
@@ -231,6 +233,17 @@ def _those(tree: Any, kind: type) -> dict[str, Any]:
     """Path -> each object of a class within a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
+
+
+def _in_dicts(tree: Any) -> Any:
+    """A tree with dicts in place of FrozenDicts, which Flax's modules made of parameters once."""
+
+    def is_frozen(node: Any) -> bool:
+        return isinstance(node, FrozenDict)
+
+    return jax.tree.map(
+        lambda node: unfreeze(node) if is_frozen(node) else node, tree, is_leaf=is_frozen
+    )
 
 
 def _paired(

@@ -151,3 +151,14 @@ def test_the_command_prints_the_verdict_and_writes_json(checkpoint: Path):
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "does NOT go on" in done.stdout
+
+
+def test_the_containers_of_the_parameters_do_not_matter(checkpoint: Path):
+    """Modules made FrozenDicts of parameters once, and make dicts now."""
+    old = checkpoint.parent / "old.py"
+    frozen = OLD.replace(
+        "import jax.numpy as jnp\n", "import jax.numpy as jnp\nfrom flax.core import freeze\n"
+    )
+    old.write_text(frozen.replace(".create(params)", ".create(freeze(params))"))
+    resumed = check_resume(checkpoint, program(checkpoint.parent, EXACT), old=f"{old}:make_state")
+    assert resumed.verdict is Verdict.IDENTICAL, resumed

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json as json_module
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from migration_guide.codemod.registry import RULES
 
 DONE, WOULD_CHANGE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds
+_RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
 
 
 def run(
@@ -130,6 +132,16 @@ def summary(report: driver.Report, written: bool = False, standalone: bool = Fal
             else "Old checkpoints are read as they are; to convert files all the same:"
         )
         lines += [f"  {command}" for command in commands]
+        lines.append(
+            "  A checkpoint of a folder belongs into NEW_FOLDER/checkpoint_STEP, so that the "
+            "program finds it there, and later what it saves beside it."
+        )
+    if any(_RANDOM.search(result.new) for result in report.changed):
+        lines.append(
+            "Random numbers: JAX draws others than it did then. To keep those, for dropout and "
+            'initial parameters too, put jax.config.update("jax_threefry_partitionable", False) '
+            "behind `import jax`; `optax-bridge run` does it by itself."
+        )
     refused = [result for result in report.results if result.refused]
     if refused:
         lines += [

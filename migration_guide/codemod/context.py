@@ -77,7 +77,7 @@ class Restored:
     def command(self, file: str) -> str:
         """The command that converts it; the function of the template stands in a file."""
         old = Path(self.path)
-        new = "NEW" if self.path == "OLD" else str(old.with_name(f"{old.stem}_new"))
+        new = "NEW/checkpoint_STEP" if self.path == "OLD" else str(old.with_name(f"{old.stem}_new"))
         parts = ["optax-bridge", "convert", self.path, new]
         if self.template:
             parts += ["--like", f"{file}:{self.template}"]

@@ -4,7 +4,7 @@ import contextlib
 import glob
 import os
 import re
-import tempfile
+import secrets
 import tokenize
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -160,9 +160,10 @@ def write(path: Path, data: bytes) -> None:
     path = path.resolve()
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected")
-    handle, temporary = tempfile.mkstemp(_UNFINISHED, f".{path.name}.", path.parent)
+    # Named before it exists: an interruption at any moment finds its name to remove.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb", opener=_for_this_user_alone) as file:
             _lock(file)
             file.write(data)
             file.flush()
@@ -173,6 +174,10 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _for_this_user_alone(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def remove_unfinished(paths: Iterable[Path]) -> list[Path]:

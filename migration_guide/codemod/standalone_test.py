@@ -143,7 +143,7 @@ def test_what_restores_gets_the_command_that_converts():
     options = "--optimizer 'Adam(learning_rate=0.1)' --stock"
     said = f"{NOTE}files written before need converting: optax-bridge convert"
     assert f"{said} /runs/a /runs/a_new {options}\n" in result.code
-    assert result.code.count(f"{said} OLD NEW {options}\n") == 2
+    assert result.code.count(f"{said} OLD NEW/checkpoint_STEP {options}\n") == 2
     assert "o = checkpoints.restore_checkpoint('/runs/a', o)\n" in result.code
     assert "o = flax.serialization.from_state_dict(o, d)\n" in result.code
     assert "optax_bridge." not in result.code
@@ -168,3 +168,17 @@ def test_all_files_of_a_program_agree(tmp_path: Path):
 def test_exact_and_standalone_exclude_each_other(capsys: pytest.CaptureFixture[str]):
     assert command.run([Path(__file__)], exact=True, standalone=True) == command.MISUSE
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():
+    """Around the optimizer's state stands that of `optax.inject_hyperparams`."""
+    body = (
+        "from flax.training import checkpoints\no = optim.Momentum(0.1).create(p)\n"
+        "o = checkpoints.restore_checkpoint(folder, o)\n"
+        "o = o.apply_gradient(g, learning_rate=r)\n"
+    )
+    code = _rewritten(body).code
+    assert "optax.inject_hyperparams" in code
+    assert "convert OLD NEW/checkpoint_STEP --like" in code
+    assert ":FUNCTION, where FUNCTION makes" in code
+    assert "--stock" not in code

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
+from flax.training import train_state
 
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name, shown
 
@@ -47,6 +48,32 @@ def register(cls: type[Any], to_state_dict: Callable[..., Any], from_state_dict:
     serialization.register_serialization_state(cls, opaque_or_dict, from_state_dict, override=True)
 
 
+def register_states_of(target: Any) -> bool:
+    """Lets the states of a tree be recognised, also those of Flax's own `TrainState`.
+
+    Returns:
+      Whether the tree has any.
+    """
+    states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
+    for cls in {type(state) for state in states} - _STATES:
+        register(cls, _fields_to_state_dict, _fields_from_state_dict)
+    return bool(states)
+
+
+def _fields_to_state_dict(state: Any) -> dict[str, Any]:
+    return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
+
+
+def _fields_from_state_dict(state: Any, saved: Any) -> Any:
+    """As Flax restores its dataclasses."""
+    return state.replace(
+        **{
+            name: serialization.from_state_dict(getattr(state, name), saved[name], name=name)
+            for name in fields_of(state)
+        }
+    )
+
+
 def outlined(target: Any) -> Any:
     """The state dict of any tree, in which each `TrainState` stands as it is, for `Fit.tree`."""
     token = _opaque.set(True)
@@ -79,8 +106,8 @@ def already_fitted() -> Iterator[None]:
 
 
 def is_state(node: Any) -> bool:
-    """Whether this is a `TrainState`."""
-    return type(node) in _STATES
+    """Whether this is a `TrainState`, Flax's own included."""
+    return type(node) in _STATES or isinstance(node, train_state.TrainState)
 
 
 def fields_of(state: Any) -> list[str]:

@@ -22,6 +22,7 @@ from optax_bridge.checkpoints.fitting import (
     outline_of,
     outlined,
     plain,
+    register_states_of,
     restored,
 )
 from optax_bridge.checkpoints.quiet import quiet
@@ -157,9 +158,9 @@ def _path(folder: str | os.PathLike[str], step: Any, prefix: str) -> str | None:
         return checkpoints.latest_checkpoint(folder, prefix) or folder
     if not os.path.isdir(folder):
         return folder if os.path.exists(folder) else None
-    if is_checkpoint(Path(folder)):
-        return folder
-    return checkpoints.latest_checkpoint(folder, prefix)
+    # What was saved into a folder that is a converted checkpoint itself is newer than that.
+    latest = checkpoints.latest_checkpoint(folder, prefix)
+    return folder if latest is None and is_checkpoint(Path(folder)) else latest
 
 
 def as_arrays(tree: Any) -> Any:
@@ -179,7 +180,17 @@ def placed_like(target: T, tree: T) -> T:
 
 
 def restored_like(target: T, saved: Any, place: Any) -> T:
-    """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later."""
+    """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later.
+
+    Raises:
+      CheckpointError: as `restore_checkpoint`, or the target holds no `TrainState`.
+    """
+    if not register_states_of(target):
+        raise CheckpointError(
+            place, "a template that holds a TrainState", type(target).__name__,
+            "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
+            "dataclass of JAX (flax.struct) with some in it.",
+        )  # fmt: skip
     return _restored(target, saved, place, "error")
 
 

@@ -4,15 +4,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from flax.training import checkpoints
+from flax.training import train_state as flax_train_state
 
-from optax_bridge import from_legacy
-from optax_bridge.checkpoints import convert_file, read_checkpoint, restore_checkpoint
+import legacy_optim
+from optax_bridge import TrainState, from_legacy
+from optax_bridge.checkpoints import (
+    CheckpointError,
+    convert_file,
+    read_checkpoint,
+    restore_checkpoint,
+)
 from optax_bridge.checkpoints.convert import convert_tree
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.restore_test import (
@@ -176,3 +184,41 @@ def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:
 def test_layout_is_keep_or_flat(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="layout"):
         convert_file(tmp_path / "x", tmp_path / "y", layout="deep")
+
+
+def test_like_a_state_of_flax_itself_with_a_rate_within(tmp_path: Path) -> None:
+    """As `migrate --standalone` writes it where steps are given a learning rate."""
+    tx = optax.inject_hyperparams(lambda learning_rate: optax.sgd(learning_rate, momentum=0.9))
+    params = {"w": jnp.zeros(3)}
+    old = legacy_optim.Momentum(0.1, beta=0.9).create(params)
+    for _ in range(2):
+        old = old.apply_gradient({"w": jnp.arange(3.0)})
+    (tmp_path / "old").write_bytes(serialization.to_bytes(old))
+    template = flax_train_state.TrainState.create(apply_fn=None, params=params, tx=tx(0.1))
+    convert_file(tmp_path / "old", tmp_path / "checkpoint_2", like=template)
+    new = checkpoints.restore_checkpoint(str(tmp_path), template)
+    assert int(new.step) == 2
+    grads = {"w": jnp.ones(3)}
+    expected = old.apply_gradient(grads).target["w"]
+    np.testing.assert_array_equal(new.apply_gradients(grads=grads).params["w"], expected)
+
+
+def test_like_what_holds_no_state_is_refused(tmp_path: Path) -> None:
+    old = legacy_optim.Adam(0.1).create({"w": jnp.zeros(3)})
+    (tmp_path / "old").write_bytes(serialization.to_bytes(old))
+    with pytest.raises(CheckpointError, match="expected a template that holds a TrainState"):
+        convert_file(tmp_path / "old", tmp_path / "new", like=object())
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_was_saved_into_a_converted_folder_is_newer_than_that(tmp_path: Path) -> None:
+    old = legacy_optim.Adam(0.1).create({"w": jnp.zeros(3)})
+    (tmp_path / "old").write_bytes(serialization.to_bytes(old))
+    tx = from_legacy(legacy_optim.Adam(0.1))
+    template = TrainState.create(apply_fn=None, params={"w": jnp.zeros(3)}, tx=tx)
+    convert_file(tmp_path / "old", tmp_path / "new", like=template)
+    state = restore_checkpoint(tmp_path / "new", template)
+    for _ in range(3):
+        state = state.apply_gradients(grads={"w": jnp.ones(3)})
+    checkpoints.save_checkpoint(str(tmp_path / "new"), state, 3)
+    assert int(restore_checkpoint(tmp_path / "new", template).step) == 3

@@ -84,8 +84,14 @@ def needs_converting(context: Context, call: cst.Call | None) -> str:
     path = None if file is None else _path(context, file)
     known = context.checkpoints.get(path) if path is not None else None
     found = known or Restored("OLD", "", context.once(_definition))
+    if context.rate_per_call and not found.template:
+        # `optax.inject_hyperparams` has a state of its own around that of the optimizer.
+        found = dataclasses.replace(found, template="FUNCTION")
     command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
-    return f"files written before need converting: {command}"
+    said = f"files written before need converting: {command}"
+    if found.template == "FUNCTION":
+        said += ", where FUNCTION makes, without arguments, what is restored into"
+    return said
 
 
 def _definition(context: Context) -> str:
