@@ -145,7 +145,7 @@ def _can_be_written(context: Context, new: str) -> bool:
     if "." in new:
         return True
     scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
-    return not any(a.name == new for scope in scopes for a in scope.assignments())
+    return not any(a.name == new for scope in scopes for a in scope.assignments)
 
 
 def _say(context: Context, node: cst.CSTNode, entry: gone.Gone) -> None:
