@@ -134,8 +134,11 @@ def check_resume(
             old or program,
             lambda: flax_checkpoints.restore_checkpoint(str(checkpoint), wanted),
         )
-    legacy = {p: _in_dicts(o) for p, o in _those(before, legacy_optim.Optimizer).items()}
-    states = {path: _in_dicts(state) for path, state in states.items()}
+    legacy = {
+        path: _once(_in_dicts(optimizer), optimizer.state.step)
+        for path, optimizer in _those(before, legacy_optim.Optimizer).items()
+    }
+    states = {path: _once(_in_dicts(state), state.step) for path, state in states.items()}
     reports, taken = {}, {}
     for path, optimizer in _paired(legacy, states, old or "the old side"):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
@@ -244,6 +247,11 @@ def _in_dicts(tree: Any) -> Any:
     return jax.tree.map(
         lambda node: unfreeze(node) if is_frozen(node) else node, tree, is_leaf=is_frozen
     )
+
+
+def _once(tree: Any, step: Any) -> Any:
+    """What is replicated over devices, once: the step then has one axis, that of the devices."""
+    return jax.tree.map(lambda leaf: leaf[0], tree) if np.ndim(step) == 1 else tree
 
 
 def _paired(

@@ -126,6 +126,15 @@ def test_misuse_says_why(checkpoint: Path, arguments: dict[str, Any], message: s
         check_resume(checkpoint, program(checkpoint.parent, EXACT), **arguments)
 
 
+def test_what_was_saved_replicated_is_compared_once(checkpoint: Path):
+    saved = serialization.msgpack_restore(checkpoint.read_bytes())
+    twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), saved)
+    checkpoint.write_bytes(serialization.msgpack_serialize(twice))
+    new = program(checkpoint.parent, EXACT)
+    resumed = check_resume(checkpoint, new, optimizers=[ADAM])
+    assert resumed.reports["optimizer"].verdict is Verdict.IDENTICAL
+
+
 def test_a_rate_per_call(checkpoint: Path):
     new = program(checkpoint.parent, "optax_bridge.adam(weight_decay=0.1)")
     resumed = check_resume(
