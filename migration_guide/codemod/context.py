@@ -150,7 +150,11 @@ class Context:
             current = self.parent(current)
 
     def line(self, node: cst.CSTNode) -> int:
-        return self.analysis.line(node)
+        """The line of a node; of one that was made of a string's text, that of the string."""
+        placed = node
+        while not self.analysis.has_line(placed):
+            placed = self.analysis.parents[placed]
+        return self.analysis.line(placed)
 
     def in_annotation(self, node: cst.CSTNode) -> bool:
         return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
