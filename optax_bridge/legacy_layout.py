@@ -136,7 +136,8 @@ def _fields(state: OptState) -> dict[str, str]:
             return {legacy: own for legacy, _, own in pairs}
     raise ValueError(
         f"{name}, which has no legacy layout. The optimizers of optax_bridge with one state for "
-        "all parameters have one, such as adafactor(path_rules=...), and multi_optimizers of such. "
+        "all parameters have one, such as optax_bridge.adafactor(path_rules=...), and "
+        "multi_optimizers of such. "
         "Pass the legacy definition instead"
     )
 
