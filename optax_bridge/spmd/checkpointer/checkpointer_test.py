@@ -110,6 +110,21 @@ def test_a_kill_while_a_step_is_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
 
 
+def test_iterators_of_another_number_of_processes(tmp_path):
+    given = {**state(2.0), "input_iter": batches()}
+    next(given["input_iter"])
+    with checkpointer(tmp_path) as saver:
+        saver.save(step=7, state=given)
+    [own] = tmp_path.glob("step_00000007/**/python_0")  # as if two had saved it
+    shutil.copytree(own, own.with_name("python_1"))
+    target = {**state(0.0), "input_iter": batches()}
+    checkpointer(tmp_path).restore(state=target)
+    assert target["input_iter"].get_state() == {"position": 1}
+    target["input_iter"].state_of_all_processes = False  # it has its own part of the data, say
+    with pytest.raises(ValueError, match="saved by another number of processes"):
+        checkpointer(tmp_path).restore(state=target)
+
+
 def test_contexts(tmp_path):
     saver = checkpointer(tmp_path)
     with saver, pytest.raises(ValueError, match="Already in a context"), saver:
