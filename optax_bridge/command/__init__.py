@@ -3,7 +3,7 @@
 A package adds one by a line in its `pyproject.toml`, in brackets the extra that it needs, if any:
 
     [project.entry-points."optax_bridge.commands"]
-    check = "equivalence_tests.command:check [prove]"
+    check = "equivalence_tests.check_command:check [prove]"
 
 What is named is a function with Typer's annotations, or a `typer.Typer` with one command. Its
 module is imported when the subcommand is called or its help is printed, so it leaves what is slow
