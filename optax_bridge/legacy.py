@@ -16,7 +16,7 @@ from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 
 if TYPE_CHECKING:
     from optax_bridge.correspondence.entry import Entry, StateField
@@ -261,7 +261,7 @@ def _replaced(state: OptState, values: dict[str, Any], step: Any) -> Any:
     return state._replace(**changes)
 
 
-def _signed(field: "StateField", tree: Any) -> Any:
+def _signed(field: "StateField", tree: PyTree) -> PyTree:
     return tree if field.stock_sign == 1 else jax.tree.map(lambda x: -jnp.asarray(x), tree)
 
 
@@ -293,7 +293,7 @@ def _check_definition(definition: Any) -> None:
         )
 
 
-def _check_shapes(definition: Any, template: Any, state: OptState) -> None:
+def _check_shapes(definition: Any, template: PyTree, state: OptState) -> None:
     expected = dict(jax.tree_util.tree_leaves_with_path(template))
     actual = dict(jax.tree_util.tree_leaves_with_path(state))
     for path in expected.keys() | actual.keys():
