@@ -22,6 +22,7 @@ from equivalence_tests.compare.trees import path_name
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
+from optax_bridge.metadata.trees import Params, PyTree
 
 BATCH_SIZE = 64
 
@@ -96,12 +97,12 @@ class Task:
     """
 
     model: nn.Module
-    params: Any
-    batch_stats: Any
+    params: Params
+    batch_stats: PyTree
 
     def loss(
-        self, params: Any, batch_stats: Any, batch: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, Any]:
+        self, params: Params, batch_stats: PyTree, batch: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, PyTree]:
         """Mean cross entropy of a batch, and the new running statistics."""
         images, labels = batch
         variables = {"params": params, "batch_stats": batch_stats}
@@ -146,7 +147,7 @@ def without_gradient(name: str) -> tuple[str, ...]:
 class BatchStatsState(TrainState):
     """A TrainState with the running statistics of batch normalisation."""
 
-    batch_stats: Any
+    batch_stats: PyTree
 
 
 def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
@@ -160,13 +161,13 @@ def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
       A side that shows loss, parameters and running statistics.
     """
 
-    def step(state: Any, batch: Any) -> Any:
+    def step(state: PyTree, batch: PyTree) -> PyTree:
         optimizer, batch_stats, _ = state
         grad_fn = jax.value_and_grad(job.loss, has_aux=True)
         (loss, batch_stats), grad = grad_fn(optimizer.target, batch_stats, batch)
         return optimizer.apply_gradient(grad), batch_stats, loss
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         optimizer, batch_stats, loss = state
         return {"loss": loss, "params": optimizer.target, "batch_stats": batch_stats}
 
@@ -181,19 +182,19 @@ def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
 def new_side(job: Task, tx: Any) -> Side:
     """Training with `TrainState`, as FLIP 1009 writes the loop; shows what `old_side` does."""
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Params:
         state = BatchStatsState.create(
             apply_fn=job.model.apply, params=params, tx=tx, batch_stats=job.batch_stats
         )
         return state, jnp.zeros([])
 
-    def step(state: Any, batch: Any) -> Any:
+    def step(state: PyTree, batch: PyTree) -> PyTree:
         state, _ = state
         grad_fn = jax.value_and_grad(job.loss, has_aux=True)
         (loss, batch_stats), grads = grad_fn(state.params, state.batch_stats, batch)
         return state.apply_gradients(grads=grads, batch_stats=batch_stats), loss
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         state, loss = state
         return {"loss": loss, "params": state.params, "batch_stats": state.batch_stats}
 

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -36,7 +37,7 @@ class Initializer(Configurable):
         *,
         prng_key: jax.Array,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         axes: FanAxes | None = None,
     ) -> jax.Array:
         """The first value of a parameter.
@@ -81,7 +82,7 @@ class ConstantInitializer(Initializer):
         *,
         prng_key: jax.Array,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         axes: FanAxes | None = None,
     ) -> jax.Array:
         """An array full of the value."""
@@ -115,7 +116,7 @@ class GaussianInitializer(Initializer):
         *,
         prng_key: jax.Array,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         axes: FanAxes | None = None,
     ) -> jax.Array:
         """An array of independent values."""
@@ -147,7 +148,7 @@ class WeightInitializer(Initializer):
         *,
         prng_key: jax.Array,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         axes: FanAxes | None = None,
     ) -> jax.Array:
         """An array of independent values.
@@ -170,7 +171,7 @@ class WeightInitializer(Initializer):
         )
         return init(prng_key, tuple(shape), dtype)
 
-    def _of_scale(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    def _of_scale(self, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         scale = self._config.scale
         match self._config.distribution:
             case "uniform":
@@ -234,7 +235,7 @@ class DefaultInitializer(Initializer):
         *,
         prng_key: jax.Array,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         axes: FanAxes | None = None,
     ) -> jax.Array:
         """The first value of a parameter of this name.
@@ -284,7 +285,7 @@ class PerGroupInitializer(Initializer):
         *,
         prng_key: jax.Array,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         axes: FanAxes | None = None,
     ) -> jax.Array:
         """The groups' values, side by side.
