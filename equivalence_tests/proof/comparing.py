@@ -80,6 +80,10 @@ class Comparer:
             self._known[key] = found
         return self._known[key]
 
+    def equal_with(self, left: Node, right: Node, inputs: Set[int]) -> bool:
+        """Whether two nodes are equal over the reals, whatever the values of these nodes are."""
+        return self._over_reals(left, right, _LONG, inputs).level is Level.REALS
+
     def _note(self, left: Node, right: Node, found: Equality) -> None:
         if found.level is Level.REALS:
             older, newer = sorted((left, right), key=lambda node: node.id)

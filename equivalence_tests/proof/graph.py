@@ -12,7 +12,7 @@ is computed before it is spread; `where` with one outcome is that outcome. Addit
 reordered, nothing is distributed, nothing is cancelled.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,6 +212,19 @@ class Graph:
             return self.splat(args[0], node.shape)
         return self.apply(node.op, args, node.params, node.shape, node.dtype)
 
+    def with_inputs(self, known: Mapping[int, Node], *nodes: Node) -> list[Node]:
+        """Nodes with others in the place of inputs.
+
+        Args:
+          known: an input's id -> what replaces it.
+          nodes: what is computed anew.
+        """
+        found = dict(known)
+        for node in cone(*nodes):
+            if node.id not in found:
+                found[node.id] = self.again(node, [found[arg.id] for arg in node.args])
+        return [found[node.id] for node in nodes]
+
     def _node(self, op: str, args: Any, params: Hashable, shape: Any, dtype: Any) -> Node:
         key = (op, tuple(arg.id for arg in args), params, shape, str(dtype))
         if key not in self.nodes:
@@ -253,6 +266,9 @@ def _elementwise(g: Graph, op: str, args: Any, params: Any, shape: Any, dtype: A
     if op == "sub" and (floating or whole):
         negative = g.apply("neg", (args[1],), (), args[1].shape, dtype)
         return again("add", args[0], negative)
+    if op == "pow" and floating and args[1].dtype != dtype:  # so JAX lowers a whole exponent
+        exponent = g.apply("convert_element_type", (args[1],), (), args[1].shape, dtype)
+        return again("pow", args[0], exponent)
     if op in ("square", "integer_pow") and (floating or whole):
         power = 2 if op == "square" else dict(params)["y"]
         if power == 1:

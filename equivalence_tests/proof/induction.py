@@ -46,14 +46,22 @@ class Induction:
       obligations: everything that was to prove.
       relation: which leaves of the states are related, as text.
       given: whether the relation was given.
-      classes: for each held leaf of both sides the name of its symbol; None for a constant, and
-        for what a given relation makes.
+      states: general states of both sides, as related.
     """
 
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
     given: bool
-    classes: tuple[tuple[str | None, ...], tuple[str | None, ...]]
+    states: tuple[tuple[Node, ...], tuple[Node, ...]]
+
+    @property
+    def classes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+        """For each held leaf of both sides the name of its symbol.
+
+        None for a constant, and for what a given relation makes.
+        """
+        left, right = (tuple(map(_symbol, nodes)) for nodes in self.states)
+        return left, (None,) * len(right) if self.given else right
 
     @property
     def level(self) -> Level:
@@ -150,12 +158,12 @@ def by_given_relation(
     constants = _constants(world, left, held)
     pairs = zip(world.symbols(left), constants, strict=True)
     general = [symbol if constant is None else constant for symbol, constant in pairs]
+    states = (tuple(general), tuple(related(general)))
     held, params = world.step(left, general)
-    other, other_params = world.step(right, related(general))
+    other, other_params = world.step(right, states[1])
     state = world.obligations("step", names, related(held), other, False, level)
     found += world.obligations("step", world.given.paths, params, other_params, True, level)
-    classes = (tuple(map(_symbol, general)), (None,) * len(right.paths))
-    return Induction((*found, *state), ("as given",), True, classes)
+    return Induction((*found, *state), ("as given",), True, states)
 
 
 def by_found_relation(world: World, left: Program, right: Program, level: Level) -> Induction:
@@ -200,8 +208,8 @@ def by_found_relation(world: World, left: Program, right: Program, level: Level)
                 nodes = (held_by[0][0][a], held_by[1][0][b])
                 equality = world.comparer.compare(*nodes, level)
                 found.append(Obligation(when, name, equality, nodes, False, (a, b)))
-    ours, theirs = (tuple(map(_symbol, each)) for each in held)
-    return Induction(tuple(found), tuple(relation), False, (ours, theirs))
+    states = (tuple(held[0]), tuple(held[1]))
+    return Induction(tuple(found), tuple(relation), False, states)
 
 
 def _symbol(node: Node) -> str | None:

@@ -268,11 +268,11 @@ def exactly(jaxpr: Any, args: Sequence[Array], exact: Callable[[Any], Any]) -> l
 
 
 @contextlib.contextmanager
-def precise() -> Iterator[None]:
-    """Within it, balls have 200 bits."""
+def precise(bits: int = PRECISION) -> Iterator[None]:
+    """Within it, balls have so many bits."""
     import flint
 
-    before, flint.ctx.prec = flint.ctx.prec, PRECISION
+    before, flint.ctx.prec = flint.ctx.prec, bits
     try:
         yield
     finally:

@@ -157,15 +157,15 @@ def _case(
         relation = traced_relation(relate, pair[0], given, right)
 
     def done(best: Induction, **more: Any) -> CaseProof:
-        return CaseProof(fixed, excluded, best, **more)
+        return CaseProof(fixed, excluded, best, world, **more)
 
     def tried(level: Level) -> Induction:
         """With the relation that is given, else with one that is found."""
-        world = World(given)
         if relation is not None:
             return induction.by_given_relation(world, left, right, relation, level)
         return induction.by_found_relation(world, left, right, level)
 
+    world = World(given)
     best = tried(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
         return done(best)
@@ -175,6 +175,7 @@ def _case(
             return done(best, counterexample=example)
     except NoRule as error:
         tries, stopped = None, str(error)
+    world = World(given)
     best = tried(Level.REALS)
     if best.level is not Level.UNKNOWN:
         return done(best)
