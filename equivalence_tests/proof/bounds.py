@@ -15,7 +15,7 @@ from equivalence_tests.proof.interpreter import NoRule
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.roundoff import Range, Roundoff, common_inputs
-from equivalence_tests.proof.sides import Inputs, inputs
+from equivalence_tests.proof.traced_sides import Inputs, inputs
 from equivalence_tests.sides.adapt import SideLike
 
 _MOST_BOXES = 400
