@@ -10,10 +10,11 @@ import numpy as np
 from equivalence_tests.proof import interpreter
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import Graph, Node, cone
-from equivalence_tests.proof.induction import Induction, World
+from equivalence_tests.proof.induction import Induction
 from equivalence_tests.proof.interpreter import NoRule
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
+from equivalence_tests.proof.rounded import Unclear
 from equivalence_tests.proof.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.proof.traced_sides import Inputs, inputs
 from equivalence_tests.sides.adapt import SideLike
@@ -110,7 +111,7 @@ def rounding_bound(
             worst[name] = found.point
             if found.stopped:
                 stopped[name] = found.stopped
-    except NoRule as error:
+    except (NoRule, Unclear) as error:
         raise ProofError(f"no bound: {error}") from None
     return Bound(absolute, ulp, dict(ranges), worst, stopped)
 

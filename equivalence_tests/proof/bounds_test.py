@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -8,7 +8,11 @@ import optax
 import pytest
 
 import legacy_optim
-from equivalence_tests.proof import ProofError, rounding_bound
+from equivalence_tests.proof import ProofError, programs, rounding_bound
+from equivalence_tests.proof.graph import Graph
+from equivalence_tests.proof.roundoff import Roundoff
+from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, recipe_of
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_optax
 
 PARAMS = {"k": jnp.ones((8, 4))}
@@ -112,5 +116,76 @@ def test_no_run_is_beyond_the_bound(name: str):
         points = points.reshape(-1, 256, 32)[:, order].reshape(len(ranges), -1)
         points += rng.normal(size=points.shape) * (highs - lows) * rng.choice([1e-1, 1e-3, 1e-6])
         points = np.clip(points, lows, highs)
-    found = list(bound.absolute.values())
-    print(name, list(bound.ulp.values()), found, worst)
+    limits = np.array(list(bound.absolute.values()))
+    assert (worst <= limits).all(), (worst, limits)
+    assert 0 < limits[0] < 4 * worst[0], (worst, limits)  # and it is not far below
+
+
+def _claimed() -> Iterator[Any]:
+    for name, entry in ENTRIES.items():
+        for index, case in enumerate(entry.cases):
+            definition = entry.definition(case, case.learning_rate)
+            try:
+                recipe, claim = recipe_of(definition, exact=False)
+            except UnsupportedSetting:
+                continue
+            if claim.step is not None and entry.parts is None:  # its parts have their own
+                yield pytest.param(definition, recipe, claim, id=f"{name}-{index}")
+
+
+@pytest.mark.parametrize(("definition", "recipe", "claim"), list(_claimed()))
+def test_a_step_of_each_case_is_within_its_claim(definition: Any, recipe: Any, claim: Claim):
+    assert claim.step is not None
+    assert claim.ulp is not None
+    found = rounding_bound(definition, build(recipe), PARAMS, claim.step.all_ranges, count=10_000)
+    of_params = found.ulp["params['k']"]
+    assert claim.step.ulp / 2.5 < of_params <= claim.step.ulp <= claim.ulp <= 100 * claim.step.ulp
+
+
+def test_one_number_on_both_sides_has_no_error():
+    # 1 - 0.999 ** 1 loses three digits, on both sides the same ones.
+    left, right = legacy_optim.Adam(1e-3), optax.adam(1e-3)
+    state = {"grad_ema": (0.1, 1), "grad_sq_ema": (0.1, 1)}
+    found = rounding_bound(left, right, PARAMS, {**RANGES, **state}, count=1)
+    assert found.largest < 2
+
+
+def test_an_entry_is_not_taken_for_another():
+    graph = Graph()
+    leaf = graph.leaf("g", (4,), np.dtype(np.float32))
+    program = jax.make_jaxpr(lambda g: g[:, None] * g[None, :])(jnp.ones(4))
+    found = Roundoff(graph, programs.run(graph, program, [leaf]), frozenset(), {"g": (-1, 1)})
+    assert list(found.box) == ["g at ['i0']", "g at ['i1']"]
+
+
+def test_what_is_identical_has_bound_0():
+    bound = rounding_bound(legacy_optim.Momentum(0.1), optax.sgd(0.1, momentum=0.9), PARAMS, {})
+    assert bound.largest == 0
+
+
+def test_a_missing_range_is_named():
+    with pytest.raises(ProofError, match=r"grad_sq_ema` has none; expected one for a piece"):
+        rounding_bound(
+            legacy_optim.Adam(0.1), optax.adam(0.1), PARAMS, {**RANGES, "grad_ema": (-1, 1)}
+        )
+
+
+def test_a_range_has_a_least_and_a_largest_value():
+    with pytest.raises(ProofError, match=r"ranges\['v'\]: expected the least .* found \(1, 0\)"):
+        rounding_bound(*PAIRS["rmsprop"][:2], PARAMS, {**RANGES, "v": (1, 0)})
+
+
+def test_there_is_none_for_what_differs():
+    with pytest.raises(ProofError, match="not proved equal: different"):
+        rounding_bound(optax.sgd(0.1), optax.sgd(0.2), PARAMS, RANGES)
+
+
+def test_a_division_by_zero_has_no_bound():
+    found = rounding_bound(
+        legacy_optim.RMSProp(0.1, eps=0.0),
+        optax.rmsprop(0.1, decay=0.9, eps=0.0, eps_in_sqrt=False),
+        PARAMS,
+        {**RANGES, "v": (0, 1)},
+    )
+    assert not np.isfinite(found.largest)
+    assert "a denominator may be 0" in str(found)

@@ -5,6 +5,7 @@ Beside the absolute error goes a relative one where it is known, which is the sh
 products, quotients and roots.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Precision:
     tiny: arb
 
     @staticmethod
+    @functools.cache
     def of(dtype: Any) -> "Precision":
         """That of a floating-point dtype."""
         info = jnp.finfo(dtype)
@@ -151,10 +153,8 @@ def most(values: Sequence[arb]) -> arb:
 
 def add(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     """The sum."""
-    relative = None
-    if a.relative is not None and b.relative is not None:
-        if (a.low >= 0 and b.low >= 0) or (a.high <= 0 and b.high <= 0):
-            relative = a.relative.max(b.relative)
+    alike = (a.low >= 0 and b.low >= 0) or (a.high <= 0 and b.high <= 0)
+    relative = _larger(a, b) if alike else None
     return rounded([a.low + b.low, a.high + b.high], a.error + b.error, relative, precision)
 
 
@@ -210,8 +210,12 @@ def power(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     """A power of something positive, or a whole one."""
     whole = b.low.unique_fmpz() if b.low == b.high and b.error == 0 else None
     if not a.low > a.error:
-        if whole is None or not 0 <= int(whole) <= 64:
+        if whole is None or int(whole) < 0 or (a.low < 0 and int(whole) > 64):
             raise Unclear("a power of what may be 0 or less")
+        if a.low >= 0:
+            size, ends = a.size, [a.low ** int(whole), a.high ** int(whole)]
+            error = (size + a.error) ** int(whole) - size ** int(whole)
+            return rounded(ends, error, None, precision, 2 * FUNCTION_ULP)
         result = Rounded.exact(1)
         for _ in range(int(whole)):
             result = mul(result, a, precision)
@@ -258,13 +262,17 @@ def wave(function: Callable[[arb], arb]) -> Callable[[Rounded, Precision], Round
     return of
 
 
+def _larger(a: Rounded, b: Rounded) -> arb | None:
+    """The larger of both relative errors."""
+    if a.relative is None or b.relative is None:
+        return None
+    return a.relative.max(b.relative)
+
+
 def largest(a: Rounded, b: Rounded) -> Rounded:
     """The larger of two."""
-    relative = None
-    if a.relative is not None and b.relative is not None:
-        relative = a.relative.max(b.relative)
     low, high = a.low.max(b.low), a.high.max(b.high)
-    return Rounded(low, high, a.error.max(b.error), relative)
+    return Rounded(low, high, a.error.max(b.error), None)
 
 
 def smallest(a: Rounded, b: Rounded) -> Rounded:
@@ -274,10 +282,8 @@ def smallest(a: Rounded, b: Rounded) -> Rounded:
 
 def either(a: Rounded, b: Rounded) -> Rounded:
     """One of two."""
-    relative = None
-    if a.relative is not None and b.relative is not None:
-        relative = a.relative.max(b.relative)
-    return Rounded(a.low.min(b.low), a.high.max(b.high), a.error.max(b.error), relative)
+    low, high = a.low.min(b.low), a.high.max(b.high)
+    return Rounded(low, high, a.error.max(b.error), _larger(a, b))
 
 
 def magnitude(a: Rounded) -> Rounded:

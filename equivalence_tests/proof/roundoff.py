@@ -19,9 +19,9 @@ import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof import interpreter, rounded
+from equivalence_tests.proof.atoms import Index
 from equivalence_tests.proof.comparing import Comparer
 from equivalence_tests.proof.decimals import decimal
-from equivalence_tests.proof.atoms import Index
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.indexing import indices, reshaped_index
 from equivalence_tests.proof.interpreter import NoRule
@@ -30,6 +30,7 @@ from equivalence_tests.proof.rounded import Precision, Rounded, Unclear
 Range = tuple[float, float]
 Box = dict[str, Range]
 _WITHIN = 1.05  # of the worst case; the search ends there
+_PATIENCE = 40  # boxes; it ends as well where these have not improved the bound by 1 %
 _PRODUCTS = ("mul", "div", "integer_pow", "dot_general", "square")
 _ADDS = ("add", "sub", "reduce_sum", "cumsum", "dot_general")
 _THROUGH = frozenset(
@@ -151,6 +152,7 @@ class Roundoff:
         self.rows: list[_Row] = []
         self._numbers: dict[Any, int] = {}
         self.terms: dict[int, Rounded] = {}  # row of a sum -> any of its terms
+        self.fixed: dict[int, Any] = {}  # rows that depend on no input
         self.box: Box = {}
         self.ends = [self._planned(node, self.root, ranges) for node in nodes]
 
@@ -193,7 +195,6 @@ class Roundoff:
         if node.op in ("splat", "leaf", "const"):
             return [()] * len(node.args)
         if node.op in _MOVES:
-            (arg,) = node.args
             place = _MOVES[node.op](node, index)
             if place is None:
                 raise NoRule(f"no bound of the rounding of such a `{node.op}`")
@@ -228,8 +229,13 @@ class Roundoff:
         bound, stopped = self.errors(self.box)
         heap = [(-_upper(bound), next(tie), self.box, stopped)]
         best, point = 0.0, {name: sum(ends) / 2 for name, ends in self.box.items()}
-        for _ in range(most_boxes):
+        before = float("inf")
+        for tried in range(most_boxes):
             top, _, box, stopped = heap[0]
+            if tried % _PATIENCE == 0:
+                if tried and before < float("inf") and -top > before * 0.99:
+                    break
+                before = -top
             middle = {name: (_middle(*ends),) * 2 for name, ends in box.items()}
             seen = self.errors(middle)[0]
             if seen.is_finite() and float(seen) > best:
@@ -263,9 +269,14 @@ class Roundoff:
         values: list[Any] = []
         with interpreter.precise(80):
             for number, row in enumerate(self.rows):
+                if number in self.fixed:
+                    values.append(self.fixed[number])
+                    continue
                 value = self._value(number, row, [values[arg] for arg in row.args], box)
                 if row.node.id in self.common and isinstance(value, Rounded):
                     value = value.as_computed()
+                if not row.name and all(arg in self.fixed for arg in row.args):
+                    self.fixed[number] = value
                 values.append(value)
         return values
 
@@ -315,9 +326,11 @@ class Roundoff:
         if which is not None:
             return cases[int(which)]
         if node.args[0].id not in self.common:
-            raise Unclear(f"which of two values `{node.args[0].op}` takes is open in these ranges")
+            raise Unclear(f"what `{node.args[0].op}` says is open in these ranges")
         if not all(isinstance(case, Rounded) for case in cases):
-            return None if all(isinstance(case, bool) or case is None for case in cases) else _open()
+            return (
+                None if all(isinstance(case, bool) or case is None for case in cases) else _open()
+            )
         return functools.reduce(rounded.either, cases)
 
 

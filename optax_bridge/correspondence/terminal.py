@@ -49,6 +49,8 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim) -> None:
         if claim.ulp is None
         else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
     )
+    if claim.step is not None:
+        bound += f"; by analysis at most {claim.step}"
     why = f" ({claim.why})" if claim.why else ""
     console.print(f"[bold]{kind}[/]: {claim.verdict.value}{bound}{why}", highlight=False)
     console.print(f"proved for all inputs: {claim.proved}", highlight=False)
