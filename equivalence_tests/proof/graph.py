@@ -90,7 +90,7 @@ ELEMENTWISE = frozenset(
 _SAME = frozenset(
     ["copy", "copy_p", "optimization_barrier", "stop_gradient", "device_put", "sharding_constraint"]
 )
-_COMMUTATIVE = frozenset(("add", "mul", "eq", "ne", "and", "or", "xor"))
+COMMUTATIVE = frozenset(("add", "mul", "eq", "ne", "and", "or", "xor"))
 _MIRRORED = {"gt": "lt", "ge": "le"}
 
 
@@ -317,7 +317,7 @@ def _elementwise(g: Graph, op: str, args: Any, params: Any, shape: Any, dtype: A
         for here, there in (args, args[::-1]):
             if g.scalar(here) == 1:
                 return fitted(there)
-    ordered = op in _COMMUTATIVE or (op in ("max", "min") and not floating)
+    ordered = op in COMMUTATIVE or (op in ("max", "min") and not floating)
     if ordered and not jnp.issubdtype(args[0].dtype, jnp.complexfloating):
         args = tuple(sorted(args, key=lambda arg: arg.id))
     if op == "and" or op == "or":
@@ -383,6 +383,8 @@ def _folded(g: Graph, op: str, args: Any, params: Any, dtype: Any) -> Node | Non
     values = [g.values[arg.id] for arg in args]
     if op in _ROUNDS and jnp.issubdtype(dtype, jnp.floating):
         return None
+    if op in ("rem", "div") and (values[1] == 0 or max(map(abs, map(int, values))) > 2**31):
+        return None
     if op == "not" and dtype != np.bool_:
         return None
     if op == "convert_element_type":
@@ -411,8 +413,15 @@ _FOLDS = {
     "ge": np.greater_equal,
     "not": np.logical_not,
     "convert_element_type": lambda value: value,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "max": np.maximum,
+    "min": np.minimum,
+    "rem": np.fmod,
+    "div": lambda a, b: np.trunc(a / b) if b else np.zeros_like(a),
+    "sign": np.sign,
 }
-_ROUNDS = ("add", "sub", "mul")
+_ROUNDS = ("add", "sub", "mul", "div", "rem", "max", "min", "sign")
 
 
 def _sign_off(g: Graph, node: Node) -> tuple[Node, bool]:
