@@ -134,10 +134,12 @@ class Graph:
     Attributes:
       nodes: key -> node.
       values: the constants by their nodes' ids.
+      never_negative: names of inputs that are known to be 0 or more.
     """
 
     nodes: dict[Hashable, Node] = field(default_factory=dict)
     values: dict[int, np.ndarray] = field(default_factory=dict)
+    never_negative: set[str] = field(default_factory=set)
 
     def leaf(self, name: str, shape: Sequence[int], dtype: Any) -> Node:
         """An input."""
