@@ -106,6 +106,8 @@ def rounding_bound(
             common = common_inputs(a, b, world.comparer)
             found = Roundoff(world.graph, (a, b), common, numbers).worst(_MOST_BOXES)
             size = Roundoff(world.graph, (old,), frozenset(), numbers).size()
+            if found.bound < absolute.get(name, 0.0):
+                continue  # of another state of a counter
             absolute[name] = found.bound
             ulp[name] = found.bound / float(np.spacing(np.asarray(size, leaf)))
             worst[name] = found.point
@@ -125,13 +127,14 @@ def _leaves(
 ) -> Iterator[tuple[str, Any, tuple[Node, Node], Node]]:
     """What a step changes: a name, its dtype, both sides' values, and the value before."""
     seen = set[Any]()
-    held = induction.states[1]
     for row in induction.obligations:
         if row.when != "step" or not _is_real(row.nodes[0]):
             continue
         name = row.leaf
-        old = held[row.places[1]]
+        side = 0 if row.places[1] is None else 1
+        old = induction.states[side][row.places[side]]  # type: ignore[index]
         if row.params:
+            held = induction.states[1]
             old = next(node for node in held if node.op == "leaf" and node.params == name)
         ids = tuple(node.id for node in row.nodes)
         if ids in seen or ids == (old.id, old.id):

@@ -222,10 +222,7 @@ class Comparer:
             stopped=stopped,
         )
 
-
-    def _by_cases(
-        self, left: Node, right: Node, algebra: Algebra, first: Any, second: Any
-    ) -> bool:
+    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Any, second: Any) -> bool:
         """Equal where a count is none of some numbers, and for each of these numbers."""
         cases = algebra.counts_asked(algebra.sub(first, second))
         if not 0 < len(cases) <= _MOST_CASES:

@@ -142,8 +142,10 @@ class Conditions(Quotients):
             rows = self.coefficients(poly, own)
             if set(rows) <= {0, 1} and rows[1].is_constant():
                 constant = rows.get(0, self.ctx.constant(0))
-                number = -(constant / rows[1].leading_coefficient()).to_dict().get(
-                    (0,) * self._capacity, fmpq(0)
+                number = (
+                    -(constant / rows[1].leading_coefficient())
+                    .to_dict()
+                    .get((0,) * self._capacity, fmpq(0))
                 )
                 if number.q == 1:
                     found.append((gen, leaf.name, int(number.p)))

@@ -19,7 +19,7 @@ from equivalence_tests.proof import interpreter
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.traced_sides import Inputs, Program
 
-_STEPS = 3
+_STEPS = 6
 _CLOSE = 1e-30
 _MOST = 10**6  # numerator or denominator of a constant
 Place = tuple[int, int]  # side, number of the leaf
@@ -123,22 +123,32 @@ class Fits:
             theirs = self._rows(other)
             if not self._is_float(other):
                 continue
-            if (factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])) is not None:
-                yield _scaled(place, other, factor, None, 0)
+            if (
+                factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])
+            ) is not None:
+                yield _scaled(place, other, factor)
                 continue
-            for count, power in itertools.product(counts, (1, -1)):
-                steps = self._rows(count)
-                ratios = [
-                    _ratio(a, b * _int_power(s, power))
-                    for rows in zip(mine, theirs, steps, strict=True)
-                    for a, b in zip(rows[0].flat, rows[1].flat, strict=True)
-                    if (s := rows[2].flat[0]) != 0
-                ]
+            for count in counts:
+                ratios = self._by_count(mine, theirs, self._rows(count))
                 if (factor := self._constant(ratios)) is not None:
-                    yield _scaled(place, other, factor, count, power)
+                    yield _scaled(place, other, factor, count)
         if self._aval(place).shape == ():
             for count in counts:
                 yield from self._power(place, count)
+
+    def _by_count(self, mine: Any, theirs: Any, steps: Any) -> list[Any]:
+        """What one is to the other times a count; nothing where that cannot be."""
+        found, counts = [], set[str]()
+        for a, b, row in zip(mine, theirs, steps, strict=True):
+            count = _plain(row.flat[0])
+            counts.add(str(count))
+            for x, y in zip(a.flat, b.flat, strict=True):
+                if count == 0:
+                    if _plain(x) != 0:
+                        return []
+                    continue
+                found.append(_ratio(x, y * count))
+        return found if len(counts) > 2 else []
 
     def _offset(self, place: Place, other: Place) -> Iterator[Derived]:
         apart = {int(a) - int(b) for a, b in _pairs(self._rows(place), self._rows(other))}
@@ -171,7 +181,12 @@ class Fits:
             power = graph.apply("pow", (base.node(graph, kind), exponent), (), (), kind)
             return graph.apply("mul", (power, factor.node(graph, kind)), (), (), kind)
 
-        yield Derived(place, (count,), f"{factor.text} * ({base.text}) ** {{0}}", build)
+        yield Derived(
+            place,
+            (count,),
+            f"{factor.text} * " * (factor.text != "1") + f"({base.text}) ** {{0}}",
+            build,
+        )
 
     def _constant(self, ratios: Sequence[Any]) -> Factor | None:
         """What all of these are; None if they differ, or are no simple number."""
@@ -268,10 +283,6 @@ def _ratio(a: Any, b: Any) -> Any:
     return a / b if not b.contains(0) else arb("nan")
 
 
-def _int_power(value: Any, power: int) -> arb:
-    return _plain(value) if power > 0 else 1 / _plain(value)
-
-
 def _plain(value: Any) -> arb:
     return value if isinstance(value, arb) else arb(int(value))
 
@@ -280,10 +291,7 @@ def _fraction(number: arb) -> fmpq | None:
     """The simple fraction that a ball holds."""
     rest, before, now = number, (0, 1), (1, 0)
     for _ in range(30):
-        whole = rest.floor().unique_fmpz()
-        if whole is None:
-            return None
-        term = int(whole)
+        term = int((rest.mid() + arb(0.5)).floor().unique_fmpz())
         before, now = now, (term * now[0] + before[0], term * now[1] + before[1])
         if max(map(abs, now)) > _MOST:
             return None
@@ -310,7 +318,7 @@ def _combined(op: str, first: Any, second: Any) -> Callable[[Graph, Any], Node]:
     )
 
 
-def _scaled(place: Place, other: Place, factor: Factor, count: Place | None, power: int) -> Derived:
+def _scaled(place: Place, other: Place, factor: Factor, count: Place | None = None) -> Derived:
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
         node = nodes[0]
         if factor.text == "-1":
@@ -321,10 +329,9 @@ def _scaled(place: Place, other: Place, factor: Factor, count: Place | None, pow
         if len(nodes) == 1:
             return result
         count = graph.apply("convert_element_type", (nodes[1],), (), (), node.dtype)
-        op = "mul" if power > 0 else "div"
-        return graph.apply(op, (result, count), (), node.shape, node.dtype)
+        return graph.apply("mul", (result, count), (), node.shape, node.dtype)
 
-    text = f"{factor.text} * {{0}}" if factor.text != "-1" else "-{0}"
+    text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
     if count is None:
         return Derived(place, (other,), text, build)
-    return Derived(place, (other, count), f"{text} {'*' if power > 0 else '/'} {{1}}", build)
+    return Derived(place, (other, count), f"{text} * {{1}}", build)

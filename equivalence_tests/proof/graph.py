@@ -422,8 +422,9 @@ _FOLDS = {
     "rem": np.fmod,
     "div": lambda a, b: np.trunc(a / b) if b else np.zeros_like(a),
     "sign": np.sign,
+    "clamp": lambda low, value, high: np.minimum(np.maximum(value, low), high),
 }
-_ROUNDS = ("add", "sub", "mul", "div", "rem", "max", "min", "sign")
+_ROUNDS = ("add", "sub", "mul", "div", "rem", "max", "min", "sign", "clamp")
 
 
 def _sign_off(g: Graph, node: Node) -> tuple[Node, bool]:

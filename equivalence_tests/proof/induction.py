@@ -20,8 +20,7 @@ from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.signs import is_never_negative, never_negative
 from equivalence_tests.proof.traced_sides import Inputs, Program
 
-
-_MOST_STATES = 16
+_MOST_STATES = 24
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,8 @@ class Obligation:
       equality: what is known of it.
       nodes: both sides.
       params: whether it is a parameter, not a part of the state.
-      places: number of the result in the left and the right program.
+      places: number of the result in the left and the right program; None for what a relation
+        makes of other results.
       where: side, number and value of held counters for which it is to prove; empty for all.
     """
 
@@ -43,7 +43,7 @@ class Obligation:
     equality: Equality
     nodes: tuple[Node, Node]
     params: bool
-    places: tuple[int, int] = (0, 0)
+    places: tuple[int | None, int | None] = (0, 0)
     where: tuple[tuple[int, int, Any], ...] = ()
 
 
@@ -235,6 +235,24 @@ class _Found:
         self.states: list[tuple[list[Node], list[Node]]] = []
         self.steps: list[list[tuple[list[Node], list[Node]]]] = []
         self.natural = self._never_negative(held)
+        self.at_first = self._at_first(held) if len(self.cycle) > 1 else {}
+
+    def _at_first(self, starts: list[list[Node]]) -> dict[Place, Node]:
+        """What is a constant whenever counters that go round are at their first state."""
+        last, found = self.cycle[-1], {}
+        for number, side in enumerate(self.sides):
+            symbols = self.world.symbols(side)
+            held = [
+                last.get((number, place), symbol if known is None else known)
+                for place, (symbol, known) in enumerate(
+                    zip(symbols, self.constants[number], strict=True)
+                )
+            ]
+            after, _ = self.world.step(side, held)
+            for place, (first, new) in enumerate(zip(starts[number], after, strict=True)):
+                if first is new and (first.op == "const" or _is_constant(first)):
+                    found[number, place] = first
+        return found
 
     def _never_negative(self, starts: list[list[Node]]) -> frozenset[Place]:
         """What stays 0 or more."""
@@ -258,10 +276,7 @@ class _Found:
         """Follows a step from related states; whether fewer leaves are related after it."""
         self.states = [self._assigned(state) for state in self.cycle]
         self.steps = [
-            [
-                self.world.step(side, each)
-                for side, each in zip(self.sides, held, strict=True)
-            ]
+            [self.world.step(side, each) for side, each in zip(self.sides, held, strict=True)]
             for held in self.states
         ]
         comparer, level = self.world.comparer, self.level
@@ -301,6 +316,8 @@ class _Found:
                 if dtype != symbol.dtype:
                     node = graph.apply("convert_element_type", (symbol,), (), symbol.shape, dtype)
                 held[side][place] = node
+        for (side, place), node in self.at_first.items() if state is self.cycle[0] else ():
+            held[side][place] = node
         for (side, place), each in self.derived.items():
             held[side][place] = each.build(graph, [held[s][p] for s, p in each.sources])
         return held[0], held[1]
@@ -322,7 +339,8 @@ class _Found:
             told = each.text.format(*(self.names[s][p] for s, p in each.sources))
             name = f"{self.names[place[0]][place[1]]} = {told}"
             relation.append(name)
-            found += self._kept(name, (place[1],) * 2, lambda held, e=each: self._both(held, e))
+            places = (place[1], None) if place[0] == 0 else (None, place[1])
+            found += self._kept(name, places, lambda held, e=each: self._both(held, e))
         if len(self.cycle) > 1:
             names = [self.names[side][place] for side, place in self.cycle[0]]
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
@@ -336,7 +354,9 @@ class _Found:
         pair = (wanted, held[side][place])
         return pair if side == 1 else pair[::-1]
 
-    def _kept(self, name: str, places: tuple[int, int], pair: Any) -> list[Obligation]:
+    def _kept(
+        self, name: str, places: tuple[int | None, int | None], pair: Any
+    ) -> list[Obligation]:
         """That something is so at the start and after every step."""
         rows: list[tuple[str, Any, Mapping[Place, Node]]]
         rows = [("start", [start[0] for start in self.starts], {})]
@@ -401,7 +421,7 @@ def _cycle(world: World, sides: Any, starts: Any, constants: Any) -> list[dict[P
             at
             for at in round_only
             if graph.scalar(state[at]) is not None
-            and any(row[at] is round_only[at] for row in (*seen[1:], state))
+            and any(row[at] is round_only[at] for row in seen[len(seen) // 2 :])
         ]
         if len(back) == len(round_only):
             break

@@ -198,9 +198,7 @@ def _case(
     return done(best, counterexample=example, stopped=stopped)
 
 
-def _guessed(
-    given: Inputs, sides: tuple[Program, Program]
-) -> Iterator[tuple[World, Induction]]:
+def _guessed(given: Inputs, sides: tuple[Program, Program]) -> Iterator[tuple[World, Induction]]:
     """Inductions with relations that are more than equalities."""
     try:
         derived = Fits(sides, given).derived()

@@ -229,9 +229,6 @@ class Reals:
         """`dot_general`: a sum of products."""
         left, right = node.args
         (lc, rc), (lb, rb) = node.settings["dimension_numbers"]
-        while len(node.shape) == 0 and _reshaped_alike(left, right) and lc == rc:
-            left, right = left.args[0], right.args[0]
-            lc = rc = tuple(range(len(left.shape)))
         fresh = [self.algebra.fresh() if left.shape[axis] != 1 else 0 for axis in lc]
         batch, rest = index[: len(lb)], iter(index[len(lb) :])
         places = []
@@ -284,12 +281,6 @@ def unknown_name(node: Node) -> str | None:
         return None
     name = node.settings.get("name", "")
     return str(name).removeprefix(UNKNOWN)
-
-
-def _reshaped_alike(left: Node, right: Node) -> bool:
-    """Whether both are reshaped, and from one shape."""
-    both = left.op == right.op == "reshape" and len(left.args) == len(right.args) == 1
-    return both and left.args[0].shape == right.args[0].shape
 
 
 def _moved_axes(node: Node, axes: Sequence[int]) -> tuple[int, ...] | None:

@@ -8,11 +8,10 @@ import numpy as np
 from equivalence_tests.proof.graph import Graph, Node, cone
 
 _EVEN = ("abs", "exp", "sqrt", "square", "exp2", "logistic")
-_OF_ALL = frozenset(
-    ["add", "mul", "div", "min", "rem", "concatenate", "dot_general", "reduce_sum", "reduce_max"]
-    + ["convert_element_type", "splat", "broadcast_in_dim", "reshape", "transpose", "slice"]
-    + ["floor", "ceil", "round", "reduce_min", "cumsum", "rev", "rsqrt", "cbrt", "reduce_prod"]
-)
+_ARITHMETIC = ("add", "mul", "div", "rsqrt", "cbrt", "min", "rem", "floor", "ceil", "round")
+_SHAPES = ("splat", "broadcast_in_dim", "reshape", "transpose", "slice", "rev", "concatenate")
+_SUMS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "cumsum", "dot_general")
+_OF_ALL = frozenset((*_ARITHMETIC, *_SHAPES, *_SUMS, "convert_element_type"))
 
 
 def never_negative(graph: Graph, held: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
