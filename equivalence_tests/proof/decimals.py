@@ -43,7 +43,7 @@ def _simple(value: Any) -> fmpq | None:
     exact = Fraction(float(value))
     scale = Fraction(10) ** (1 - len(str(int(1 / abs(exact))))) if abs(exact) < 1 else Fraction(1)
     near = (exact / scale).limit_denominator(_MOST_DENOMINATOR) * scale
-    if value.dtype.type(float(near)) != value:
+    if near.denominator == 1 or value.dtype.type(float(near)) != value:
         return None
     return fmpq(near.numerator, near.denominator)
 
