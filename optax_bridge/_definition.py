@@ -20,17 +20,17 @@ def check_definition(given: Any, where: str, *, or_transformation: bool = False)
     """
     from legacy_optim.base import ReplicatedOptimizer
 
-    if isinstance(given, legacy_optim.OptimizerDef):
-        return
-    is_transformation = hasattr(given, "init") and hasattr(given, "update")
-    if or_transformation and is_transformation and not isinstance(given, type):
-        return
     if isinstance(given, ReplicatedOptimizer):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
             "average the gradients in the step with jax.lax.pmean, which replicate() did by "
             "itself"
         )
+    is_transformation = hasattr(given, "init") and hasattr(given, "update")
+    if isinstance(given, legacy_optim.OptimizerDef) or (
+        or_transformation and is_transformation and not isinstance(given, type)
+    ):
+        return
     expected = "expected a definition, legacy_optim.Adam(learning_rate=1e-3) say, found"
     raise TypeError(f"{where}: {expected} {_found(given)}")
 
@@ -53,6 +53,7 @@ def check_optimizer(given: Any) -> None:
             "optimizer: expected an Optimizer, as definition.create(params) makes, found "
             f"{type(given).__name__}: {shortened(given)}"
         )
+    check_definition(given.optimizer_def, "optimizer.optimizer_def")
     check_one_copy(given.state.step)
 
 

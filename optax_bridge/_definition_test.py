@@ -38,5 +38,5 @@ def test_what_was_meant_is_said(case: str):
 
 @pytest.mark.parametrize("given", [legacy_optim.Adam(0.1), STATE], ids=["definition", "state"])
 def test_an_optimizer_is_asked_for(given: Any):
-    with pytest.raises(TypeError, match="^optimizer: expected an Optimizer.* found"):
+    with pytest.raises(TypeError, match=r"^optimizer: expected an Optimizer.* found"):
         optax_bridge.TrainState.from_legacy(given)

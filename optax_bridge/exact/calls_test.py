@@ -64,8 +64,8 @@ def test_calls_that_are_meant_go_on():
     for rate in (0.1, 1, None, jnp.ones(()), jnp.ones(2), optax.constant_schedule(0.1)):
         assert adam(rate).hyper_params["learning_rate"] is rate
     assert list(inspect.signature(adam).parameters)[:2] == ["learning_rate", "b1"]
-    injected = optax.inject_hyperparams(adam)(learning_rate=0.1)
-    assert injected.init({"w": 1.0}).hyperparams.keys() >= {"learning_rate", "b1"}
+    state: Any = optax.inject_hyperparams(adam)(learning_rate=0.1).init({"w": 1.0})
+    assert state.hyperparams.keys() >= {"learning_rate", "b1"}
 
 
 @pytest.mark.parametrize(

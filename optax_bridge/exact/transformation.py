@@ -253,7 +253,9 @@ def check_transformation(tx: Any, where: str = "tx") -> None:
             "the transformation alone."
         )
     if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise TypeError(f"{where}: expected an Optax transformation, found {_no_transformation(tx)}")
+        raise TypeError(
+            f"{where}: expected an Optax transformation, found {_no_transformation(tx)}"
+        )
 
 
 def _no_transformation(found: Any) -> str:
@@ -265,6 +267,8 @@ def _no_transformation(found: Any) -> str:
         )
     if callable(found):
         name = getattr(found, "__name__", type(found).__name__)
-        return f"the {'class' if isinstance(found, type) else 'function'} {name}: call it, {name}(...)"
+        return (
+            f"the {'class' if isinstance(found, type) else 'function'} {name}: call it, {name}(...)"
+        )
     text = repr(found)
     return f"{type(found).__name__}: {text if len(text) <= 80 else f'{text[:77]}...'}"

@@ -123,11 +123,13 @@ def test_traversal_mask_for_optax_masked():
 nothing = optax_bridge.path_mask(lambda path, _: "kernl" in path)
 NOTHING_SELECTED = {
     "group": (
-        lambda strict: optax_bridge.multi_optimizer(
-            (is_kernel, optax_bridge.sgd(0.1)),
-            (ModelParamTraversal(lambda path, _: "/biass" in path), optax_bridge.sgd(0.1)),
-            strict=strict,
-        ).init,
+        lambda strict: (
+            optax_bridge.multi_optimizer(
+                (is_kernel, optax_bridge.sgd(0.1)),
+                (ModelParamTraversal(lambda path, _: "/biass" in path), optax_bridge.sgd(0.1)),
+                strict=strict,
+            ).init
+        ),
         "multi_optimizer, group 1",
     ),
     "frozen": (

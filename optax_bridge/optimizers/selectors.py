@@ -76,7 +76,9 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
     return _Mask(traversal, strict)
 
 
-def path_mask(predicate: Callable[[str, Any], bool], *, strict: bool = False) -> Callable[[Any], Any]:
+def path_mask(
+    predicate: Callable[[str, Any], bool], *, strict: bool = False
+) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a function on paths.
 
         >>> path_mask(lambda path, leaf: leaf.ndim > 1)({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})

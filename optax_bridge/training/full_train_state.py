@@ -121,6 +121,7 @@ class FullTrainState(TrainState, kw_only=True):
         """Takes one step, or a part of one.
 
         Args:
+          *misplaced: nothing: gradients go by keyword.
           grads: gradients, a tree like `params`.
           finite: whether they are finite, as `DynamicScale.value_and_grad` says. Where it is False
             nothing moves, neither parameters nor state nor step nor collections; only the

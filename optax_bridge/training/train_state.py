@@ -63,12 +63,11 @@ class TrainState(train_state.TrainState):
                 raise missing_attribute(self, name)
             return object.__getattribute__(self, name)  # raises as ever
 
-    def apply_gradients(
-        self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any
-    ) -> Self:
+    def apply_gradients(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
         """Takes one step.
 
         Args:
+          *misplaced: nothing: gradients go by keyword.
           grads: gradients, a tree like `params`.
           **kwargs: a field of this state is replaced by the value; anything else is handed to the
             transformation (`learning_rate=`, `value=`, `grad=`, `value_fn=`).
@@ -429,7 +428,7 @@ def _why_not(grads: Updates, params: Params) -> str:
     if all(jnp.ndim(grad) and jnp.shape(grad)[1:] == jnp.shape(param) for grad, param in pairs):
         return (
             "Every gradient has one axis more, in front: they are replicated, and the state is "
-            "not. Unreplicate them first, flax.jax_utils.unreplicate(grads), or step under jax.pmap."
+            "not. Unreplicate them, flax.jax_utils.unreplicate(grads), or step under jax.pmap."
         )
     return "Differentiate with respect to state.params."
 
