@@ -4,6 +4,7 @@ import difflib
 from typing import Any
 
 import legacy_optim
+from legacy_optim.base import ReplicatedOptimizer
 
 
 def check_definition(given: Any, where: str, *, or_transformation: bool = False) -> None:
@@ -18,8 +19,6 @@ def check_definition(given: Any, where: str, *, or_transformation: bool = False)
       TypeError: it is something else; says what was probably meant.
       ValueError: it is a replicated optimizer.
     """
-    from legacy_optim.base import ReplicatedOptimizer
-
     if isinstance(given, ReplicatedOptimizer):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "

@@ -9,6 +9,9 @@ import optax
 
 import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
+from optax_bridge.correspondence import entry_of, recipe_of
+from optax_bridge.correspondence.entry import Entry, StateField, UnsupportedSetting, Verdict
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
@@ -45,10 +48,6 @@ def from_legacy(
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
     check_definition(definition, "definition")
-    from optax_bridge.correspondence import recipe_of
-    from optax_bridge.correspondence.entry import UnsupportedSetting, Verdict
-    from optax_bridge.correspondence.recipe import build
-
     recipe, claim = recipe_of(definition, exact)
     if claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(
@@ -270,8 +269,6 @@ def _signed(field: "StateField", tree: Any) -> Any:
 
 
 def _entry_or_none(definition: legacy_optim.OptimizerDef) -> "Entry | None":
-    from optax_bridge.correspondence import entry_of  # a dozen modules, not needed by every program
-
     return entry_of(definition)
 
 

@@ -20,8 +20,10 @@ from optax_bridge.exact.transformation import check_transformation, take_step
 from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
+from optax_bridge.training.shardings import create_sharded
 
 # In place of `inspect.Parameter.empty`: a step without gradients gets a message of its own.
 NOT_GIVEN: Any = object()
@@ -106,8 +108,6 @@ class TrainState(train_state.TrainState):
           ValueError: it is given per call, or is not known: `optax.adam(1e-3)` does not say, and
             `optax.inject_hyperparams(optax.adam)(1e-3)` does.
         """
-        from optax_bridge.training.learning_rate import learning_rate
-
         return learning_rate(self.tx, self.opt_state, self.step, _optimized(self.params))
 
     def update(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
@@ -193,8 +193,6 @@ class TrainState(train_state.TrainState):
         Raises:
           ValueError: a name has no place on the mesh, or an axis cannot be divided over it.
         """
-        from optax_bridge.training.shardings import create_sharded
-
         return create_sharded(cls, mesh, rules, init, apply_fn=apply_fn, tx=tx, **kwargs)
 
     @classmethod
@@ -289,7 +287,7 @@ class TrainState(train_state.TrainState):
         Warns:
           LeftOverWarning: the checkpoint has something that there is no field for.
         """
-        from optax_bridge.checkpoints import train_states
+        from optax_bridge.checkpoints import train_states  # formats, which few programs need
 
         return train_states.from_legacy_checkpoint(
             cls,
@@ -324,7 +322,7 @@ class TrainState(train_state.TrainState):
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.
         """
-        from optax_bridge.checkpoints import train_states
+        from optax_bridge.checkpoints import train_states  # formats, which few programs need
 
         train_states.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
