@@ -12,6 +12,7 @@ from optax_bridge.correspondence.entry import (
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 _STEP = StepBound(3.75, {"sq_avg": (0.01, 1), "acc_delta": (0, 0.01)})
 
@@ -20,8 +21,8 @@ ENTRY = Entry(
     port="optax_bridge.adadelta",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("rho", "rho", 0.9),
-        HyperParam("eps", "eps", 1e-6),
+        HyperParam("rho", "rho", 0.9, within=DECAY),
+        HyperParam("eps", "eps", 1e-6, within=NOT_NEGATIVE),
         HyperParam("weight_decay", "weight_decay", 0.0),
     ),
     state=(

@@ -12,6 +12,7 @@ from optax_bridge.correspondence.entry import (
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 # Where `v` comes near `mg` squared, what is left of their difference has no digits.
 _STEP = StepBound(1.6, {"v": (0.01, 1), "mg": (-0.05, 0.05)})
@@ -21,8 +22,8 @@ ENTRY = Entry(
     port="optax_bridge.rmsprop",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta2", "decay", 0.9),
-        HyperParam("eps", "eps", 1e-8),
+        HyperParam("beta2", "decay", 0.9, within=DECAY),
+        HyperParam("eps", "eps", 1e-8, within=NOT_NEGATIVE),
         HyperParam("centered", "centered", False),
     ),
     state=(
