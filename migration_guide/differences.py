@@ -1,0 +1,2 @@
+def differences_markdown():
+    return ""
