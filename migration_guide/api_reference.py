@@ -7,6 +7,33 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+# Every module whose names are public. A name that several have is documented with the first.
+MODULES = (
+    "optax_bridge",
+    "optax_bridge.checkpoints",
+    "optax_bridge.correspondence",
+    "optax_bridge.metadata.param_axes",
+    "optax_bridge.training.nnx",
+    "legacy_optim",
+    "equivalence_tests",
+    "equivalence_tests.proof",
+    "equivalence_tests.pytest_plugin",
+    "optax_bridge.spmd.config",
+    "optax_bridge.spmd.module",
+    "optax_bridge.spmd.layer",
+    "optax_bridge.spmd.learner",
+    "optax_bridge.spmd.optimizers",
+    "optax_bridge.spmd.trainer",
+    "optax_bridge.spmd.checkpointer",
+    "optax_bridge.spmd.evaler",
+    "optax_bridge.spmd.input",
+    "optax_bridge.spmd.summaries",
+    "optax_bridge.spmd.metrics",
+    "optax_bridge.spmd.mesh",
+    "optax_bridge.spmd.launch",
+    "optax_bridge.spmd.trees",
+)
+
 
 @functools.cache
 def public_names(module_name: str) -> tuple[str, ...]:
@@ -32,17 +59,32 @@ def _is_own(module: ModuleType, name: str, value: Any) -> bool:
     return not name.startswith("_") and is_below and (callable(value) or inspect.isclass(value))
 
 
+def home(module_name: str, name: str) -> str:
+    """The module whose page documents a public name: the first of `MODULES` that has it."""
+    value = getattr(importlib.import_module(module_name), name)
+    for other in MODULES:
+        if name in public_names(other) and getattr(importlib.import_module(other), name) is value:
+            return other
+    return module_name
+
+
 def api_markdown(module_name: str) -> str:
-    """Directives for all public names of a module, by where they are defined.
+    """Directives for all public names of a module; what another one documents is linked.
 
     Args:
       module_name: dotted name.
     """
     module = importlib.import_module(module_name)
-    lines = ["```{eval-rst}", f".. currentmodule:: {module_name}", ""]
-    for name in public_names(module_name):
-        lines += _directive(module_name, name, getattr(module, name))
-    return "\n".join([inspect.getdoc(module) or "", "", *lines, "```"])
+    homes = {name: home(module_name, name) for name in public_names(module_name)}
+    lines = [".. py:currentmodule:: " + module_name, ""]
+    for name, where in homes.items():
+        if where == module_name:
+            lines += _directive(module_name, name, getattr(module, name))
+    elsewhere = [f":py:obj:`{where}.{name}`" for name, where in homes.items() if where != module_name]
+    if elsewhere:
+        lines += [f"Also here: {', '.join(elsewhere)}.", ""]
+    text = inspect.getdoc(module) or ""
+    return "\n".join([text, "", "```{eval-rst}", *lines, "```"])
 
 
 def _directive(module_name: str, name: str, value: Any) -> Iterable[str]:

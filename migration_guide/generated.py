@@ -10,13 +10,24 @@ from migration_guide.api_reference import api_markdown
 from migration_guide.command_reference import commands_markdown
 from migration_guide.differences import differences_markdown
 from migration_guide.rules_page import rules_markdown
-from migration_guide.tables import correspondence_markdown
+from migration_guide.cells import SOURCE
+from migration_guide.tables import optimizers_markdown, overview_markdown
+
+
+def pages_markdown(start: str) -> str:
+    """A part of the menu: the pages whose names start so, if there are any."""
+    names = sorted(page.stem for page in SOURCE.glob(f"{start}*.md"))
+    options = [":hidden:", f":caption: {start.capitalize()}", ""]
+    return "\n".join(["```{toctree}", *options, *names, "```"]) if names else ""
+
 
 PARTS: Mapping[str, Callable[..., str]] = {
     "api": api_markdown,
     "commands": commands_markdown,
-    "correspondence": correspondence_markdown,
     "differences": differences_markdown,
+    "optimizers": optimizers_markdown,
+    "overview": overview_markdown,
+    "pages": pages_markdown,
     "rules": rules_markdown,
 }
 _MARK = re.compile(r"^<!-- generated: (\w+)(?: (\S+))? -->$", re.MULTILINE)

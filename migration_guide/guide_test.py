@@ -81,4 +81,4 @@ def test_build_says_what_is_missing(monkeypatch, capsys):
     assert build.main([]) == build.MISUSE
     said = capsys.readouterr().err
     assert "no-such-package" in said
-    assert "pip install 'optax-bridge[guide]'" in said
+    assert "pip install '.[guide]'" in said

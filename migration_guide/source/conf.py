@@ -5,6 +5,7 @@ from typing import Any
 
 from docutils import nodes
 
+from migration_guide.docstrings import as_rest
 from migration_guide.generated import filled_in
 
 # The kernels that run the snippets inherit it: numbers come from the CPU.
@@ -42,6 +43,7 @@ nb_execution_in_temp = True  # pages write files
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"
 # What a snippet says on stderr is an error of the build, unless the cell is tagged `remove-stderr`.
 nb_output_stderr = "remove-warn"
 
@@ -67,8 +69,15 @@ def _pair(app: Any, doctree: nodes.document) -> None:
         pair += [old, new]
 
 
+def _in_rest(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Lets autodoc read docstrings that are Markdown."""
+    del app, what, name, value, options
+    lines[:] = as_rest(lines)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Registers the generated parts and the pairs with Sphinx."""
     app.connect("source-read", _fill_in)
     app.connect("doctree-read", _pair)
+    app.connect("autodoc-process-docstring", _in_rest, priority=100)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,37 @@
+"""Docstrings as Sphinx reads them: ours are Markdown in Google style, autodoc wants reST."""
+
+import re
+
+_CODE = re.compile(r"(`[^`\n]+`)(?=\w)")
+
+
+def as_rest(lines: list[str]) -> list[str]:
+    r"""The lines of a docstring, in reST where the two differ.
+
+    An indented block after an empty line is code, and code in backticks may have letters behind it:
+
+        >>> as_rest(["Two `Call`s:", "", "    x = f(1)"])
+        ['Two `Call`\\ s:', '', '.. code-block:: python', '', '    x = f(1)']
+
+    Args:
+      lines: the docstring without its common indentation.
+    """
+    result: list[str] = []
+    above = 0  # indentation of the last line of prose
+    code: int | None = None
+    for index, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if not line.strip():
+            result.append(line)
+            continue
+        if code is not None and indent < code:
+            code = None
+        if code is None and indent >= above + 4 and index and not lines[index - 1].strip():
+            code = indent
+            kind = "pycon" if line.lstrip().startswith(">>>") else "python"
+            result += [f"{' ' * above}.. code-block:: {kind}", ""]
+        if code is None:
+            above = indent
+            line = _CODE.sub(r"\1\\ ", line)
+        result.append(line)
+    return result
