@@ -82,7 +82,7 @@ def printed(command: str) -> str:
       command: the command line; programs of this Python's environment are found, active or not.
 
     Returns:
-      What it printed, without spaces at the ends of lines.
+      What it printed, without spaces at the ends of lines and without the current folder's name.
 
     Raises:
       RuntimeError: the command failed; says what it printed.
@@ -95,4 +95,5 @@ def printed(command: str) -> str:
         raise RuntimeError(
             f"{command!r} ended with status {done.returncode}:\n{done.stdout}{done.stderr}"
         )
-    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+    lines = done.stdout.replace(f"{Path.cwd()}{os.sep}", "").rstrip().splitlines()
+    return "\n".join(line.rstrip() for line in lines)

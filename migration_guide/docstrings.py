@@ -3,12 +3,14 @@
 import re
 
 _CODE = re.compile(r"(`[^`\n]+`)(?=\w)")
+_RETURNS = ("Returns:", "Yields:")
 
 
 def as_rest(lines: list[str]) -> list[str]:
     r"""The lines of a docstring, in reST where the two differ.
 
-    An indented block after an empty line is code, and code in backticks may have letters behind it:
+    An indented block after an empty line is code, code in backticks may have letters behind it, and
+    what a function returns has no type in front of a colon:
 
         >>> as_rest(["Two `Call`s:", "", "    x = f(1)"])
         ['Two `Call`\\ s:', '', '.. code-block:: python', '', '    x = f(1)']
@@ -33,5 +35,7 @@ def as_rest(lines: list[str]) -> list[str]:
         if code is None:
             above = indent
             line = _CODE.sub(r"\1\\ ", line)
+            if index and lines[index - 1].strip() in _RETURNS:
+                line = f"{line[:indent]}: {line[indent:]}"
         result.append(line)
     return result

@@ -45,6 +45,8 @@ def _overview(entries: Sequence[Entry]) -> str:
         proved = dict.fromkeys(stock.claim.proved for stock in entry.stock)
         targets = dict.fromkeys(code(stock.recipe.target) for stock in entry.stock)
         cells = [", ".join(targets), " or ".join(verdicts), " or ".join(proved)]
+        if entry.parts is not None:
+            cells = ["that of its parts", "theirs", "theirs"]
         rows.append(
             (f"[{name}](#{name.lower()})", code(entry.name), *(cell or _NONE for cell in cells))
         )

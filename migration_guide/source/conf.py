@@ -3,7 +3,10 @@
 import os
 from typing import Any
 
+import jax.typing
+import optax
 from docutils import nodes
+from sphinx.util.typing import stringify_annotation
 
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import filled_in
@@ -12,6 +15,8 @@ from migration_guide.generated import filled_in
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Some pages show what several devices do.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+myst_enable_extensions = ["colon_fence"]
 
 project = "optax-bridge"
 html_title = "From flax.optim to Optax"
@@ -75,9 +80,37 @@ def _in_rest(app: Any, what: str, name: str, value: Any, options: Any, lines: li
     lines[:] = as_rest(lines)
 
 
+# What autodoc would spell out.
+_ALIASES = {
+    stringify_annotation(value, "smart"): name
+    for name, value in (
+        ("ScalarOrSchedule", optax.ScalarOrSchedule),
+        ("ArrayLike", jax.typing.ArrayLike),
+    )
+}
+
+
+def _with_aliases(
+    app: Any, what: str, name: str, value: Any, options: Any, arguments: str, returned: str
+) -> tuple[str, str]:
+    """Writes the names of long types in signatures."""
+    del app, what, name, value, options
+    for text, alias in _ALIASES.items():
+        arguments = arguments and arguments.replace(text, alias)
+    return arguments, returned
+
+
+def _skipped(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leaves out the fields of a NamedTuple: its docstring has them."""
+    del app, what, name, skip, options
+    return True if str(getattr(value, "__doc__", "")).startswith("Alias for field number") else None
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Registers the generated parts and the pairs with Sphinx."""
     app.connect("source-read", _fill_in)
     app.connect("doctree-read", _pair)
+    app.connect("autodoc-process-signature", _with_aliases)
+    app.connect("autodoc-skip-member", _skipped)
     app.connect("autodoc-process-docstring", _in_rest, priority=100)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}
