@@ -41,7 +41,10 @@ def _arrays(tree: Any) -> dict[str, np.ndarray]:
     if isinstance(tree, list):
         tree = np.asarray([np.asarray(each) for each in tree])
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in flat}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
+        for path, leaf in flat
+    }
 
 
 def _distance(path: str, old: np.ndarray, new: np.ndarray) -> float:

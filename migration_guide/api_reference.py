@@ -76,11 +76,11 @@ def api_markdown(module_name: str) -> str:
     """
     module = importlib.import_module(module_name)
     homes = {name: home(module_name, name) for name in public_names(module_name)}
-    lines = [".. py:currentmodule:: " + module_name, ""]
+    here, lines = module_name, [f".. py:currentmodule:: {module_name}", ""]
     for name, where in homes.items():
-        if where == module_name:
+        if where == here:
             lines += _directive(module_name, name, getattr(module, name))
-    elsewhere = [f":py:obj:`{where}.{name}`" for name, where in homes.items() if where != module_name]
+    elsewhere = [f":py:obj:`{where}.{name}`" for name, where in homes.items() if where != here]
     if elsewhere:
         lines += [f"Also here: {', '.join(elsewhere)}.", ""]
     text = inspect.getdoc(module) or ""

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 
 from migration_guide.api_reference import api_markdown
+from migration_guide.cells import SOURCE
 from migration_guide.command_reference import commands_markdown
 from migration_guide.differences import differences_markdown
 from migration_guide.rules_page import rules_markdown
-from migration_guide.cells import SOURCE
 from migration_guide.tables import optimizers_markdown, overview_markdown
 
 

@@ -18,7 +18,6 @@ from optax_bridge.correspondence import (
     recipe_of,
 )
 
-
 _NONE = "none"
 _WIDTH = 64
 
