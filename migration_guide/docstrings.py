@@ -2,7 +2,8 @@
 
 import re
 
-_CODE = re.compile(r"(`[^`\n]+`)(?=\w)")
+# Every span, so that what stands between two is none.
+_CODE = re.compile(r"(`[^`\n]+`)(\w?)")
 _RETURNS = ("Returns:", "Yields:")
 
 
@@ -34,7 +35,7 @@ def as_rest(lines: list[str]) -> list[str]:
             result += [f"{' ' * above}.. code-block:: {kind}", ""]
         if code is None:
             above = indent
-            line = _CODE.sub(r"\1\\ ", line)
+            line = _CODE.sub(lambda m: f"{m[1]}\\ {m[2]}" if m[2] else m[1], line)
             if index and lines[index - 1].strip() in _RETURNS:
                 line = f"{line[:indent]}: {line[indent:]}"
         result.append(line)

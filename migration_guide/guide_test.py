@@ -15,14 +15,12 @@ from migration_guide.codemod.registry import RULES
 from migration_guide.command_reference import GROUP, commands_markdown
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import PARTS, filled_in, marks
-from migration_guide.rules_page import described
+from migration_guide.rules_page import COLUMN, described
 from migration_guide.tables import optimizers_markdown, overview_markdown
 from optax_bridge.correspondence import ENTRIES
 
 PAGES = cells.pages()
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-# Of code in two columns, so many characters are seen at once.
-COLUMN = 60
 _LINK = re.compile(r"\]\(([^)]+)\)")
 _PAIRED = re.compile(r"^:tags: \[(?:old|new)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -175,9 +173,9 @@ def test_a_rule_has_a_before_and_an_after(rule):
 
 
 def test_docstrings_become_rest():
-    code = ["Two `Call`s:", "", "    x = f(1)", "", "Returns:", "  One: or none."]
+    code = ["`f`, two `Call`s:", "", "    x = f(1)", "", "Returns:", "  One: or none."]
     assert as_rest(code) == [
-        "Two `Call`\\ s:",
+        "`f`, two `Call`\\ s:",
         "",
         ".. code-block:: python",
         "",

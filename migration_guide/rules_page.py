@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from migration_guide.codemod import rules
 from migration_guide.codemod.registry import RULES
 
+# Of code in two columns, so many characters are seen at once.
+COLUMN = 58
 _EXAMPLE = re.compile(
     r"^Before:\n\n((?:(?:    [^\n]*)?\n)*)After:\n\n((?:(?:    [^\n]*)?\n)*)(.*)", re.M | re.S
 )
@@ -61,7 +63,9 @@ def rules_markdown() -> str:
 def _section(rule: Described) -> str:
     halves = [
         f"::::{{container}} {side}\n```python\n{code}\n```\n::::"
-        for side, code in (("tag_old", rule.before), ("tag_new", rule.after))
+        for side, code in (("before", rule.before), ("after", rule.after))
     ]
-    pair = ":::::{container} pair\n" + "\n".join(halves) + "\n:::::"
+    longest = max(map(len, f"{rule.before}\n{rule.after}".splitlines()))
+    layout = "pair" if longest <= COLUMN else "pair stacked"
+    pair = f":::::{{container}} {layout}\n" + "\n".join(halves) + "\n:::::"
     return "\n\n".join([f"## {rule.name}", rule.summary, pair, rule.why])

@@ -18,6 +18,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 myst_enable_extensions = ["colon_fence"]
 
+smartquotes_action = "qe"  # options keep their two dashes
+
 project = "optax-bridge"
 html_title = "From flax.optim to Optax"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -39,6 +41,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 72
 
