@@ -10,6 +10,7 @@ from typing import Any
 import legacy_optim
 from optax_bridge.correspondence.parts import Parts, Row
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
+from optax_bridge.correspondence.values import FINITE, Range
 
 
 class Verdict(enum.Enum):
@@ -77,6 +78,7 @@ class HyperParam:
         is none.
       getter: reads the value from a definition; `definition.hyper_params.<legacy>` unless given.
       variadic: whether the value is the tuple of all positional arguments.
+      within: the numbers that it makes sense with.
     """
 
     legacy: str
@@ -84,6 +86,7 @@ class HyperParam:
     default: Any = inspect.Parameter.empty
     getter: Callable[[Any], Any] | None = None
     variadic: bool = False
+    within: Range = FINITE
 
     def read(self, definition: legacy_optim.OptimizerDef) -> Any:
         """The value in a definition."""
