@@ -149,6 +149,9 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
             if function in vars(module):
                 _undo.append(answering.accept_keywords(module, function, keywords))
     if name == "jax":
+        from legacy_optim.pickled_arrays import read_old_arrays
+
+        _undo.append(read_old_arrays())
         if old_defaults:
             _defaults.update(_put_back(module, _JAX_SETTINGS))
         _undo.append(answering.answer_missing_of(module.config, "jax.config", _answer, _said))
