@@ -1,5 +1,5 @@
 """`python -m optax_bridge`, the same as the command `optax-bridge`."""
 
-from optax_bridge.command import main
+from optax_bridge.start import main
 
 main()

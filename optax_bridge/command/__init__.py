@@ -18,6 +18,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from optax_bridge.start import INTERRUPTED
+from optax_bridge.start import main as main  # where installed scripts looked for it
+
 GROUP = "optax_bridge.commands"
 
 # Packages whose version can change bits, or the meaning of a claim.
@@ -40,6 +43,14 @@ class Subcommands(TyperGroup):
         """The subcommand of that name; None if there is none."""
         del ctx
         return _loaded(cmd_name) if cmd_name in _entry_points() else None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 @functools.cache
@@ -96,8 +107,3 @@ def _main(
     ] = False,
 ) -> None:
     del version
-
-
-def main() -> None:
-    """Entry point of the `optax-bridge` command."""
-    app()
