@@ -2,4 +2,5 @@
 
 from optax_bridge.start import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -13,10 +13,17 @@ INTERRUPTED = 130  # the exit code of shells for it
 
 
 def main() -> None:
-    """Entry point of the `optax-bridge` command."""
+    """Runs the command; 2 and how to install it where the packages for it are missing."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
         signal.signal(signal.SIGINT, interrupt)
-    from optax_bridge.command import app  # slow to import
+    from optax_bridge.installed import MissingExtraError, require
+
+    try:
+        require("cli", "optax-bridge")
+    except MissingExtraError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    from optax_bridge.command import app  # which imports those packages, and is slow to import
 
     try:
         app()
