@@ -19,6 +19,7 @@ After:
 Only where it is provably the same: one definition without a rate of its own, one step, a function
 of the module that is defined once and before the definition, and the step of the very optimizer
 that takes the gradient. Otherwise the rate stays an argument of the step, which is always the same.
+A variable that nothing but the step has read goes.
 """
 
 from typing import NamedTuple
@@ -28,7 +29,7 @@ import libcst as cst
 from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated
 from migration_guide.codemod.kinds import CLASS
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.tree import last_name, walk
 
 RUNS_AFTER = ("apply_gradient", "constructors")
 
@@ -57,6 +58,43 @@ def rewrite_call(
             args=separated([keyword("learning_rate", cst.Name(function)), *updated.args])
         )
     return None
+
+
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+    """Removes the assignment of a rate that nothing reads any longer."""
+    if len(original.body) != 1 or not isinstance(original.body[0], cst.Assign):
+        return None
+    found = context.once(provable)
+    if found is None or original.body[0].value is not _origin(context, found.step.args[1].value):
+        return None
+    (target, *others) = original.body[0].targets
+    if others or not isinstance(target.target, cst.Name) or _says_something(updated):
+        return None
+    if _uses(context, target.target) > 2:  # that here, and that of the step
+        return None
+    return cst.FlattenSentinel([])
+
+
+def _says_something(line: cst.SimpleStatementLine) -> bool:
+    """Whether a comment stands above or behind a line."""
+    above = any(empty.comment for empty in line.leading_lines)
+    return above or line.trailing_whitespace.comment is not None
+
+
+def _uses(context: Context, variable: cst.Name) -> int:
+    """How often a name stands in its function, or in the module, for any variable."""
+    functions = (node for node in context.ancestors(variable) if isinstance(node, cst.FunctionDef))
+    root = next(functions, None) or context.analysis.module
+    names = (node for node in walk(root) if isinstance(node, cst.Name))
+    named = [node for node in names if node.value == variable.value]
+    return sum(not _is_keyword(context, node) for node in named)
+
+
+def _is_keyword(context: Context, name: cst.Name) -> bool:
+    argument = context.parent(name)
+    return isinstance(argument, cst.Arg) and argument.keyword is name
 
 
 class Scheduled(NamedTuple):
