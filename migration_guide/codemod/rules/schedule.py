@@ -31,7 +31,7 @@ from migration_guide.codemod.context import Context, keyword, separated
 from migration_guide.codemod.kinds import CLASS
 from migration_guide.codemod.tree import last_name, walk
 
-RUNS_AFTER = ("apply_gradient", "constructors")
+RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 
 
 def rewrite_call(
@@ -60,41 +60,43 @@ def rewrite_call(
     return None
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+def rewrite_module(
+    context: Context, original: cst.Module, updated: cst.Module
+) -> cst.Module | None:
     """Removes the assignment of a rate that nothing reads any longer."""
-    if len(original.body) != 1 or not isinstance(original.body[0], cst.Assign):
-        return None
+    del original
     found = context.once(provable)
-    if found is None or original.body[0].value is not _origin(context, found.step.args[1].value):
+    rate = found.step.args[1].value if found else None
+    if found is None or not isinstance(rate, cst.Name):
         return None
-    (target, *others) = original.body[0].targets
-    if others or not isinstance(target.target, cst.Name) or _says_something(updated):
-        return None
-    if _uses(context, target.target) > 2:  # that here, and that of the step
-        return None
-    return cst.FlattenSentinel([])
+    for function in walk(updated):
+        if not isinstance(function, cst.FunctionDef) or _uses(function, rate.value) != 1:
+            continue
+        for line in walk(function):
+            if isinstance(line, cst.SimpleStatementLine) and _is_rate_of(found, line, rate.value):
+                removed = updated.deep_remove(line)
+                assert isinstance(removed, cst.Module)
+                return removed
+    return None
 
 
-def _says_something(line: cst.SimpleStatementLine) -> bool:
-    """Whether a comment stands above or behind a line."""
-    above = any(empty.comment for empty in line.leading_lines)
-    return above or line.trailing_whitespace.comment is not None
+def _uses(function: cst.FunctionDef, variable: str) -> int:
+    """How often a name stands in a function, for any variable."""
+    keywords = {id(n.keyword) for n in walk(function) if isinstance(n, cst.Arg) and n.keyword}
+    names = (node for node in walk(function) if isinstance(node, cst.Name))
+    return sum(node.value == variable and id(node) not in keywords for node in names)
 
 
-def _uses(context: Context, variable: cst.Name) -> int:
-    """How often a name stands in its function, or in the module, for any variable."""
-    functions = (node for node in context.ancestors(variable) if isinstance(node, cst.FunctionDef))
-    root = next(functions, None) or context.analysis.module
-    names = (node for node in walk(root) if isinstance(node, cst.Name))
-    named = [node for node in names if node.value == variable.value]
-    return sum(not _is_keyword(context, node) for node in named)
-
-
-def _is_keyword(context: Context, name: cst.Name) -> bool:
-    argument = context.parent(name)
-    return isinstance(argument, cst.Arg) and argument.keyword is name
+def _is_rate_of(found: "Scheduled", line: cst.SimpleStatementLine, variable: str) -> bool:
+    """Whether a line assigns the schedule's value to the variable, and neither does nor says more."""
+    if any(empty.comment for empty in line.leading_lines) or line.trailing_whitespace.comment:
+        return False
+    (statement, *others) = line.body
+    if others or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    target, value = statement.targets[0].target, statement.value
+    computed = isinstance(value, cst.Call) and last_name(value.func) == found.function
+    return computed and isinstance(target, cst.Name) and target.value == variable
 
 
 class Scheduled(NamedTuple):
