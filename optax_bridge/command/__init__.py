@@ -18,6 +18,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from optax_bridge.installed import MissingExtraError, require, versions
+from optax_bridge.start import INTERRUPTED
+from optax_bridge.start import main as main  # where installed scripts looked for it
 
 GROUP = "optax_bridge.commands"
 
@@ -37,6 +39,14 @@ class Subcommands(TyperGroup):
         """The subcommand of that name; None if there is none."""
         del ctx
         return _loaded(cmd_name) if cmd_name in _entry_points() else None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 @functools.cache
@@ -104,8 +114,3 @@ def _main(
     ] = False,
 ) -> None:
     del version
-
-
-def main() -> None:
-    """Entry point of the `optax-bridge` command."""
-    app()

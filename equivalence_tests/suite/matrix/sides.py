@@ -26,9 +26,7 @@ def peak(case: MatrixCase) -> float:
     return ENTRIES[case.entry].cases[case.setting].learning_rate
 
 
-def definition(
-    case: MatrixCase, learning_rate: jax.Array | float | None = None
-) -> legacy_optim.OptimizerDef:
+def definition(case: MatrixCase, learning_rate: Any = None) -> legacy_optim.OptimizerDef:
     """The legacy definition of a case."""
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
