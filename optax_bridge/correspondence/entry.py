@@ -1,3 +1,4 @@
+# pyright: strict
 """What one entry of the correspondence says, as data."""
 
 import enum
@@ -153,7 +154,7 @@ class Stock:
 
     recipe: Call
     claim: Claim
-    when: Mapping[str, Any] = field(default_factory=dict)
+    when: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether the settings are known to be those of `when`."""
@@ -189,7 +190,7 @@ class Case:
       learning_rate: the rate, chosen so that parameters move but stay finite.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     learning_rate: float = 0.01
 
 
@@ -228,11 +229,11 @@ class Entry:
     notes: str
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
-    excluded: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def definition(
         self, case: Case, learning_rate: float | None = None
@@ -292,7 +293,7 @@ class Entry:
           settings: legacy name -> value, for every hyper-parameter.
         """
         args: tuple[Any, ...] = ()
-        kwargs = {}
+        kwargs: dict[str, Any] = {}
         for hp in self.hyper_params:
             value = settings[hp.legacy]
             if hp.variadic:
