@@ -1,4 +1,4 @@
-"""`--standalone`: groups of parameters by `optax.partition`, where their selectors can be functions.
+"""`--standalone`: groups by `optax.partition`, where functions of path and leaf select them.
 
 Before:
 

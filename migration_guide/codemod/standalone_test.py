@@ -159,7 +159,8 @@ GROUPED = {
         "d = optim.MultiOptimizer((kernels, optim.Adam(0.1)), "
         "(optim.ModelParamTraversal(is_bias), optim.Adagrad(0.1)))",
         "kernels = lambda path, _: 'kernel' in path\n"
-        f'd = optax.partition({{"0": {ADAM}, "1": optax_bridge.adagrad(learning_rate=0.1), {REST}}}, '
+        f'd = optax.partition({{"0": {ADAM}, '
+        f'"1": optax_bridge.adagrad(learning_rate=0.1), {REST}}}, '
         "group_labels(kernels, is_bias))",
     ),
     "focus": (

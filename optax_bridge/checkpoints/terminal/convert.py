@@ -23,6 +23,7 @@ from optax_bridge.checkpoints.template import template_named
 from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.trees import Params
+from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
 DONE, FAILED, MISUSE = 0, 1, 2
 
@@ -51,6 +52,8 @@ def run(
     errors = Console(stderr=True, soft_wrap=True)
     # The old optimizers' advice to move on is what is being followed.
     warnings.simplefilter("ignore", DeprecationWarning)
+    if like is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
+        warnings.simplefilter("ignore", NothingSelectedWarning)
     if like is not None and (optimizer or options.get("to_legacy") or options.get("params_only")):
         errors.print(
             "--like says what everything becomes: leave --optimizer, --to legacy and "
