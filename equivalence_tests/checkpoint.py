@@ -29,7 +29,7 @@ from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.side import Side
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
-from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names
@@ -271,14 +271,10 @@ def _paired(
 
 def _with_definitions(template: Any, texts: Sequence[str]) -> Any:
     """The template with legacy optimizers where it has TrainStates."""
-    named: dict[str, Any] = {}
-    for text in texts:
-        head, equals, rest = text.partition("=")
-        path, call = (head.strip(), rest) if equals and "(" not in head else ("", text)
-        try:
-            named[path] = parse_definition(call)
-        except ExpressionError as error:
-            raise EquivalenceError(f"--optimizer: {error}") from None
+    try:
+        named: dict[str, Any] = dict(parse_definitions(texts))
+    except ExpressionError as error:
+        raise EquivalenceError(f"--optimizer: {error}") from None
     paths = _those(template, train_state.TrainState)
     if len(paths) == 1 and len(named) == 1:
         named = {next(iter(paths)): next(iter(named.values()))}
