@@ -60,8 +60,6 @@ def moved(eqn: Any, args: Sequence[Array]) -> list[Array] | None:
     if name == "round":
         even = eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
         return [np.frompyfunc(lambda value: _nearest(value, even), 1, 1)(args[0])]
-    if name == "rem":
-        return [np.frompyfunc(_remainder, 2, 1)(*args)]
     if name == "top_k":
         return _top(eqn, args[0])
     return None
@@ -73,16 +71,20 @@ _OF_SCATTER = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mod
 def _nearest(value: Any, even: bool) -> Any:
     """The nearest whole number, of two the even one or the one away from 0."""
     down = value.floor()
-    if not value - down == 0.5:
+    if value - down != 0.5:
         return (value + 0.5).floor()
     odd = int(down.unique_fmpz()) % 2 == 1
     return down + int(odd if even else value > 0)
 
 
-def _remainder(value: Any, by: Any) -> Any:
-    """What a division with a quotient rounded towards 0 leaves."""
-    quotient = value / by
-    return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
+def remainder(values: Array, by: Array) -> Array:
+    """What divisions with quotients rounded towards 0 leave."""
+
+    def of(value: Any, by: Any) -> Any:
+        quotient = value / by
+        return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
+
+    return np.frompyfunc(of, 2, 1)(values, by)
 
 
 def _placed(eqn: Any, function: Any, *args: Any) -> np.ndarray:

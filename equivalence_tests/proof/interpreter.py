@@ -20,7 +20,7 @@ from jax.extend import core
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.decimals import decimal
-from equivalence_tests.proof.exact_operations import moved
+from equivalence_tests.proof.exact_operations import moved, remainder
 
 Array = Any
 PRECISION = 200
@@ -434,6 +434,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "sub": _of_arrays(lambda a, b: a - b),
     "mul": _of_arrays(lambda a, b: a * b),
     "div": _div,
+    "rem": _of_arrays(
+        lambda a, b: remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
+    ),
     "neg": _of_arrays(lambda a: -a),
     "abs": _of_arrays(abs),
     "square": _of_arrays(lambda a: a * a),
