@@ -12,6 +12,9 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax.experimental import io_callback
+
+from legacy_optim.typing import PyTree
 
 
 class _Index:
@@ -56,7 +59,7 @@ def _curry(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(functools.partial, function)
 
 
-def _tree_multimap(function: Callable[..., Any], tree: Any, *rest: Any, **kwargs: Any) -> Any:
+def _tree_multimap(function: Callable[..., Any], tree: PyTree, *rest: Any, **kwargs: Any) -> PyTree:
     return jax.tree.map(function, tree, *rest, **kwargs)
 
 
@@ -143,8 +146,6 @@ def _call(
 ) -> Any:
     """Calls a function on the host, and takes what it returns."""
     del kwargs  # call_with_device, device_index, identity: hints
-    from jax.experimental import io_callback
-
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), result_shape)
     return io_callback(callback_func, shapes, arg, ordered=False)
 

@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(
             f"The guide is built with {', '.join(NEEDS.values())}; not installed here: "
-            f"{', '.join(missing)}. Run: pip install 'optax-bridge[guide]'",
+            f"{', '.join(missing)}. Run: pip install '.[guide]'",
             file=sys.stderr,
         )
         return MISUSE
-    from sphinx.cmd.build import build_main
+    from sphinx.cmd.build import build_main  # slow to import, and not always installed
 
     html = output / "html"
     # A fresh environment: what the pages show must have run against the code as it is now.

@@ -10,7 +10,7 @@ from typing import Any
 
 from equivalence_tests.compare.comparison import ulp_text
 from equivalence_tests.compare.nature import explained
-from equivalence_tests.files import write_text
+from equivalence_tests.output_files import write_text
 from equivalence_tests.report.plot import divergence
 from equivalence_tests.suite.case import Result
 

@@ -15,7 +15,7 @@ import legacy_optim
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import render
-from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.exact.transformation import take_step
 
 # A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
 # `init(params) -> state` and `step(grads, state, params) -> (params, state)`.

@@ -69,6 +69,10 @@ class Analysis:
         """The line on which a node begins, from 1."""
         return self._positions[node].start.line
 
+    def has_line(self, node: cst.CSTNode) -> bool:
+        """Whether a node stands in the module itself."""
+        return node in self._positions
+
     @functools.cached_property
     def _positions(self) -> Any:
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
@@ -227,7 +231,11 @@ class Analysis:
 
     def is_used(self, name: str) -> bool:
         """Whether the module itself refers to a name."""
-        return any(ref.split(".")[0] == name for ref in imports.references(self.module))
+        return name in self._referenced
+
+    @functools.cached_property
+    def _referenced(self) -> set[str]:
+        return {name.split(".")[0] for name in imports.references(self.module)}
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
         """Whether a variable is made by calling a class that nobody knows."""

@@ -98,25 +98,27 @@ class Context:
       analysis: kinds and names of the original nodes.
       options: what the user asked for.
       removed: dotted names that are gone, of all rules.
+      answered: dotted names, or modules, that some rule answers for.
       needed: modules that what was written needs imported.
       said: for the summary: where, what, and whether a person has to do something.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
       recipes: `stock` and `exact`, as far as they were written.
-      helper: name of the function that steps with hyper-parameters of their own call, or "".
+      functions: functions that the file gets, by the name that they have there.
     """
 
     analysis: Analysis
     options: Options
     removed: frozenset[str] = frozenset()
+    answered: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     recipes: set[str] = field(default_factory=set)
-    helper: str = ""
+    functions: dict[str, str] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def name(self, node: cst.CSTNode) -> str:
@@ -150,7 +152,11 @@ class Context:
             current = self.parent(current)
 
     def line(self, node: cst.CSTNode) -> int:
-        return self.analysis.line(node)
+        """The line of a node; of one that was made of a string's text, that of the string."""
+        placed = node
+        while not self.analysis.has_line(placed):
+            placed = self.analysis.parents[placed]
+        return self.analysis.line(placed)
 
     def in_annotation(self, node: cst.CSTNode) -> bool:
         return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
@@ -270,6 +276,24 @@ class Context:
             for a in self.ancestors(node)
             if hasattr(a, "leading_lines") and isinstance(a, cst.BaseStatement)
         )
+
+    def function(self, wish: str, source: str) -> str:
+        """The name of a function that the file gets, unless an earlier run has put it there.
+
+        Args:
+          wish: what it is to be called.
+          source: its definition, with `{name}` in place of the name.
+        """
+        for node in self.analysis.facts.functions:
+            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
+            is_named_so = name.rstrip("_") == wish
+            if is_named_so and self.code(node) == source.format(name=name).strip():
+                return name
+        made = next((n for n in self.functions if n.rstrip("_") == wish), "")
+        if not made:
+            made = self.fresh_name(wish)
+            self.functions[made] = source.format(name=made).strip()
+        return made
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""

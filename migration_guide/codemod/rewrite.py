@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod import imports, standalone
+from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.names import OPTIM, dotted
@@ -104,9 +104,10 @@ def rewrite(
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
     removed = frozenset(name for rule in rules for name in rule.removes)
+    answered = frozenset(name for rule in rules for name in rule.answers_for)
     if analysis.names.unclear_star:
         options = dataclasses.replace(options, rules=frozenset({"star_imports"}))
-    context = Context(analysis, options, removed)
+    context = Context(analysis, options, removed, answered)
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
     updated = transformed(analysis.module, dispatcher.leave, _not_an_import)
@@ -115,8 +116,8 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed, _old_import(context))
-    if context.helper:
-        updated = imports.below_imports(updated, standalone.helper(context.helper), context.helper)
+    for name, source in sorted(context.functions.items(), reverse=True):
+        updated = imports.below_imports(updated, source, name)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):

@@ -27,19 +27,21 @@ import msgpack
 import numpy as np
 from flax import serialization
 
-from optax_bridge.checkpoints import inspect_command
-from optax_bridge.checkpoints.convert import convert_tree, loaded
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.orbax.write import write_orbax
-from optax_bridge.checkpoints.inspect_command import described
+from optax_bridge.checkpoints.legacy_optimizer import loaded
+from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.mapping_back import back
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.recognise import find_parts, leaves
+from optax_bridge.checkpoints.terminal import inspect
+from optax_bridge.checkpoints.terminal.inspect import described
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
-from optax_bridge.checkpoints.transfer import back
 from optax_bridge.correspondence import UnsupportedSetting
+from optax_bridge.metadata.trees import PyTree
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = parse_definition("Adam(learning_rate=1e-2)")
@@ -195,7 +197,7 @@ def reworded(data: Any, rng: Source) -> Any:
     return data[: spot.start()] + _NUMBERS[int(rng.integers(len(_NUMBERS)))] + data[spot.end() :]
 
 
-def _places(tree: Any) -> Any:
+def _places(tree: PyTree) -> Any:
     """Each container with each of its keys."""
     if not isinstance(tree, dict | list):
         return
@@ -269,7 +271,7 @@ def _survives(kind: str, base: Files, rng: Source) -> str:
 def _inspected(path: Path) -> None:
     """Shows a checkpoint, as `optax-bridge inspect` does, to nobody."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        inspect_command.run(path)
+        inspect.run(path)
 
 
 def _rezipped(data: bytes, rng: Source) -> bytes:
@@ -326,12 +328,12 @@ def _made(folder: Path) -> dict[str, Format]:
         named: Any = {"/".join(p): leaf for p, leaf in leaves({"opt": trees["adam"]})}
         compressed(folder / "npz" / f"{number}.npz", **named)
 
-    def read_t5x(path: Path) -> Any:
+    def read_t5x(path: Path) -> PyTree:
         read = read_checkpoint(path)
         is_adam = "grad_ema" in str(read.tree)
         return loaded(convert_tree(read.tree, ADAM if is_adam else ADAFACTOR, allow_nan=True))
 
-    def read_any(path: Path) -> Any:
+    def read_any(path: Path) -> PyTree:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
         tree = read_checkpoint(path).tree
         with contextlib.suppress(CheckpointError):

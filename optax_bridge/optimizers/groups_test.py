@@ -12,7 +12,7 @@ from flax.core import FrozenDict
 
 import optax_bridge
 from legacy_optim import ModelParamTraversal, t_identity
-from optax_bridge.exact.transformation import step
+from optax_bridge.exact.transformation import take_step
 
 
 class Pair(NamedTuple):
@@ -43,7 +43,7 @@ def test_unmatched_leaves_never_move_and_have_no_state(params: Any):
     state: Any = tx.init(params)
     assert [leaf.shape for leaf in jax.tree.leaves(state.inner)] == [(), (2, 2)]
     updates, _ = tx.update(params, state, params)
-    for new in (step(tx, params, state, params)[0], optax.apply_updates(params, updates)):
+    for new in (take_step(tx, params, state, params)[0], optax.apply_updates(params, updates)):
         assert jax.tree.structure(new) == jax.tree.structure(params)
         by_shape = {leaf.shape: leaf for leaf in jax.tree.leaves(new)}
         np.testing.assert_array_equal(by_shape[2, 2], 0.5 * KERNEL)
@@ -67,9 +67,19 @@ def test_unmatched_leaves_never_move_and_have_no_state(params: Any):
 )
 def test_selectors(selector: Any, params: Any):
     tx = optax_bridge.multi_optimizer((selector, optax_bridge.sgd(1.0)))
-    new, _ = step(tx, params, tx.init(params), params)
+    new, _ = take_step(tx, params, tx.init(params), params)
     np.testing.assert_array_equal(new["kernel"], 0 * KERNEL)
     np.testing.assert_array_equal(new["bias"], BIAS)
+
+
+@pytest.mark.parametrize("by", ["shape", "dtype"])
+def test_parameters_of_another_form_are_grouped_anew(by: str):
+    chosen = {"shape": lambda _, x: x.ndim > 1, "dtype": lambda _, x: x.dtype == jnp.float32}[by]
+    tx = optax_bridge.multi_optimizer((optax_bridge.path_mask(chosen), optax_bridge.momentum(0.5)))
+    other = {"shape": jnp.ones(2), "dtype": jnp.ones((2, 2), jnp.bfloat16)}[by]
+    for kernel, moments in ((KERNEL, 1), (other, 0), (KERNEL, 1)):
+        state: Any = tx.init({"kernel": kernel})
+        assert len(jax.tree.leaves(state.inner[0].trace)) == moments
 
 
 def test_overlap_names_the_leaves_and_the_groups():
@@ -99,6 +109,11 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
         grads=state.params, hyper_params=[{"learning_rate": 0.5}, {"learning_rate": 1.0}]
     )
     assert (own.params["kernel"][0, 0], own.params["bias"][0]) == (0.5, 0.0)
+    # As in flax.optim, what a call gives to all counts more than what it gives to one.
+    all_of_them = state.apply_gradients(
+        grads=state.params, learning_rate=0.25, hyper_params=[{"learning_rate": 0.5}, {}]
+    )
+    assert all_of_them.params["kernel"][0, 0] == all_of_them.params["bias"][0] == 0.75
     with pytest.raises(ValueError, match="1 entries for 2 groups"):
         state.apply_gradients(grads=state.params, hyper_params=[{"learning_rate": 0.5}])
     with pytest.raises(TypeError, match=r"hyper_params\[1\].*learnig_rate.*decay, learning_rate"):
@@ -108,7 +123,7 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
 def test_groups_of_stock_transformations():
     tx = optax_bridge.multi_optimizer((is_kernel, optax.sgd(0.5)))
     params = CONTAINERS["dict"]
-    new, _ = step(tx, params, tx.init(params), params)
+    new, _ = take_step(tx, params, tx.init(params), params)
     np.testing.assert_array_equal(new["kernel"], 0.5 * KERNEL)
     np.testing.assert_array_equal(new["bias"], BIAS)
 
@@ -118,3 +133,44 @@ def test_traversal_mask_for_optax_masked():
     assert mask(FrozenDict({"a": {"bias": 1.0, "kernel": 2.0}})) == FrozenDict(
         {"a": {"bias": True, "kernel": False}}
     )
+
+
+nothing = optax_bridge.path_mask(lambda path, _: "kernl" in path)
+NOTHING_SELECTED = {
+    "group": (
+        lambda strict: (
+            optax_bridge.multi_optimizer(
+                (is_kernel, optax_bridge.sgd(0.1)),
+                (ModelParamTraversal(lambda path, _: "/biass" in path), optax_bridge.sgd(0.1)),
+                strict=strict,
+            ).init
+        ),
+        "multi_optimizer, group 1",
+    ),
+    "frozen": (
+        lambda strict: optax_bridge.frozen(nothing, optax_bridge.sgd(0.1), strict=strict).init,
+        "frozen",
+    ),
+    "mask": (
+        lambda strict: optax_bridge.path_mask(lambda path, _: "kernl" in path, strict=strict),
+        "this mask",
+    ),
+    "traversal": (
+        lambda strict: optax_bridge.traversal_mask(
+            ModelParamTraversal(lambda path, _: "kernl" in path), strict=strict
+        ),
+        "this mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_SELECTED)
+def test_a_selector_that_matches_nothing_says_so(case: str):
+    """Candidates are paths as a selector gets them."""
+    make, who = NOTHING_SELECTED[case]
+    said = f"{who}: none of the 2 parameters is selected; their paths are '/bias', '/kernel'"
+    with pytest.warns(UserWarning, match=said):
+        make(False)(CONTAINERS["dict"])
+    with pytest.raises(ValueError, match=said):
+        make(True)(CONTAINERS["dict"])
+    make(True)({})  # of no parameters there is nothing to select

@@ -5,6 +5,7 @@ optimizer; later it was Orbax's, until Orbax gave up that index: no version, `_o
 field of T5X's state was called, and `PLACEHOLDER://name` for each array. Either is read.
 """
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -14,12 +15,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import stored_array
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
+from optax_bridge.metadata.trees import PyTree
 
 INDEX = "checkpoint"
 # How many times larger a chunk may be than its file: none packs tighter than this.
@@ -46,8 +49,6 @@ class ZarrArray(LazyArray):
 
     def read(self) -> np.ndarray:
         """Reads the array."""
-        import tensorstore as ts
-
         self._check_chunks()
         spec = {
             "driver": "zarr",
@@ -85,18 +86,18 @@ class ZarrArray(LazyArray):
                 )
 
 
-def is_index(tree: Any) -> bool:
+def is_index(tree: PyTree) -> bool:
     """Whether a msgpack file is the index of a T5X checkpoint."""
     if not isinstance(tree, Mapping):
         return False
     return _has_version(tree) or "_optimizer" in tree or _has_placeholder(tree)
 
 
-def _has_version(tree: Mapping[str, Any]) -> bool:
+def _has_version(tree: Mapping[str, PyTree]) -> bool:
     return type(tree.get("version")) is int and ("optimizer" in tree or "_optimizer" in tree)
 
 
-def _has_placeholder(node: Any) -> bool:
+def _has_placeholder(node: PyTree) -> bool:
     if isinstance(node, Mapping):
         return any(map(_has_placeholder, node.values()))
     return isinstance(node, str) and node.startswith(_PLACEHOLDER)
@@ -146,11 +147,11 @@ def _read(folder: Path) -> Contents:
     return Contents(_renamed(_resolved(tree, (), folder, version)), version)
 
 
-def _renamed(tree: dict[str, Any]) -> dict[str, Any]:
+def _renamed(tree: dict[str, PyTree]) -> dict[str, PyTree]:
     return {"optimizer" if name == "_optimizer" else name: v for name, v in tree.items()}
 
 
-def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> Any:
+def _resolved(node: PyTree, path: tuple[str, ...], folder: Path, version: int) -> PyTree:
     if isinstance(node, Mapping) and "driver" in node and "kvstore" in node:
         return _leaf(node, path, folder, version)
     if isinstance(node, Mapping):
@@ -225,8 +226,6 @@ def _name(kvstore: Any, folder: Path) -> str:
 
 
 def _zarray(folder: Path, place: str) -> Mapping[str, Any]:
-    import json
-
     path = folder / ".zarray"
     fits = path.is_file() and not path.is_symlink() and path.stat().st_size < 100_000
     try:

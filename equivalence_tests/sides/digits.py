@@ -1,0 +1,216 @@
+"""Real training: small Linen models on handwritten digits, the old step beside the TrainState step.
+
+The digits are the test set of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI
+Machine Learning Repository, 1998; https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn has
+them: 1,797 images of 8 x 8 pixels. Here they lie as bytes in `digits.npz`.
+Both sides start from the same arrays and see the same batches, so losses and parameters can be
+compared at every step. A step is two programs, the gradients' and the optimizer's: the first, which
+takes long to compile, is the same for every optimizer and for both sides.
+"""
+
+import functools
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import legacy_optim
+from equivalence_tests.compare.trees import path_name
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
+from optax_bridge import TrainState
+
+BATCH_SIZE = 64
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class Mlp(nn.Module):
+    """One hidden layer on the flattened image."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        """Returns logits of shape (batch, 10) for images of shape (batch, 8, 8)."""
+        del train
+        x = images.reshape(images.shape[0], -1)
+        return nn.Dense(10)(nn.relu(nn.Dense(32)(x)))
+
+
+class Cnn(nn.Module):
+    """Two convolutions with batch normalisation, which keeps a mutable collection."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        """Returns logits of shape (batch, 10) for images of shape (batch, 8, 8)."""
+        x = images[..., None]
+        for features in (8, 16):
+            # No bias: the normalisation takes it away again, so that it would only hold rounding.
+            x = nn.Conv(features, (3, 3), strides=2, use_bias=False)(x)
+            x = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+        return nn.Dense(10)(x.reshape(x.shape[0], -1))
+
+
+class Transformer(nn.Module):
+    """One pre-norm transformer block over the rows of the image."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        """Returns logits of shape (batch, 10) for images of shape (batch, 8, 8)."""
+        del train
+        x = nn.Dense(16)(images)
+        x = x + self.param("position", nn.initializers.normal(0.02), (8, 16))
+        x = x + nn.MultiHeadDotProductAttention(num_heads=2)(nn.LayerNorm()(x))
+        y = nn.Dense(16)(nn.gelu(nn.Dense(32)(nn.LayerNorm()(x))))
+        return nn.Dense(10)(nn.LayerNorm()((x + y).mean(axis=1)))
+
+
+MODELS: dict[str, type[nn.Module]] = {"mlp": Mlp, "cnn": Cnn, "transformer": Transformer}
+
+
+@functools.cache
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """The data: images (1797, 8, 8) float32 in [0, 1], labels (1797,) int32."""
+    with np.load(Path(__file__).with_name("digits.npz")) as arrays:
+        return arrays["images"].astype(np.float32) / 16.0, arrays["labels"].astype(np.int32)
+
+
+def batches(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """`steps` batches of `BATCH_SIZE`, shuffled anew in each epoch: images and labels."""
+    images, labels = digits()
+    rng = np.random.default_rng(seed)
+    epochs = -(-steps * BATCH_SIZE // len(images))
+    order = np.concatenate([rng.permutation(len(images)) for _ in range(epochs)])
+    chosen = order[: steps * BATCH_SIZE].reshape(steps, BATCH_SIZE)
+    return images[chosen], labels[chosen]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model with its initial variables.
+
+    Attributes:
+      model: the module.
+      params: initial parameters.
+      batch_stats: initial running statistics, `{}` for a model without any.
+    """
+
+    model: nn.Module
+    params: Any
+    batch_stats: Any
+
+    def gradients(self, params: Any, batch_stats: Any, batch: Any) -> Any:
+        """Loss, new running statistics and gradients, by a program that all sides share."""
+        with _ONE_AT_A_TIME:  # else two threads compile it
+            return self._value_and_grad(params, batch_stats, batch)
+
+    @functools.cached_property
+    def _value_and_grad(self) -> Any:
+        return jax.jit(jax.value_and_grad(self.loss, has_aux=True))
+
+    def loss(
+        self, params: Any, batch_stats: Any, batch: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, Any]:
+        """Mean cross entropy of a batch, and the new running statistics."""
+        images, labels = batch
+        variables = {"params": params, "batch_stats": batch_stats}
+        logits, updated = self.model.apply(variables, images, train=True, mutable=["batch_stats"])
+        picked = jnp.take_along_axis(nn.log_softmax(logits), labels[:, None], axis=1)
+        return -picked.mean(), updated.get("batch_stats", batch_stats)
+
+
+@functools.cache
+def task(name: str) -> Task:
+    """One of `MODELS`, initialised from a fixed key; all sides get these very arrays."""
+    model = MODELS[name]()
+    init = jax.jit(functools.partial(model.init, train=False))
+    variables = init(jax.random.key(0), jnp.zeros((1, 8, 8)))
+    return Task(model, variables["params"], variables.get("batch_stats", {}))
+
+
+@functools.cache
+def without_gradient(name: str) -> tuple[str, ...]:
+    """The parameters of a model whose gradient is zero but for rounding, by their paths.
+
+    The softmax takes a key's bias away again, as a shift common to all positions. What such a
+    parameter has for a gradient is rounding errors, which Adam divides by their own size: it takes
+    full steps at random, and no bound holds between two platforms. Elsewhere no output depends on
+    it. Which parameters these are, a gradient in float64 says.
+    """
+    job, data = task(name), batches(1)
+    with float64():
+        params, stats = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, jnp.float64), (job.params, job.batch_stats)
+        )
+        batch = (jnp.asarray(data[0][0], jnp.float64), data[1][0])
+        grads = jax.jit(jax.grad(lambda p: job.loss(p, stats, batch)[0]))(params)
+    found = jax.tree_util.tree_leaves_with_path({"params": grads})
+    sizes = [float(np.abs(leaf).max()) for _, leaf in found]
+    # Rounding leaves 1e-16 of the others' size, by the number of products that cancel.
+    return tuple(
+        path_name(path[1:], "params")
+        for (path, _), size in zip(found, sizes, strict=True)
+        if size < 1e-12 * max(sizes)
+    )
+
+
+class BatchStatsState(TrainState):
+    """A TrainState with the running statistics of batch normalisation."""
+
+    batch_stats: Any
+
+
+def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
+    """Training as programs did it with `flax.optim`; a batch is given at each step.
+
+    Args:
+      job: model and initial variables.
+      definition: the optimizer.
+
+    Returns:
+      A side that shows loss, parameters and running statistics.
+    """
+    apply = jax.jit(lambda optimizer, grad: optimizer.apply_gradient(grad))
+
+    def step(state: Any, batch: Any) -> Any:
+        optimizer, batch_stats, _ = state
+        (loss, batch_stats), grad = job.gradients(optimizer.target, batch_stats, batch)
+        return apply(optimizer, grad), batch_stats, loss
+
+    def view(state: Any) -> dict[str, Any]:
+        optimizer, batch_stats, loss = state
+        return {"loss": loss, "params": optimizer.target, "batch_stats": batch_stats}
+
+    return Side(
+        "legacy",
+        lambda params: (definition.create(params), job.batch_stats, jnp.zeros([])),
+        step,
+        view,
+        compiled=False,
+    )
+
+
+def new_side(job: Task, tx: Any) -> Side:
+    """Training with `TrainState`, as FLIP 1009 writes the loop; shows what `old_side` does."""
+
+    def init(params: Any) -> Any:
+        state = BatchStatsState.create(
+            apply_fn=job.model.apply, params=params, tx=tx, batch_stats=job.batch_stats
+        )
+        return state, jnp.zeros([])
+
+    apply = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+
+    def step(state: Any, batch: Any) -> Any:
+        state, _ = state
+        (loss, batch_stats), grads = job.gradients(state.params, state.batch_stats, batch)
+        return apply(state, grads).replace(batch_stats=batch_stats), loss
+
+    def view(state: Any) -> dict[str, Any]:
+        state, loss = state
+        return {"loss": loss, "params": state.params, "batch_stats": state.batch_stats}
+
+    return Side("TrainState", init, step, view, compiled=False)

@@ -1,0 +1,166 @@
+"""`optax-bridge convert`: one checkpoint to another."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import rich.progress
+from flax.serialization import to_state_dict
+from rich.console import Console
+
+from optax_bridge.checkpoints.conversion import Conversion, convert_file
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.checkpoints.template import template_named
+from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
+from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.metadata.trees import Params
+
+DONE, FAILED, MISUSE = 0, 1, 2
+
+
+def run(
+    source: Path,
+    destination: Path,
+    optimizer: str | None,
+    like: str | None = None,
+    json: bool = False,
+    **options: Any,
+) -> int:
+    """Converts, with a progress bar, and says what was done.
+
+    Args:
+      source: see `convert_file`.
+      destination: see `convert_file`.
+      optimizer: a legacy constructor call as text, or None to read it from the state.
+      like: the name of a program's function that makes the template, see `template_named`.
+      json: print what was done as JSON.
+      **options: of `convert_file`.
+
+    Returns:
+      0, 1 if the checkpoint cannot be converted, 2 if the optimizer is no legacy constructor call.
+    """
+    errors = Console(stderr=True, soft_wrap=True)
+    # The old optimizers' advice to move on is what is being followed.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    if like is not None and (optimizer or options.get("to_legacy") or options.get("params_only")):
+        errors.print(
+            "--like says what everything becomes: leave --optimizer, --to legacy and "
+            "--params-only out",
+            markup=False,
+            highlight=False,
+        )
+        return MISUSE
+    try:
+        definition = None if optimizer is None else parse_definition(optimizer)
+    except (ExpressionError, TypeError, ValueError) as error:
+        errors.print(str(error), markup=False, highlight=False)
+        return MISUSE
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(),
+        rich.progress.TimeRemainingColumn(),
+    )
+    bar = rich.progress.Progress(*columns, console=errors, transient=True)
+    # So that nothing is left behind; an interrupt from the keyboard is an exception anyway.
+    before = signal.signal(signal.SIGTERM, _terminate)
+    # Orbax's threads report a failure once more, and may do so late; one error is enough.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    hook, sys.unraisablehook = sys.unraisablehook, _without_closed_loops
+    try:
+        with bar if errors.is_terminal else contextlib.nullcontext():
+            tasks: dict[str, rich.progress.TaskID] = {}
+
+            def progress(phase: str, done: int, total: int) -> None:
+                if phase not in tasks:
+                    tasks[phase] = bar.add_task(phase, total=total)
+                bar.update(tasks[phase], completed=done)
+
+            done = convert_file(
+                source,
+                destination,
+                definition,
+                like=None if like is None else template_named(like),
+                progress=progress if errors.is_terminal else None,
+                **options,
+            )
+    except (CheckpointError, UnsupportedSetting) as error:
+        errors.print(str(error), markup=False, highlight=False)
+        return FAILED
+    except OSError as error:
+        errors.print(f"{destination}: {error}", markup=False, highlight=False)
+        return FAILED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if hook is not sys.__unraisablehook__:  # the plain one need not come back: threads go on
+            sys.unraisablehook = hook
+    is_new_state = not (options.get("to_legacy") or options.get("params_only"))
+    if is_new_state and _is_stock(done, options) and _has_small_floats(done.read.tree):
+        errors.print(
+            "note: the bounds of public Optax are for float32; these parameters have fewer bits, "
+            "and its steps may differ by more. `optax-bridge recipe` says how.",
+            markup=False, highlight=False,
+        )  # fmt: skip
+    _report(done, destination, options.get("verify", True), json, like)
+    return DONE
+
+
+def _without_closed_loops(unraisable: Any) -> None:
+    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed.
+
+    An interrupt that came while a library called back, where it is lost, is repeated.
+    """
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    elif str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
+def _is_stock(done: Conversion, options: dict[str, Any]) -> bool:
+    """Whether a state of public Optax was written, by order or by default."""
+    exact = options.get("exact", True)
+    if exact is None and done.definition is not None:
+        return default_recipe(done.definition) != recipe_of(done.definition)[0]
+    return not exact
+
+
+def _has_small_floats(params: Params) -> bool:
+    return any(leaf.dtype.itemsize < 4 for _, leaf in leaves(params) if is_array(leaf))
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _report(
+    done: Conversion, destination: Path, verified: bool, json: bool, like: str | None
+) -> None:
+    read = done.read
+    plain = to_state_dict(done.tree)
+    arrays = [leaf for _, leaf in leaves(plain) if is_array(leaf)]
+    size = sum(leaf.nbytes for leaf in arrays)
+    name = None if done.definition is None else type(done.definition).__name__
+    if json:
+        print(dumps({
+            "source": str(read.path), "format": read.description, "destination": str(destination),
+            "optimizer": name, "step": done.step,
+            "arrays": len(arrays), "bytes": size, "verified": verified,
+        }))  # fmt: skip
+        return
+    what = name or ("as the template has it" if like else "parameters alone")
+    checked = ", read again and compared" if verified else ""
+    Console(soft_wrap=True).print(
+        f"{read.path} ({read.description}) -> {destination}: {what}, {len(arrays)} arrays, "
+        f"{size:,} bytes{checked}",
+        markup=False, highlight=False,
+    )  # fmt: skip

@@ -1,0 +1,223 @@
+"""The work of `optax-bridge train`."""
+
+import contextlib
+import importlib
+import logging
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from optax_bridge.spmd.config import (
+    OverrideError,
+    RequiredFieldMissingError,
+    RequiredFieldValue,
+    apply_overrides,
+    from_debug_string,
+)
+from optax_bridge.spmd.launch import setup
+from optax_bridge.spmd.loss_curve import LossLog
+from optax_bridge.spmd.progress import progress_line
+from optax_bridge.spmd.trainer import SavingError, UndefinedLossException
+
+MISUSE = 2
+_SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class ConfigNotFound(ValueError):
+    """There is no such config."""
+
+
+def run(
+    config: str,
+    folder: Path | None,
+    overrides: Sequence[str],
+    *,
+    print_config: bool,
+    seed: int,
+    devices: int | None,
+    coordinator: str | None,
+    processes: int | None,
+    process_id: int | None,
+) -> int:
+    """Runs the command; the arguments are those of `command.train`.
+
+    Returns:
+      The exit code.
+    """
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        if devices is not None:
+            jax.config.update("jax_num_cpu_devices", devices)
+        _connect(coordinator, processes, process_id)
+        cfg = _config(config, folder, overrides)
+    except (ConfigNotFound, OverrideError, ValueError) as error:
+        console.print(_told(error))
+        return MISUSE
+    if print_config:
+        sys.stdout.write(cfg.debug_string() + "\n")
+        return 0
+    try:
+        _check_dir(cfg)
+        trainer = cfg.instantiate(parent=None)
+    except (RequiredFieldMissingError, ValueError, TypeError) as error:
+        console.print(_told(error))
+        return MISUSE
+    return _train(trainer, cfg, seed, console)
+
+
+def load_config(name: str) -> Any:
+    """A trainer's config by its name.
+
+    Args:
+      name: `package.module.function` or `module:function` of a function that returns it; or the
+        path of a `trainer_config.txt`.
+
+    Returns:
+      The config.
+
+    Raises:
+      ConfigNotFound: there is no such function, or no such file.
+    """
+    if name.endswith(".txt") or os.sep in name:
+        file = Path(name)
+        if not file.is_file():
+            raise ConfigNotFound(
+                f"{name}: no such file; a run writes trainer_config.txt into --dir"
+            )
+        return from_debug_string(file.read_text())
+    module_name, _, function = name.replace(":", ".").rpartition(".")
+    if not module_name:
+        raise ConfigNotFound(
+            f"{name}: expected the dotted name of a function that returns a trainer's config, "
+            "my_module.config say"
+        )
+    with _importing_from_here():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module_name.startswith(error.name):
+                raise  # it is there, and needs what is not
+            raise ConfigNotFound(f"{name}: there is no module {error.name!r}") from error
+    made = getattr(module, function, None)
+    if not callable(made):
+        there = sorted(k for k, v in vars(module).items() if callable(v) and k[0] != "_")
+        raise ConfigNotFound(
+            f"{name}: {module_name} has no function {function!r}; there are {', '.join(there)}"
+        )
+    return made()
+
+
+def _config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
+    cfg = load_config(name)
+    if "dir" not in cfg or "max_step" not in cfg:
+        raise ConfigNotFound(
+            f"{name}: expected the config of a trainer, found {type(cfg).__name__}"
+        )
+    root = cfg.name if isinstance(cfg.name, str) else "trainer"
+    cfg = apply_overrides(cfg, overrides, root=root)
+    return cfg if folder is None else cfg.set(dir=str(folder))
+
+
+def _check_dir(cfg: Any) -> None:
+    if isinstance(cfg.dir, RequiredFieldValue):
+        raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
+
+
+def _connect(coordinator: str | None, processes: int | None, process_id: int | None) -> None:
+    """Connects the processes; keys whose numbers do not depend on the mesh."""
+    if coordinator is None and processes is None and process_id is None:
+        return  # asking for the backend would start it, which comes after the connection
+    setup(
+        jax_backend=(getattr(jax.config, "jax_platforms", None) or "cpu").split(",")[0],
+        distributed_coordinator=coordinator,
+        num_processes=processes,
+        process_id=process_id,
+        prng_impl=getattr(jax.config, "jax_default_prng_impl"),  # noqa: B009,
+    )
+
+
+def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
+    # Orbax logs with a traceback what it raises as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    is_first = jax.process_index() == 0
+    log = LossLog(Path(cfg.dir)) if is_first else None
+    received: list[int] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_signals(trainer.request_stop, received))
+            if log is not None:
+                stack.enter_context(log)
+                trainer.add_listener(log)
+                trainer.add_listener(stack.enter_context(progress_line(console, cfg.max_step)))
+            outputs = trainer.run(jax.random.PRNGKey(seed))
+            if outputs is not None and trainer.stopped_at is None:
+                trainer.save_checkpoint()  # whatever the policy says: it is what was trained for
+    except (UndefinedLossException, SavingError, ValueError) as error:
+        if is_first:
+            console.print(_told(error))
+        return 1
+    if not is_first:
+        return 0 if trainer.stopped_at is None else 143
+    if trainer.stopped_at is not None:
+        console.print(
+            f"Stopped after step {trainer.stopped_at}, which is saved. To go on:\n"
+            f"    {' '.join(map(shlex.quote, _command_line()))}"
+        )
+        return _SIGNALS[received[0]] if received else 143
+    if outputs is None:
+        console.print(
+            f"{cfg.dir} is at step {trainer.step} already, and max_step is {cfg.max_step}: nothing "
+            f"to do. To train on: --set {cfg.name}.max_step={2 * (trainer.step or 1)}"
+        )
+        return 0
+    assert log is not None
+    picture = log.draw()
+    console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {picture}")
+    return 0
+
+
+@contextlib.contextmanager
+def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask for a stop; a second one does what it always did."""
+
+    def handle(number: int, frame: Any) -> None:
+        del frame
+        received.append(number)
+        signal.signal(number, before[number])
+        if jax.process_count() > 1:  # JAX agrees with the other processes on a step
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            request_stop()
+
+    # With several processes SIGTERM is JAX's own.
+    wanted = _SIGNALS if jax.process_count() == 1 else [signal.SIGINT]
+    before = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _importing_from_here() -> Iterator[None]:
+    """The current folder is where programs of one's own are, as with `python -m`."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    yield
+
+
+def _command_line() -> list[str]:
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def _told(error: BaseException) -> str:
+    return "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])

@@ -1,0 +1,118 @@
+import os
+import signal
+
+import jax
+import pytest
+from typer.testing import CliRunner
+
+from optax_bridge.command import app
+from optax_bridge.spmd import killing
+from optax_bridge.spmd.examples import regression
+from optax_bridge.spmd.input import ArrayBatches, IteratorInput
+from optax_bridge.spmd.loss_curve import LossLog, read_losses
+
+EXAMPLE = "optax_bridge.spmd.examples.regression.trainer"
+
+
+def call(*args):
+    return CliRunner().invoke(app, ["train", *map(str, args)])
+
+
+def interrupted():
+    """The program is told to stop while it reads its third batch."""
+    for number, batch in enumerate(ArrayBatches(regression.samples(), global_batch_size=16)):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield batch
+
+
+def stopping():
+    source = IteratorInput.default_config().set(source=interrupted)
+    return regression.trainer(steps=9).set(input=source, save_input_iterator=False)
+
+
+def undisturbed(folder, *, devices, mesh_shape, steps, save_every):
+    """Losses of the example, as the command with the same fields has them, in this process."""
+    cfg = regression.trainer(steps=steps, save_every=save_every, mesh_shape=mesh_shape)
+    cfg.set(dir=str(folder)).model.dropout.rate = 0.1
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
+    losses = {}
+    trainer.add_listener(losses.__setitem__)
+    trainer.run(jax.random.PRNGKey(0))
+    return list(losses.items())
+
+
+def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
+    first = call(EXAMPLE, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
+    assert first.exit_code == 0, first.output
+    assert "step 3 of 3" in first.output and "Curve" in first.output
+    assert (tmp_path / "a" / "checkpoints" / "step_00000003").is_dir()  # whatever the policy says
+    assert (tmp_path / "a" / "loss.svg").read_text().startswith("<svg")
+    again = call(tmp_path / "a" / "trainer_config.txt", "--dir", tmp_path / "b")
+    assert again.exit_code == 0, again.output
+    assert read_losses(tmp_path / "b") == read_losses(tmp_path / "a")
+    done = call(EXAMPLE, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
+    assert done.exit_code == 0 and "nothing to do" in done.output
+
+
+def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
+    result = call("optax_bridge.spmd.terminal_test:stopping", "--dir", tmp_path)
+    assert result.exit_code == 143
+    assert "Stopped after step 3, which is saved. To go on:" in result.output
+    assert (tmp_path / "checkpoints" / "step_00000003").is_dir()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_print_config():
+    result = call(
+        EXAMPLE, "--print-config", "--set", "trainer.learner.optimizer.learning_rate=3e-4"
+    )
+    assert result.exit_code == 0
+    assert "learner.optimizer.learning_rate: 0.0003" in result.output
+    assert "klass: 'optax_bridge.spmd.trainer.trainer.SpmdTrainer'" in result.output
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["nowhere.config"], "no module 'nowhere'"),
+        (["optax_bridge.spmd.examples.regression.train"], "there are"),
+        (["config"], "dotted name"),
+        (["missing/trainer_config.txt"], "no such file"),
+        ([EXAMPLE], "--dir run"),
+        ([EXAMPLE, "--dir", "x", "--set", "trainer.max_stepp=3"], "max_step"),
+        ([EXAMPLE, "--dir", "x", "--set", "max_step=3", "--set", "max_step=4"], "already"),
+        (["optax_bridge.spmd.examples.regression.samples", "--dir", "x"], "config of a trainer"),
+        ([EXAMPLE, "--dir", "x", "--set", "trainer.mesh_shape=(64,1)"], "needs 64 devices"),
+        ([EXAMPLE, "--dir", "x", "--processes", "2"], "come together"),
+    ],
+)
+def test_misuse(args, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call(*args)
+    assert result.exit_code == 2 and message in result.output, result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_and_a_kill(tmp_path):
+    """Two processes, killed once, give the losses of one with two devices, to the bit.
+
+    Sums over the batch are sums of two terms, which no order rounds otherwise.
+    """
+    fields = dict(steps=40, save_every=4)
+    expected = undisturbed(tmp_path / "one", devices=2, mesh_shape=(-1, 1), **fields)
+    line = killing.command(tmp_path / "two", devices=1, **fields)
+    _, told = killing.killed(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
+    assert len(told) == 1
+    assert read_losses(tmp_path / "two") == expected
+
+
+def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):
+    with LossLog(tmp_path) as log:
+        for step in (1, 2, 3):
+            log(step, 1.0 * step)
+    with (tmp_path / "losses.csv").open("a") as file:
+        file.write("4,0.")  # killed in the middle of a line
+    with LossLog(tmp_path) as log:
+        log(3, 30.0)
+    assert read_losses(tmp_path) == [(1, 1.0), (2, 2.0), (3, 30.0)]

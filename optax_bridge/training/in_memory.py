@@ -1,0 +1,50 @@
+"""States in memory: a legacy state dict to a `TrainState`, and back."""
+
+from typing import Any
+
+import optax
+from flax import serialization
+
+import legacy_optim
+from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.mapping_back import legacy_tree
+from optax_bridge.checkpoints.train_states import train_state
+from optax_bridge.training.train_state import TrainState
+
+
+def convert_state(
+    state: Any,
+    optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation | None = None,
+    *,
+    exact: bool = True,
+    part: str | None = None,
+    allow_nan: bool = False,
+) -> Any:
+    """Converts in memory: a legacy state dict to a TrainState, a TrainState to a state dict.
+
+    Args:
+      state: a TrainState; or a legacy `Optimizer`, a dataclass, dict or tuple that holds one, or
+        the nested dicts that `flax.serialization.to_state_dict` makes of either.
+      optimizer_def: the legacy definition. May be None for an `Optimizer`, which has its own, and
+        where the state's fields fit one optimizer only. Or a transformation,
+        `optax_bridge.adafactor` by axis.
+      exact: see `optax_bridge.from_legacy`.
+      part: which optimizer of the tree, where there are several: its '/'-joined path.
+      allow_nan: let NaN in the optimizer's state through.
+
+    Returns:
+      A `TrainState`, whose arrays lie where they did; for a TrainState the state dict
+      `{'target', 'state': {'step', 'param_states'}}`.
+
+    Raises:
+      CheckpointError: the state is not of this optimizer.
+    """
+    if isinstance(state, TrainState):
+        if optimizer_def is None:
+            raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
+        return legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
+    if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
+        optimizer_def = state.optimizer_def
+    tree = serialization.to_state_dict(state)
+    converted = convert_tree(tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
+    return train_state(TrainState, converted)
