@@ -1,5 +1,6 @@
 """How tracing, compiling and stepping grow with the leaves and with the groups."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +25,7 @@ Transformation = optax.GradientTransformation
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Leaves, then groups; quick: few of either."""
-    repeats = 2 if quick else 3
+    repeats = 1 if quick else 3
     counts = (2, 4) if quick else LEAVES
     for leaves in counts:
         yield from _stages(
@@ -32,7 +33,7 @@ def measure(quick: bool) -> Iterator[Outcome]:
         )
     yield from _linear(counts if quick else (*LEAVES, TRACED), repeats)
     params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
-    for count in (1, 2) if quick else GROUPS:
+    for count in (2,) if quick else GROUPS:
         yield from _stages(
             f"{count} groups, {len(params)} leaves", params, _grouped(count), repeats
         )
@@ -113,7 +114,7 @@ def _linear(counts: tuple[int, ...], repeats: int) -> Iterator[Outcome]:
 
     candidates = {f"{leaves} leaves": tracing(leaves) for leaves in counts}
     names = list(candidates)
-    pairs = [(more, fewer, None) for fewer, more in zip(names, names[1:], strict=False)]
+    pairs = [(more, fewer, None) for fewer, more in itertools.pairwise(names)]
     yield from ratios(
         SECTION, "trace, for each leaf", candidates, pairs, repeats=min(repeats, 2), warm_up=0
     )

@@ -63,15 +63,15 @@ def markdown(outcomes: Sequence[Outcome], here: dict[str, Any], seconds: float) 
     lines = [
         "# What it costs: the last full run",
         "",
-        "Written by `optax-bridge bench --results benchmarks/RESULTS.md`; [README.md](README.md) says "
-        "what is measured and how.",
+        "Written by `optax-bridge bench --results benchmarks/RESULTS.md`; [README.md](README.md) "
+        "says what is measured and how.",
         "",
         f"{here['date']}, {here['processor']}, {here['cores']} cores, {here['system']}; device "
         f"{here['device']}; load before the run {here['load before']}; {seconds / 60:.0f} minutes. "
         f"{named}.",
         "",
-        "Every figure is the median ratio of two things that took turns in one run, in brackets the "
-        "first and third quartile.",
+        "Every figure is the median ratio of two things that took turns in one run, in brackets "
+        "the first and third quartile.",
         "**above** marks a ratio whose lower quartile is above its bar.",
         "",
         f"![ratios]({PICTURE})",

@@ -87,9 +87,9 @@ def _matrix(quick: bool) -> Iterator[Outcome]:
 
 
 def _trainer(quick: bool) -> Iterator[Outcome]:
-    dim, steps, turns = (8, 1, 1) if quick else (128, 20, 10)
+    steps, turns = (1, 1) if quick else (20, 10)
     with tempfile.TemporaryDirectory() as scratch:
-        sides = trainer.sides(Path(scratch), dim, 8 if quick else 32, steps)
+        sides = trainer.sides(Path(scratch), steps, quick)
         pairs = [(name, trainer.BARE, bar) for name, bar in trainer.BARS.items()]
         yield from ratios(
             SECTION, "the trainer's step", sides, pairs, repeats=turns, warm_up=1, seconds=60

@@ -14,7 +14,7 @@ import jax
 
 import optax_bridge
 from optax_bridge.spmd.config import config_for_function
-from optax_bridge.spmd.examples import language_model
+from optax_bridge.spmd.examples import language_model, regression
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.summaries import NoOpWriter
 from optax_bridge.spmd.trainer import SpmdTrainer
@@ -25,9 +25,10 @@ BARE = "bare TrainState"
 BARS = {"trainer": 1.05, "trainer, no summaries": 1.02}
 
 
-def trainer_config(dim: int, batch_size: int) -> SpmdTrainer.Config:
-    """The language model, trained by plain Adam, without evaluation and checkpoints."""
-    cfg: Any = language_model.trainer(dim=dim, batch_size=batch_size).set(evalers={}, max_step=0)
+def trainer_config(quick: bool = False) -> SpmdTrainer.Config:
+    """A language model, or quickly a regression, by plain Adam, never evaluated nor saved."""
+    made = regression.trainer() if quick else language_model.trainer(dim=128)
+    cfg: Any = made.set(evalers={}, max_step=0)
     cfg.learner.optimizer = config_for_function(optax_bridge.adam).set(learning_rate=1e-3)
     cfg.checkpointer.save_policy.set(n=10**8, max_step=10**8 - 1)
     return cfg
@@ -80,13 +81,12 @@ def trainer_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
     return turn
 
 
-def sides(folder: Path, dim: int, batch_size: int, steps: int) -> dict[str, Callable[[], float]]:
+def sides(folder: Path, steps: int, quick: bool) -> dict[str, Callable[[], float]]:
     """The bare loop, the trainer, and the trainer without summaries: each a turn of some steps."""
-    cfg = trainer_config(dim, batch_size).set(dir=str(folder))
-    quiet: Any = cfg.clone(summary_writer=NoOpWriter.default_config())
-    quiet.learner.norm_summaries = False
-    return {
-        BARE: bare_side(cfg, steps),
-        "trainer": trainer_side(cfg, steps),
-        "trainer, no summaries": trainer_side(quiet, steps),
-    }
+    cfg = trainer_config(quick).set(dir=str(folder))
+    made = {BARE: bare_side(cfg, steps), "trainer": trainer_side(cfg, steps)}
+    if not quick:
+        silent: Any = cfg.clone(summary_writer=NoOpWriter.default_config())
+        silent.learner.norm_summaries = False
+        made["trainer, no summaries"] = trainer_side(silent, steps)
+    return made

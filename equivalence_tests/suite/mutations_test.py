@@ -266,7 +266,9 @@ def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     ids=[*map(str, FAULTS)],
 )
 def test_the_suite_finds(faulty: Any, fault: Fault):
-    assert _differs(faulty, fault.case), f"survived: {fault.right!r} -> {fault.wrong!r} in {fault.file}"
+    assert _differs(faulty, fault.case), (
+        f"survived: {fault.right!r} -> {fault.wrong!r} in {fault.file}"
+    )
 
 
 def test_a_copy_without_a_fault_is_identical():
