@@ -105,10 +105,10 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def fuzz(session: nox.Session) -> None:
-    """Random faults and rewrites for the prover, random files by coverage for each format."""
+    """Random faults and rewrites for the prover, random files and expressions by coverage."""
     session.install("-e", ".[all]", "atheris")
     session.run("python", "-W", "ignore", "-m", "equivalence_tests.proof.fuzz", *session.posargs)
-    for name in ("msgpack", "npz", "t5x", "orbax"):
+    for name in ("msgpack", "npz", "t5x", "orbax", "expression"):
         target = ("-m", "optax_bridge.checkpoints.fuzz_by_coverage", name)
         session.run("python", *target, "-max_total_time=120")
 
