@@ -164,7 +164,7 @@ class _Synthetic:
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-            return compare(*(trajectory(side, wide(params), wide(inputs)) for side in runs))
+            return compare(*(_compiled(side, wide(params), wide(inputs)) for side in runs))
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (
