@@ -16,11 +16,9 @@ _RULES = [
 _DOCSTRINGS = "optax_bridge/docstrings_test.py"
 _CONVERSION = [
     f"{_CHECKPOINTS}/restore_test.py",
-    f"{_CHECKPOINTS}/conversion_test.py",
     "optax_bridge/command/kept_layout_test.py",
+    f"{_CHECKPOINTS}/conversion_test.py",
     f"{_CHECKPOINTS}/hostile_test.py",
-    "optax_bridge/command/checkpoints_test.py",
-    f"{_CHECKPOINTS}/sharded_test.py",
 ]
 
 TESTS: dict[str, list[str]] = {
