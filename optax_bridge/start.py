@@ -4,12 +4,10 @@ Python's own way is a `KeyboardInterrupt` out of wherever the program is: a page
 while libraries are being imported they turn it into another error, or go on.
 """
 
-import os
 import signal
 import sys
-from types import FrameType
 
-INTERRUPTED = 130  # the exit code of shells for it
+from optax_bridge._interrupts import interrupt
 
 
 def main() -> None:
@@ -23,27 +21,10 @@ def main() -> None:
     except MissingExtraError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    from optax_bridge.command import app  # which imports those packages, and is slow to import
+    from optax_bridge import command  # imports those packages, and is slow
 
     try:
-        app()
+        command.main()
     finally:  # done, and said so: while Python ends, an interrupt just ends it
         if signal.getsignal(signal.SIGINT) is interrupt:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Ends the process during an import, else raises KeyboardInterrupt, which commands handle."""
-    del number
-    if _is_importing(frame):
-        print("interrupted", file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
-    raise KeyboardInterrupt
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False

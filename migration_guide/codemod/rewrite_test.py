@@ -137,7 +137,8 @@ REWRITES = {
         "o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name='i'))",
     ),
     "replicate-saved": (
-        "from flax import serialization\no = opt\no = serialization.from_bytes(o, d)\no = o.replicate()\n"
+        "from flax import serialization\no = opt\n"
+        "o = serialization.from_bytes(o, d)\no = o.replicate()\n"
         "o = o.apply_gradient(g)\nserialization.to_bytes(o)\nserialization.to_bytes({'o': o})\n"
         "serialization.to_bytes(flax.jax_utils.unreplicate(o))\n"
         "o = serialization.from_bytes(o, d)\no = o.restore_state(o.state_dict())",
@@ -391,6 +392,31 @@ def test_a_rate_from_the_step_becomes_a_schedule():
     assert "d = optax_bridge.momentum(learning_rate=fn, decay=0.5)" in code
     assert "return opt.apply_gradients(grads=g), lr" in code
     assert "lr = fn(opt.step)" in code
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stays"),
+    [
+        (", lr\n", "\n", False),
+        (", lr\n", "  # with lr\n", False),
+        ("lr = fn(opt.state.step)", "lr = fn(opt.state.step)  # falls", True),
+        (", lr\n", ", (lambda: lr)\n", True),
+        ("lr", "learning_rate", True),
+        (", lr\n", ", h(lr=1)\n", False),
+    ],
+    ids=[
+        "unused",
+        "in-a-comment",
+        "has-a-comment",
+        "in-a-closure",
+        "as-the-keyword",
+        "other-keyword",
+    ],
+)
+def test_a_rate_that_nothing_reads_any_longer_goes(old: str, new: str, stays: bool):
+    code = rewrite(SCHEDULED.replace(old, new), Options()).code
+    assert "momentum(learning_rate=fn" in code
+    assert ("= fn(opt.step)" in code) == stays
 
 
 @pytest.mark.parametrize(

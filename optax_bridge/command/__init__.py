@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from optax_bridge._interrupts import INTERRUPTED
 from optax_bridge.installed import MissingExtraError, require, versions
-from optax_bridge.start import INTERRUPTED
-from optax_bridge.start import main as main  # where installed scripts looked for it
 
 GROUP = "optax_bridge.commands"
 
@@ -114,3 +113,8 @@ def _main(
     ] = False,
 ) -> None:
     del version
+
+
+def main() -> None:
+    """Runs the command with the arguments of the process; `optax_bridge.start` is its entry."""
+    app()

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import typer
 
-from optax_bridge.start import INTERRUPTED, interrupt
+from optax_bridge._interrupts import INTERRUPTED, interrupt
 
 
 class Interrupts:

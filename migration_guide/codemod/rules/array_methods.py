@@ -60,7 +60,7 @@ def rewrite_call(
 
 
 def _is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether an expression is surely an array: JAX or NumPy has made it, or arithmetic of those."""
+    """Whether an expression is surely an array: made by JAX or NumPy, or arithmetic of those."""
     if deep > _DEEPEST:
         return False
     if isinstance(node, cst.Name):

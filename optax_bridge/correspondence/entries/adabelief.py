@@ -1,10 +1,20 @@
 """AdaBelief is Optax's adabelief with one epsilon in both places."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    StateField,
+    StepBound,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
+_STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps"), "eps_root": s("eps")}
 
 ENTRY = Entry(
@@ -12,9 +22,9 @@ ENTRY = Entry(
     port="optax_bridge.adabelief",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta1", "b1", 0.9),
-        HyperParam("beta2", "b2", 0.999),
-        HyperParam("eps", "eps", 1e-16),
+        HyperParam("beta1", "b1", 0.9, within=CORRECTED_DECAY),
+        HyperParam("beta2", "b2", 0.999, within=CORRECTED_DECAY),
+        HyperParam("eps", "eps", 1e-16, within=NOT_NEGATIVE),
         HyperParam("weight_decay", "weight_decay", 0.0),
     ),
     state=(
@@ -24,7 +34,7 @@ ENTRY = Entry(
     stock=(
         Stock(
             call("optax.adabelief", learning_rate=s("learning_rate"), **_MOMENTS),
-            rounding(32, "order of operations only; 14 seen"),
+            rounding(32, "order of operations only", step=_STEP),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -34,7 +44,7 @@ ENTRY = Entry(
                 call("optax.add_decayed_weights", s("weight_decay")),
                 call("optax.scale_by_learning_rate", s("learning_rate")),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two; 14 seen"),
+            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
         ),
     ),
     cases=(

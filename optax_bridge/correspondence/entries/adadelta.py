@@ -1,17 +1,28 @@
 """Adadelta is Optax's scale_by_adadelta with the weight decay behind it."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    StateField,
+    StepBound,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
+
+_STEP = StepBound(3.75, {"sq_avg": (0.01, 1), "acc_delta": (0, 0.01)})
 
 ENTRY = Entry(
     legacy=legacy_optim.Adadelta,
     port="optax_bridge.adadelta",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("rho", "rho", 0.9),
-        HyperParam("eps", "eps", 1e-6),
+        HyperParam("rho", "rho", 0.9, within=DECAY),
+        HyperParam("eps", "eps", 1e-6, within=NOT_NEGATIVE),
         HyperParam("weight_decay", "weight_decay", 0.0),
     ),
     state=(
@@ -26,7 +37,7 @@ ENTRY = Entry(
                 rho=s("rho"),
                 eps=s("eps"),
             ),
-            rounding(32, "order of operations only; 14 seen"),
+            rounding(32, "order of operations only", step=_STEP),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -36,7 +47,7 @@ ENTRY = Entry(
                 call("optax.add_decayed_weights", s("weight_decay")),
                 call("optax.scale_by_learning_rate", s("learning_rate")),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two; 14 seen"),
+            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
         ),
     ),
     cases=(

@@ -1,10 +1,20 @@
 """Adam, with and without decoupled weight decay, is Optax's adam and adamw up to rounding."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    StateField,
+    StepBound,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
+_STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps")}
 
 ENTRY = Entry(
@@ -12,9 +22,9 @@ ENTRY = Entry(
     port="optax_bridge.adam",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta1", "b1", 0.9),
-        HyperParam("beta2", "b2", 0.999),
-        HyperParam("eps", "eps", 1e-8),
+        HyperParam("beta1", "b1", 0.9, within=CORRECTED_DECAY),
+        HyperParam("beta2", "b2", 0.999, within=CORRECTED_DECAY),
+        HyperParam("eps", "eps", 1e-8, within=NOT_NEGATIVE),
         HyperParam("weight_decay", "weight_decay", 0.0),
     ),
     state=(
@@ -24,7 +34,9 @@ ENTRY = Entry(
     stock=(
         Stock(
             call("optax.adam", learning_rate=s("learning_rate"), **_MOMENTS),
-            rounding(32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d; 8 seen"),
+            rounding(
+                32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d", step=_STEP
+            ),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -34,7 +46,7 @@ ENTRY = Entry(
                 **_MOMENTS,
                 weight_decay=s("weight_decay"),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two; 14 seen"),
+            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
         ),
     ),
     cases=(

@@ -6,12 +6,14 @@ from optax_bridge.correspondence.entry import (
     Entry,
     HyperParam,
     StateField,
+    StepBound,
     Stock,
     different,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 _LARS = call(
     "optax.lars",
@@ -23,22 +25,29 @@ _LARS = call(
     nesterov=s("nesterov"),
 )
 
+# Norms, and so the trust ratio, of tensors that are not nearly 0.
+_STEP = StepBound(1.25, {"params": (0.1, 1), "grads": (0.1, 1), "momentum": (-0.01, 0.01)})
+
 ENTRY = Entry(
     legacy=legacy_optim.LARS,
     port="optax_bridge.lars",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta", "momentum", 0.9),
+        HyperParam("beta", "momentum", 0.9, within=DECAY),
         HyperParam("weight_decay", "weight_decay", 0),
         HyperParam("trust_coefficient", "trust_coefficient", 0.001),
-        HyperParam("eps", "eps", 0),
+        HyperParam("eps", "eps", 0, within=NOT_NEGATIVE),
         HyperParam("nesterov", "nesterov", False),
     ),
     state=(
         StateField("momentum", exact="LarsState.trace", stock=("TraceState.trace",), stock_sign=-1),
     ),
     stock=(
-        Stock(_LARS, rounding(8, "order of operations only; 2 seen"), when={"weight_decay": 0}),
+        Stock(
+            _LARS,
+            rounding(8, "order of operations only", step=_STEP),
+            when={"weight_decay": 0},
+        ),
         Stock(
             _LARS,
             different("the trust ratio's denominator: |g| + wd * |p| here, |g + wd * p| in Optax"),

@@ -1,17 +1,29 @@
 """RMSProp is Optax's rmsprop with eps_in_sqrt=False."""
 
 import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    StateField,
+    StepBound,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
+
+# Where `v` comes near `mg` squared, what is left of their difference has no digits.
+_STEP = StepBound(1.6, {"v": (0.01, 1), "mg": (-0.05, 0.05)})
 
 ENTRY = Entry(
     legacy=legacy_optim.RMSProp,
     port="optax_bridge.rmsprop",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta2", "decay", 0.9),
-        HyperParam("eps", "eps", 1e-8),
+        HyperParam("beta2", "decay", 0.9, within=DECAY),
+        HyperParam("eps", "eps", 1e-8, within=NOT_NEGATIVE),
         HyperParam("centered", "centered", False),
     ),
     state=(
@@ -30,7 +42,7 @@ ENTRY = Entry(
                 centered=s("centered"),
                 eps_in_sqrt=False,
             ),
-            rounding(32, "order of operations only; 14 seen"),
+            rounding(32, "order of operations only", step=_STEP),
         ),
     ),
     cases=(
