@@ -29,6 +29,7 @@ _PASSED = 0
 # Seconds of processor, and times what the tests take without a fault: a loop that no longer ends is
 # not waited for.
 LEAST, TIMES = 20, 3
+WAITING = 4  # times as long by the clock: what waits for ever uses no processor
 # Imported once, before the processes of the faults are forked; nothing of the repository itself.
 _LIBRARIES = (
     "jax.numpy", "flax.linen", "flax.nnx", "optax", "orbax.checkpoint", "chex", "hypothesis",
@@ -132,6 +133,7 @@ def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, fl
                 os.dup2(output.fileno(), 2)
                 if limit:
                     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+                    signal.alarm(WAITING * limit)
                     sys.dont_write_bytecode = True
                 os._exit(_tested(copy, tests))
             except BaseException:
@@ -148,7 +150,7 @@ def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, fl
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     code = os.waitstatus_to_exitcode(status)
     said = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")
-    if code == -signal.SIGXCPU:
+    if code in (-signal.SIGXCPU, -signal.SIGALRM):
         return TIMEOUT, f"after {limit} s of processor", seconds
     return SURVIVED if code == _PASSED else KILLED, said or "\n".join(lines[-5:]), seconds
 
