@@ -114,6 +114,14 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def mutants(session: nox.Session) -> None:
+    """Plants 500 random faults in what holds state, one at a time: 95 % must be found by tests."""
+    session.install("-e", ".[test,mutants]")
+    sample = session.posargs or ("--sample", "500", "--seed", "0")
+    session.run("python", "-m", "mutation", *sample)
+
+
+@nox.session(python=PYTHONS[0])
 def trainer_kills(session: nox.Session) -> None:
     """Kills a training thirty times at random moments, in one process and in two."""
     session.install("-e", ".[all]")
