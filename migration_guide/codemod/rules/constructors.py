@@ -7,7 +7,7 @@ Before:
 
 After:
 
-    definition = optax.adamw(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-08, weight_decay=wd)
+    definition = optax.adamw(learning_rate=1e-3, weight_decay=wd, b1=0.9, b2=0.999, eps=1e-08)
     definition = optax_bridge.momentum()
 
 What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical

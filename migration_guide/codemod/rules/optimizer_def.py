@@ -19,8 +19,8 @@ import libcst as cst
 from migration_guide.codemod.context import Context
 
 INSTEAD = (
-    "use tx.init and tx.update(grads, opt_state, params, learning_rate=...); a TrainState's step is "
-    "state.apply_gradients(grads=grads, learning_rate=...), with groups "
+    "use tx.init and tx.update(grads, opt_state, params, learning_rate=...); the step of a "
+    "TrainState is state.apply_gradients(grads=grads, learning_rate=...), with groups "
     "state.apply_gradients(grads=grads, hyper_params=[{...}, {...}])"
 )
 # What other rules take, and what a transformation has.
