@@ -180,10 +180,8 @@ def guide(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
-def benchmarks(session: nox.Session) -> None:
-    """Measures step time and import time as ratios, and migrate in seconds."""
-    session.install("-e", ".[all]")
-    session.run("python", "-m", "benchmarks.step_time", *session.posargs)
-    session.run("python", "-m", "benchmarks.import_time")
-    session.run("python", "-m", "benchmarks.migrate_time")
-    session.run("python", "-m", "benchmarks.trainer")
+def bench(session: nox.Session) -> None:
+    """Measures everything against everything, PyTorch too; arguments go to optax-bridge bench."""
+    session.install("-e", ".[bench]")
+    arguments = session.posargs or ("--results", "benchmarks/RESULTS.md")
+    session.run("optax-bridge", "bench", *arguments)

@@ -88,7 +88,7 @@ def _uses(function: cst.FunctionDef, variable: str) -> int:
 
 
 def _is_rate_of(found: "Scheduled", line: cst.SimpleStatementLine, variable: str) -> bool:
-    """Whether a line assigns the schedule's value to the variable, and neither does nor says more."""
+    """Whether a line assigns the schedule's value to the variable, and does and says no more."""
     if any(empty.comment for empty in line.leading_lines) or line.trailing_whitespace.comment:
         return False
     (statement, *others) = line.body
