@@ -202,8 +202,17 @@ class Graph:
         if shape and all(not arg.shape or arg.op == "splat" for arg in args):
             inner = [arg.args[0] if arg.op == "splat" else arg for arg in args]
             return self.splat(self.apply(op, inner, params, (), dtype), shape)
-        args = tuple(arg.args[0] if arg.op == "splat" else arg for arg in args)
+        args = tuple(
+            arg.args[0] if arg.op == "splat" else self._spread(arg, shape) for arg in args
+        )
         return _elementwise(self, op, args, params, shape, dtype)
+
+    def _spread(self, node: Node, shape: tuple[int, ...]) -> Node:
+        """An operand in the shape of the result: JAX leaves axes of length 1 as they are."""
+        if node.shape in ((), shape):
+            return node
+        dims = (("broadcast_dimensions", tuple(range(len(shape)))),)
+        return self.apply("broadcast_in_dim", (node,), dims, shape, node.dtype)
 
     def again(self, node: Node, args: Sequence[Node]) -> Node:
         """The same operation of other operands."""

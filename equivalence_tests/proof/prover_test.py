@@ -581,6 +581,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
         lambda p, g: p[0] - g,
         True,
     ),
+    "one row for all": (lambda p, g: p[0] - g, lambda p, g: p - g, False),
+    "one row for all, spread": (
+        lambda p, g: p[0] - g,
+        lambda p, g: jnp.broadcast_to(p[0], g.shape) - g,
+        True,
+    ),
+    "one row chosen": (
+        lambda p, g: jnp.where(g > p[:1], p[:1], g),
+        lambda p, g: jnp.maximum(g, 0 * g + p[:1]) * 0 + jnp.minimum(g, p[:1]),
+        True,
+    ),
     "a norm of flattened arrays": (
         lambda p, g: p * jnp.vdot(g, g),
         lambda p, g: p * jnp.sum(g * g),
