@@ -100,7 +100,7 @@ class Search:
     def __init__(self, left: MakeSide, right: MakeSide, given: Inputs):
         """Traces both sides."""
         self.numbers = {**given.numbers, **given.fixed}
-        self.dtypes, self.tried = given.shapes, 0
+        self.given, self.dtypes, self.tried = given, given.shapes, 0
         named = ((left, "left"), (right, "right"))
 
         def programs(params: Any) -> tuple[Program, ...]:
@@ -299,7 +299,8 @@ class Search:
             len(grads),
             paths[leaf],
             tuple(int(i) for i in index),
-            *values,
+            values[0],
+            values[1],
             arithmetic,
         )
 
@@ -351,7 +352,8 @@ def _distances(left: list[list[Any]], right: list[list[Any]]) -> Iterator[list[f
         for place, pair in enumerate(arrays):
             sizes = [np.nan_to_num(np.abs(leaf), nan=0.0, posinf=0.0) for leaf in pair]
             scales[place] = np.maximum(scales[place], np.maximum(*sizes))
-        yield [_distance(*pair, scale) for pair, scale in zip(arrays, scales, strict=True)]
+        pairs = zip(arrays, scales, strict=True)
+        yield [_distance(a, b, scale) for (a, b), scale in pairs]
 
 
 def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
