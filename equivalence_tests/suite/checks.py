@@ -16,6 +16,7 @@ from flax.core import FrozenDict
 
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.proof.table import Task, prove_task
 from equivalence_tests.sides import problems, training
 from equivalence_tests.sides import side as sides
@@ -142,7 +143,9 @@ class _Synthetic:
         compact = per_call or check.setting > 0  # the first of each entry sees every shape
         self.params, grads = problems.problem(steps, dtypes, compact=compact)
         self.inputs = (grads,) if rates is None else (grads, rates)
+        self.poisoned = poisoned_from(grads, problems.STREAMS)
         self.extra: dict[str, Any] = {}
+        self.losses: Any = None
 
     @functools.cached_property
     def reference(self) -> Any:
@@ -151,8 +154,9 @@ class _Synthetic:
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         other = trajectory(self._side(recipe, call), self.params, self.inputs)
         if recipe == "exact":
-            return compare(self.reference, other), other
-        return compare(_float32_leaves(self.reference), _float32_leaves(other)), other
+            return compare(self.reference, other, self.poisoned), other
+        both = map(_float32_leaves, (self.reference, other))
+        return compare(*both, self.poisoned), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
         params = _float32_leaves(self.params)
@@ -161,7 +165,8 @@ class _Synthetic:
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-            return compare(*(trajectory(side, wide(params), wide(inputs)) for side in runs))
+            both = (trajectory(side, wide(params), wide(inputs)) for side in runs)
+            return compare(*both, self.poisoned)
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (
@@ -180,6 +185,7 @@ class _Trained:
         self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
         self.job, self.data = training.task(check.problem), training.batches(steps)
         self.extra: dict[str, Any] = {}
+        self.losses: Any = None
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         del recipe
@@ -189,8 +195,8 @@ class _Trained:
         )
         with pinned() as what:
             old, new = (trajectory(side, self.job.params, (self.data,)) for side in both)
-        loss = [float(old["loss"][0]), float(old["loss"][-1])]
-        self.extra = {"loss": loss, "pinned": what}
+        self.losses = old["loss"].tolist(), new["loss"].tolist()
+        self.extra = {"loss": [self.losses[0][0], self.losses[0][-1]], "pinned": what}
         return compare(old, new), new
 
 
@@ -209,6 +215,7 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds, result.extra = time.perf_counter() - started, made.extra
+    result.losses = made.losses
     # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose trees
     # are small; here it would double the time.
     broken = result.comparison is not None and not result.held
