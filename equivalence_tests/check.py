@@ -9,13 +9,13 @@ import jax
 from rich.console import Console
 
 from equivalence_tests.environment import check_platform, environment
-from equivalence_tests.files import checked, write_text
+from equivalence_tests.output_files import checked, write_text
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
-from equivalence_tests.suite.running import Compilations, chosen, jobs, run_all
-from equivalence_tests.suite.running import use_compilation_cache as use_compilation_cache
-from equivalence_tests.suite.running import use_host_devices as use_host_devices
+from equivalence_tests.suite.jobs import Compilations, chosen, jobs, run_all
+from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
+from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.warned import silence_deprecations
 from optax_bridge.correspondence import Verdict

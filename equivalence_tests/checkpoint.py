@@ -22,8 +22,8 @@ from flax.training import train_state
 
 import legacy_optim
 from equivalence_tests.equivalence import check_equivalence
-from equivalence_tests.files import checked
 from equivalence_tests.loading import loaded
+from equivalence_tests.output_files import checked
 from equivalence_tests.pair import written
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host

@@ -9,8 +9,8 @@ import jax
 
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
-from equivalence_tests.files import checked, write_text
 from equivalence_tests.loading import loaded, side
+from equivalence_tests.output_files import checked, write_text
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit
 from equivalence_tests.report.pair import Report

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from equivalence_tests.files import checked, write_text
 from equivalence_tests.loading import loaded, side
+from equivalence_tests.output_files import checked, write_text
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS

@@ -13,7 +13,7 @@ import pytest
 from equivalence_tests.check import check
 from equivalence_tests.compare.trees import path_name
 from equivalence_tests.report.recording import NOT_RUN, against, load, save
-from equivalence_tests.sides import training
+from equivalence_tests.sides import digits
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
@@ -49,10 +49,10 @@ def test_verdict_against_a_recording(change: float, verdict: Verdict, tmp_path: 
 
 def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: Path):
     """What it holds is rounding at full step size, and another platform's is another."""
-    (name,) = training.without_gradient("transformer")
+    (name,) = digits.without_gradient("transformer")
     assert name.endswith("['key']['bias']")
-    assert not training.without_gradient("cnn")
-    params = training.task("transformer").params
+    assert not digits.without_gradient("cnn")
+    params = digits.task("transformer").params
     found = Result(suite.Check("adam", 0, "transformer"), "")
 
     def shifted(which: str, by: float) -> suite.Result:

@@ -50,8 +50,8 @@ from .optimizers.sgd import SgdState as SgdState
 from .optimizers.sgd import sgd as sgd
 from .optimizers.weight_norm import WeightNormState as WeightNormState
 from .optimizers.weight_norm import weight_norm as weight_norm
-from .training.conversion import convert_state as convert_state
 from .training.full_train_state import FullTrainState as FullTrainState
+from .training.in_memory import convert_state as convert_state
 from .training.restoring import restored_into as restored_into
 from .training.shardings import opt_state_shardings as opt_state_shardings
 from .training.shardings import param_shardings as param_shardings

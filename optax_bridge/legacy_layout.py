@@ -135,9 +135,10 @@ def _fields(state: OptState) -> dict[str, str]:
         if pairs and entry.parts is None and all(owner == name for _, owner, _ in pairs):
             return {legacy: own for legacy, _, own in pairs}
     raise ValueError(
-        "expected one of optax_bridge's optimizers with one state for all parameters, such as "
-        f"adafactor(path_rules=...), or a multi_optimizer of such; found {name}. Pass the legacy "
-        "definition instead."
+        f"{name}, which has no legacy layout. The optimizers of optax_bridge with one state for "
+        "all parameters have one, such as optax_bridge.adafactor(path_rules=...), and "
+        "multi_optimizers of such. "
+        "Pass the legacy definition instead"
     )
 
 

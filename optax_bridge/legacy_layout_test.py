@@ -61,7 +61,7 @@ def test_it_is_the_layout_that_flax_optim_has():
 
 def test_what_has_no_legacy_layout_is_refused():
     tx = optax_bridge.weight_norm(optax_bridge.sgd(0.1))
-    with pytest.raises(ValueError, match=r"found WeightNormState\. Pass the legacy definition"):
+    with pytest.raises(ValueError, match=r"WeightNormState, which has no legacy layout"):
         param_states_of(tx, tx.init(PARAMS), PARAMS)
 
 

@@ -20,7 +20,7 @@ from equivalence_tests.proof.decimals import decimal
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import correspondence_of, prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.sides import inputs, traced, traced_relation
+from equivalence_tests.proof.traced_sides import inputs, traced, traced_relation
 from equivalence_tests.sides.adapt import SideLike
 
 FUNCTION_ULP = 4

@@ -17,7 +17,7 @@ import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof import forms, interpreter
-from equivalence_tests.proof.sides import Inputs, MakeSide, Program, inputs, traced
+from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.adapt import SideLike
 
 _DIGITS = 1e-30

@@ -11,7 +11,7 @@ from jax.extend import core
 
 from equivalence_tests.proof import interpreter
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.sides import Inputs, MakeSide, Program, inputs, traced
+from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.precision import float64
 
 # Rounding in float64 is 1e-16 of a number, and grows by what cancels.

@@ -26,7 +26,7 @@ from equivalence_tests.proof import interpreter, programs
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 from equivalence_tests.sides.precision import float64
-from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.exact.transformation import take_step
 
 PARAMS = {"b": np.ones(2), "k": np.ones((2, 3))}
 OPTIMIZERS: dict[str, Callable[[], Any]] = {

@@ -14,7 +14,7 @@ from equivalence_tests.proof import programs
 from equivalence_tests.proof.comparing import Comparer, Equality, Level, groups
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import Graph, Node, cone
-from equivalence_tests.proof.sides import Inputs, Program
+from equivalence_tests.proof.traced_sides import Inputs, Program
 
 
 @dataclass(frozen=True)

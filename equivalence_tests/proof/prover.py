@@ -12,8 +12,15 @@ from equivalence_tests.proof.induction import Induction, World
 from equivalence_tests.proof.interpreter import NoRule
 from equivalence_tests.proof.relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.result import CaseProof, Proof
-from equivalence_tests.proof.sides import Inputs, MakeSide, Program, inputs, traced, traced_relation
 from equivalence_tests.proof.symbols import NotASymbol
+from equivalence_tests.proof.traced_sides import (
+    Inputs,
+    MakeSide,
+    Program,
+    inputs,
+    traced,
+    traced_relation,
+)
 from equivalence_tests.sides.adapt import SideLike
 
 _MOST_CASES = 16

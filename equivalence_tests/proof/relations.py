@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 import legacy_optim
-from equivalence_tests.proof.sides import Inputs, MakeSide, Program
+from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.legacy import from_legacy, to_optax
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from equivalence_tests.compare.nature import explained
-from equivalence_tests.files import write_text
+from equivalence_tests.output_files import write_text
 from equivalence_tests.suite.case import Result
 
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.files import write_bytes_with
-from equivalence_tests.sides import training
+from equivalence_tests.output_files import write_bytes_with
+from equivalence_tests.sides import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.entry import rounding
@@ -151,8 +151,8 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
         if recorded is None:
             outcomes.append(Against(str(result.case), None, None, "not in the recording"))
             continue
-        closed = result.case.problem in training.MODELS
-        left_out = training.without_gradient(result.case.problem) if closed else ()
+        closed = result.case.problem in digits.MODELS
+        left_out = digits.without_gradient(result.case.problem) if closed else ()
         sides = (recorded, _flat(result.trajectory))
         try:
             found = compare(

@@ -17,7 +17,7 @@ from equivalence_tests.sides.pytorch import is_torch_optimizer
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import render
-from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.exact.transformation import take_step
 
 # A legacy definition or optimizer, a GradientTransformation, a TrainState, `torch_side(...)`, an
 # optimizer of `jax.example_libraries`, or a pair of functions `init(params) -> state` and

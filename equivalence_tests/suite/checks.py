@@ -18,7 +18,7 @@ import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.proof.table import Task, prove_task
-from equivalence_tests.sides import problems, training
+from equivalence_tests.sides import digits, problems
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
@@ -36,7 +36,7 @@ class Check:
     Attributes:
       entry: name of the correspondence entry.
       setting: index into the entry's cases.
-      problem: `SYNTHETIC`, or the name of one of `training.MODELS`.
+      problem: `SYNTHETIC`, or the name of one of `digits.MODELS`.
       rate: `"constant"`, given to the constructor, or `"per call"`, a schedule given at each step.
       recipe: `"exact"` or `"stock"`.
     """
@@ -66,7 +66,7 @@ def checks(only: Sequence[str] = ()) -> list[Check]:
     Raises:
       ValueError: a name that is neither.
     """
-    known = {*ENTRIES, SYNTHETIC, *training.MODELS}
+    known = {*ENTRIES, SYNTHETIC, *digits.MODELS}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ValueError(
@@ -183,15 +183,15 @@ class _Trained:
         self.entry = ENTRIES[check.entry]
         self.setting = self.entry.cases[check.setting]
         self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
-        self.job, self.data = training.task(check.problem), training.batches(steps)
+        self.job, self.data = digits.task(check.problem), digits.batches(steps)
         self.extra: dict[str, Any] = {}
         self.losses: Any = None
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         del recipe
         both = (
-            training.old_side(self.job, self.definition),
-            training.new_side(self.job, build(call)),
+            digits.old_side(self.job, self.definition),
+            digits.new_side(self.job, build(call)),
         )
         with pinned() as what:
             old, new = (trajectory(side, self.job.params, (self.data,)) for side in both)

@@ -24,7 +24,7 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
-from optax_bridge.checkpoints.transfer import compare, write
+from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 
 FILES = Path(__file__).parent / "testdata"

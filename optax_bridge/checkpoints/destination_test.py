@@ -183,7 +183,8 @@ _PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 import numpy, orbax.checkpoint, tensorstore
-from optax_bridge.checkpoints import convert_command, convert_file
+from optax_bridge.checkpoints import convert_file
+from optax_bridge.checkpoints.terminal import convert
 from optax_bridge.checkpoints.formats.orbax import write as orbax_write
 from optax_bridge.checkpoints.definitions import parse_definition
 
@@ -227,7 +228,7 @@ def run(name, point, seconds):
             end(point, seconds)
         options = dict(msgpack=kind == "msgpack", force=bool(existing))
         if how.startswith("SIG"):
-            code = convert_command.run(Path(source), destination, "Adam(1e-2)", **options)
+            code = convert.run(Path(source), destination, "Adam(1e-2)", **options)
         else:
             convert_file(Path(source), destination, parse_definition("Adam(1e-2)"), **options)
             code = 0

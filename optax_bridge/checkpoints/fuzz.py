@@ -27,18 +27,19 @@ import msgpack
 import numpy as np
 from flax import serialization
 
-from optax_bridge.checkpoints import inspect_command
-from optax_bridge.checkpoints.convert import convert_tree, loaded
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.orbax.write import write_orbax
-from optax_bridge.checkpoints.inspect_command import described
+from optax_bridge.checkpoints.legacy_optimizer import loaded
+from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.mapping_back import back
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.recognise import find_parts, leaves
+from optax_bridge.checkpoints.terminal import inspect
+from optax_bridge.checkpoints.terminal.inspect import described
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
-from optax_bridge.checkpoints.transfer import back
 from optax_bridge.correspondence import UnsupportedSetting
 
 FILES = Path(__file__).parent / "testdata"
@@ -269,7 +270,7 @@ def _survives(kind: str, base: Files, rng: Source) -> str:
 def _inspected(path: Path) -> None:
     """Shows a checkpoint, as `optax-bridge inspect` does, to nobody."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        inspect_command.run(path)
+        inspect.run(path)
 
 
 def _rezipped(data: bytes, rng: Source) -> bytes:

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
-from optax_bridge.checkpoints.convert import convert_tree
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
@@ -30,6 +29,7 @@ from optax_bridge.checkpoints.fuzz import (
     write,
 )
 from optax_bridge.checkpoints.lazy import BLOCK
+from optax_bridge.checkpoints.mapping import convert_tree
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = (FILES / "adam.msgpack").read_bytes()

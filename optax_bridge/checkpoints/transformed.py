@@ -44,9 +44,8 @@ def param_states(tx: Any, opt_state: Any, params: Any, place: Any) -> Any:
         differing = factored_otherwise_in_t5x(tx, _shapes(params))
     except (ValueError, AttributeError) as error:
         raise CheckpointError(
-            place, "a transformation of optax_bridge with a state for each parameter, "
-            "optax_bridge.adafactor(path_rules=...) or a multi_optimizer of such", str(error),
-            "Pass the legacy definition, or the transformation that the state is of.",
+            place, "a transformation whose state has a legacy layout", str(error),
+            "Or pass the transformation that the state is of.",
         ) from error  # fmt: skip
     if differing:
         raise CheckpointError(

@@ -89,14 +89,15 @@ def convert(
     - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
     """
     with Interrupts(destination) as interrupts:
-        from optax_bridge.checkpoints import convert_command  # slow to import
+        # JAX and Orbax, which no other subcommand's help needs
         from optax_bridge.checkpoints.formats.registry import writable
+        from optax_bridge.checkpoints.terminal.convert import run
 
         interrupts.is_starting = False
         if file_format not in writable():
             known = ", ".join(writable())
             raise typer.BadParameter(f"{file_format!r} is not one of {known}.")
-        code = convert_command.run(
+        code = run(
             source,
             destination,
             optimizer,

@@ -22,6 +22,6 @@ def inspect(
 
     - `optax-bridge inspect runs/1/`
     """
-    from optax_bridge.checkpoints import inspect_command
+    from optax_bridge.checkpoints.terminal.inspect import run  # JAX, which no help needs
 
-    raise typer.Exit(inspect_command.run(file, json, everything))
+    raise typer.Exit(run(file, json, everything))

@@ -21,8 +21,8 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
     restore_checkpoint,
 )
-from optax_bridge.checkpoints.convert import convert_tree
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.restore_test import (
     ADAM,
     LAYOUTS,

@@ -17,6 +17,6 @@ def recipe(
 
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`
     """
-    from optax_bridge.correspondence.command import print_recipe
+    from optax_bridge.correspondence.terminal import print_recipe  # JAX, which no help needs
 
     raise typer.Exit(print_recipe(expression))

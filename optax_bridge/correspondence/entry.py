@@ -4,12 +4,13 @@ import enum
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import legacy_optim
 from optax_bridge.correspondence.parts import Parts, Row
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
+from optax_bridge.correspondence.seen import recorded
 
 
 class Verdict(enum.Enum):
@@ -29,17 +30,29 @@ class Claim:
       ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
         that a run of 100 steps may reach, in units in the last place at the tensor's largest
         magnitude so far, in float32. A longer run may drift in proportion.
-      why: where the rounding or the difference comes from, and for a difference how large it was
-        seen to be.
+      why: where the rounding or the difference comes from.
+      key: under which the suite records what it measures of it; see `seen`.
     """
 
     verdict: Verdict
     ulp: float | None = None
     why: str = ""
+    key: str = field(default="", compare=False)
 
     def __post_init__(self):
         if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
             raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
+
+    @property
+    def seen(self) -> float | None:
+        """The largest distance that the suite has measured of it, in ULP; None if it has not."""
+        return recorded().get(self.key)
+
+    @property
+    def reason(self) -> str:
+        """`why`, and for rounding what was measured."""
+        measured = "" if self.seen is None else f"{self.seen:g} ULP measured"
+        return "; ".join(filter(None, (self.why, measured)))
 
     @property
     def proved(self) -> str:
@@ -290,9 +303,10 @@ class Entry:
                 raise UnsupportedSetting(
                     f"{self.legacy.__name__}({unsupported.name}={shown!r}): {unsupported.message}"
                 )
-        for variant in self.stock:
+        for number, variant in enumerate(self.stock):
             if variant.fits(settings):
-                return filled(variant.recipe, settings), variant.claim
+                claim = replace(variant.claim, key=f"{self.name}/{number}")
+                return filled(variant.recipe, settings), claim
         raise UnsupportedSetting(
             f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
             f"{self.port}."

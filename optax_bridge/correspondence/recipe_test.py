@@ -13,9 +13,9 @@ import pytest
 
 import legacy_optim
 from optax_bridge.correspondence import ENTRIES, Described, UnsupportedSetting, recipe_of
-from optax_bridge.correspondence.command import FOUND, MISUSE, NO_EQUAL, print_recipe
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
+from optax_bridge.correspondence.terminal import FOUND, MISUSE, NO_EQUAL, print_recipe
 
 
 @pytest.mark.parametrize(

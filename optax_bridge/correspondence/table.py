@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import legacy_optim
@@ -89,7 +89,8 @@ def recipe_of(
     if exact:
         return described.entry.exact_recipe(settings), EXACT
     if claims:
-        weakest = max([described.entry.around, *claims], key=_weakness)
+        around = replace(described.entry.around, key=f"{described.entry.name}/around")
+        weakest = max([around, *claims], key=_weakness)
         return described.entry.exact_recipe(settings), weakest
     return described.entry.stock_recipe(settings)
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation, step
+from optax_bridge.exact.transformation import ExactTransformation, take_step
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
 _PROTOCOL = 3  # updates, state, params
@@ -113,7 +113,7 @@ def _unused(
                 given[index] = _noting(leaf, name, used)
         taken = [given.get(index, leaf) for index, leaf in enumerate(leaves)]
         grads, state, params, extra = treedef.unflatten(taken)
-        return step(tx, grads, state, params, **extra)
+        return take_step(tx, grads, state, params, **extra)
 
     try:
         jaxpr = jax.make_jaxpr(one_step)([leaves[i] for i in numeric]).jaxpr

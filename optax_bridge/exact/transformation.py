@@ -188,7 +188,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         return self._record.parts
 
 
-def step(
+def take_step(
     tx: optax.GradientTransformation,
     grads: Updates,
     state: OptState,
@@ -224,6 +224,9 @@ def step(
         return optax.apply_updates(param, update)
 
     return jax.tree.map(applied, params, updates), new_state
+
+
+step = take_step  # the name that it had
 
 
 def noted_update(

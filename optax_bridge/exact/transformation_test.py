@@ -13,7 +13,7 @@ import pytest
 
 import legacy_optim
 import optax_bridge
-from optax_bridge.exact.transformation import ExactTransformation, step
+from optax_bridge.exact.transformation import ExactTransformation, take_step
 
 PARAMS = {"kernel": jnp.arange(6.0).reshape(3, 2) / 5 + 0.1, "bias": jnp.ones(2)}
 GRADS = jax.tree.map(jnp.cos, PARAMS)
@@ -30,7 +30,7 @@ def test_a_chain_sees_the_clipped_gradient(make: Any):
     chain = optax.chain(optax.clip(0.5), make(0.1))
     clipped = jax.tree.map(lambda g: jnp.clip(g, -0.5, 0.5), GRADS)
     alone = make(0.1)
-    left, _ = step(chain, GRADS, chain.init(PARAMS), PARAMS)
+    left, _ = take_step(chain, GRADS, chain.init(PARAMS), PARAMS)
     updates, _ = alone.update(clipped, alone.init(PARAMS), PARAMS)
     right = optax.apply_updates(PARAMS, updates)
     jax.tree.map(np.testing.assert_array_equal, left, right)
@@ -43,7 +43,7 @@ def test_a_mask_leaves_the_other_leaves_to_the_next_transformation(make: Any):
         optax.masked(make(0.1), mask),
         optax.masked(optax.set_to_zero(), {"kernel": False, "bias": True}),
     )
-    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    new, _ = take_step(tx, GRADS, tx.init(PARAMS), PARAMS)
     alone = make(0.1)
     expected: Any
     kernel = {"kernel": PARAMS["kernel"]}
@@ -60,8 +60,8 @@ def test_a_schedule_gives_what_the_same_rates_per_call_give(make: Any):
     left, right = (tx.init(PARAMS) for tx in (scheduled, per_call))
     params = [PARAMS, PARAMS]
     for rate in rates:
-        params[0], left = step(scheduled, GRADS, left, params[0])
-        params[1], right = step(per_call, GRADS, right, params[1], learning_rate=rate)
+        params[0], left = take_step(scheduled, GRADS, left, params[0])
+        params[1], right = take_step(per_call, GRADS, right, params[1], learning_rate=rate)
     jax.tree.map(np.testing.assert_array_equal, *params)
     assert int(left.count) == 3
 
@@ -69,7 +69,7 @@ def test_a_schedule_gives_what_the_same_rates_per_call_give(make: Any):
 @each_maker
 def test_no_parameters_at_all(make: Any):
     tx = make(0.1)
-    new, state = step(tx, {}, tx.init({}), {})
+    new, state = take_step(tx, {}, tx.init({}), {})
     assert new == {}
     assert int(state.count) == 1
 
@@ -113,7 +113,7 @@ def test_parameters_are_asked_for_where_they_are_read(tx: ExactTransformation):
 def test_a_decay_that_is_traced_may_be_zero():
     def new(weight_decay: Any) -> Any:
         tx = optax_bridge.momentum(0.1)
-        return step(tx, GRADS, tx.init(PARAMS), PARAMS, weight_decay=weight_decay)[0]
+        return take_step(tx, GRADS, tx.init(PARAMS), PARAMS, weight_decay=weight_decay)[0]
 
     for left, right in zip(
         jax.tree.leaves(jax.jit(new)(0.0)), jax.tree.leaves(new(0.0)), strict=True
@@ -144,7 +144,7 @@ REPACKED = {
 @pytest.mark.parametrize("tx", REPACKED.values(), ids=REPACKED)
 def test_whatever_takes_it_apart_keeps_the_exact_step(tx: Any):
     expected, _ = DECAYED.step(GRADS, DECAYED.init(PARAMS), PARAMS)
-    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    new, _ = take_step(tx, GRADS, tx.init(PARAMS), PARAMS)
     jax.tree.map(np.testing.assert_array_equal, new, expected)
     if isinstance(tx, ExactTransformation) and not tx.inner:
         assert tx.hyper_params == DECAYED.hyper_params
@@ -154,13 +154,13 @@ def test_in_a_chain_a_parameter_keeps_its_dtype():
     rates = jnp.asarray([0.1, 0.2])  # float32, so that the legacy step is float32 as well
     params = jax.tree.map(lambda param: param.astype(jnp.bfloat16), PARAMS)
     tx = optax.chain(optax.clip(1.0), optax_bridge.sgd(lambda count: rates[count]))
-    new, _ = step(tx, params, tx.init(params), params)
+    new, _ = take_step(tx, params, tx.init(params), params)
     assert {leaf.dtype for leaf in jax.tree.leaves(new)} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_what_comes_after_it_has_the_last_word():
     tx = optax.chain(DECAYED, optax.scale(0.5))
-    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    new, _ = take_step(tx, GRADS, tx.init(PARAMS), PARAMS)
     updates, _ = DECAYED.update(GRADS, DECAYED.init(PARAMS), PARAMS)
     halves = jax.tree.map(lambda p, u: p + 0.5 * u, PARAMS, updates)
     jax.tree.map(np.testing.assert_array_equal, new, halves)
@@ -169,7 +169,7 @@ def test_what_comes_after_it_has_the_last_word():
 def test_nothing_leaves_the_trace_of_a_branch():
     tx = optax.apply_if_finite(DECAYED, 2)
     with jax.checking_leaks():
-        new, _ = jax.jit(lambda params: step(tx, params, tx.init(params), params))(PARAMS)
+        new, _ = jax.jit(lambda params: take_step(tx, params, tx.init(params), params))(PARAMS)
     assert jax.tree.structure(new) == jax.tree.structure(PARAMS)
 
 
@@ -182,7 +182,7 @@ def test_nothing_leaves_the_trace_of_a_branch():
     ids=["freeze", "selective_transform"],
 )
 def test_what_optax_freezes_stands_and_the_rest_takes_the_exact_step(tx: Any):
-    new, _ = step(tx, GRADS, tx.init(PARAMS), PARAMS)
+    new, _ = take_step(tx, GRADS, tx.init(PARAMS), PARAMS)
     expected, _ = DECAYED.step(GRADS, DECAYED.init(PARAMS), PARAMS)
     np.testing.assert_array_equal(new["kernel"], expected["kernel"])
     np.testing.assert_array_equal(new["bias"], PARAMS["bias"])
@@ -204,7 +204,7 @@ WHOLE = {
 @pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
 def test_parameters_and_state_are_donated_in_a_bare_loop(tx: Any):
     params = jax.tree.map(jnp.copy, PARAMS)
-    take = jax.jit(lambda state, params: step(tx, GRADS, state, params), donate_argnums=(0, 1))
+    take = jax.jit(lambda state, params: take_step(tx, GRADS, state, params), donate_argnums=(0, 1))
     state = tx.init(params)
     for _ in range(2):
         params, state = take(state, params)
@@ -214,7 +214,7 @@ def test_parameters_and_state_are_donated_in_a_bare_loop(tx: Any):
 @pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
 def test_every_optimizer_can_be_pickled(tx: Any):
     again = pickle.loads(pickle.dumps(tx))
-    left, right = (step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))
+    left, right = (take_step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
@@ -227,7 +227,7 @@ def test_it_unpacks_and_compares_like_optaxs_own():
 
 def test_a_step_of_zero_rank_and_python_numbers():
     tx = optax_bridge.sgd(0.5)
-    new, _ = step(tx, 1.0, tx.init(2.0), 2.0)
+    new, _ = take_step(tx, 1.0, tx.init(2.0), 2.0)
     assert new == 1.5
 
 
@@ -238,8 +238,8 @@ def test_the_direction_and_a_learning_rate_are_the_optimizer(name: str):
     piece = getattr(optax_bridge, f"scale_by_{name}")()
     chain = optax.chain(piece, optax.scale_by_learning_rate(0.1))
     whole = MAKERS[name](0.1)
-    left, _ = step(chain, GRADS, chain.init(PARAMS), PARAMS)
-    right, _ = step(whole, GRADS, whole.init(PARAMS), PARAMS)
+    left, _ = take_step(chain, GRADS, chain.init(PARAMS), PARAMS)
+    right, _ = take_step(whole, GRADS, whole.init(PARAMS), PARAMS)
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         # lr * (m / d) against (lr * m) / d: two ULP at the scale of 1
         np.testing.assert_allclose(a, b, rtol=0, atol=2**-22)

@@ -11,7 +11,12 @@ import optax
 
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import ExactTransformation, Parts, check_transformation, step
+from optax_bridge.exact.transformation import (
+    ExactTransformation,
+    Parts,
+    check_transformation,
+    take_step,
+)
 from optax_bridge.metadata.axis_metadata import (
     boxed_as,
     boxed_like,
@@ -138,7 +143,7 @@ class _Groups:
     def step(
         self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Any
     ) -> tuple[Params, MultiOptimizerState]:
-        return self._run(step, lambda param: param, grads, state, params, extra)
+        return self._run(take_step, lambda param: param, grads, state, params, extra)
 
     def update(
         self,

@@ -12,7 +12,7 @@ from flax.core import FrozenDict
 
 import optax_bridge
 from legacy_optim import ModelParamTraversal, t_identity
-from optax_bridge.exact.transformation import step
+from optax_bridge.exact.transformation import take_step
 
 
 class Pair(NamedTuple):
@@ -43,7 +43,7 @@ def test_unmatched_leaves_never_move_and_have_no_state(params: Any):
     state: Any = tx.init(params)
     assert [leaf.shape for leaf in jax.tree.leaves(state.inner)] == [(), (2, 2)]
     updates, _ = tx.update(params, state, params)
-    for new in (step(tx, params, state, params)[0], optax.apply_updates(params, updates)):
+    for new in (take_step(tx, params, state, params)[0], optax.apply_updates(params, updates)):
         assert jax.tree.structure(new) == jax.tree.structure(params)
         by_shape = {leaf.shape: leaf for leaf in jax.tree.leaves(new)}
         np.testing.assert_array_equal(by_shape[2, 2], 0.5 * KERNEL)
@@ -67,7 +67,7 @@ def test_unmatched_leaves_never_move_and_have_no_state(params: Any):
 )
 def test_selectors(selector: Any, params: Any):
     tx = optax_bridge.multi_optimizer((selector, optax_bridge.sgd(1.0)))
-    new, _ = step(tx, params, tx.init(params), params)
+    new, _ = take_step(tx, params, tx.init(params), params)
     np.testing.assert_array_equal(new["kernel"], 0 * KERNEL)
     np.testing.assert_array_equal(new["bias"], BIAS)
 
@@ -108,7 +108,7 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
 def test_groups_of_stock_transformations():
     tx = optax_bridge.multi_optimizer((is_kernel, optax.sgd(0.5)))
     params = CONTAINERS["dict"]
-    new, _ = step(tx, params, tx.init(params), params)
+    new, _ = take_step(tx, params, tx.init(params), params)
     np.testing.assert_array_equal(new["kernel"], 0.5 * KERNEL)
     np.testing.assert_array_equal(new["bias"], BIAS)
 

@@ -10,7 +10,7 @@ import optax
 
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import ScalarOrSchedule, difference, resolve
-from optax_bridge.exact.transformation import ExactTransformation, Parts, step
+from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
 from optax_bridge.metadata.trees import Params, Updates
 
 
@@ -102,7 +102,7 @@ class _WeightNorm:
             state.direction,
             direction_grads,
         )
-        new, new_inner = step(
+        new, new_inner = take_step(
             self.inner,
             {"direction": direction_grads, "scale": scale_grads},
             state.inner,

@@ -51,10 +51,10 @@ def train(
 
     - `optax-bridge train run/trainer_config.txt --dir again`
     """
-    from optax_bridge.spmd import train_command
+    from optax_bridge.spmd.terminal import run  # JAX, which no help needs
 
     raise typer.Exit(
-        train_command.run(
+        run(
             config,
             folder,
             overrides or (),

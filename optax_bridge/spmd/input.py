@@ -46,7 +46,8 @@ class Input(Module):
         """This process's batches, trees of host arrays whose first axis is this process's part.
 
         An iterator of them that has `get_state()` and `set_state(state)` can be saved with a
-        checkpoint, and a training be resumed to the bit.
+        checkpoint, and a training be resumed to the bit; by another number of processes if it says
+        `state_of_all_processes = True`, as its state counts global batches.
         """
         raise NotImplementedError(f"{type(self).__name__}.dataset")
 
@@ -190,6 +191,9 @@ class ArrayInput(Input):
 class ArrayBatches:
     """An iterator over batches of arrays whose state is a number.
 
+    Attributes:
+      state_of_all_processes: True, since that number counts global batches.
+
     Args:
       arrays: name -> array; all have the same first axis.
       global_batch_size: see `ArrayInput`.
@@ -203,6 +207,8 @@ class ArrayBatches:
       ValueError: the arrays are of different lengths or shorter than a batch, or the processes
         do not divide the batch.
     """
+
+    state_of_all_processes = True
 
     def __init__(
         self,

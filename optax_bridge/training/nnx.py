@@ -9,17 +9,17 @@ import optax
 from flax import nnx
 
 from optax_bridge.exact.leaf_rule import difference
-from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
 from optax_bridge.metadata.trees import Updates
-from optax_bridge.training.nnx_variables import arrays as _arrays
 from optax_bridge.training.nnx_variables import (
+    arrays,
     hand_over_collections,
     hand_over_keys,
     say_left,
+    set_values,
 )
-from optax_bridge.training.nnx_variables import set_values as _set
 from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
@@ -50,17 +50,17 @@ class Optimizer(nnx.Optimizer[M]):
         Returns:
           What the step added to the parameters, up to rounding, as Flax's.
         """
-        grads = _arrays(_gradients(grads, self.wrt))
-        params = _arrays(nnx.state(model, self.wrt))
+        grads = arrays(_gradients(grads, self.wrt))
+        params = arrays(nnx.state(model, self.wrt))
         new_params, new_state = take_step(
-            self.tx, grads, _arrays(self.opt_state), params, **_arrays(kwargs)
+            self.tx, grads, arrays(self.opt_state), params, **arrays(kwargs)
         )
         nnx.update(model, new_params)
-        _set(self.opt_state, new_state)
-        _set(self.step, _arrays(self.step) + 1)
+        set_values(self.opt_state, new_state)
+        set_values(self.step, arrays(self.step) + 1)
         if self.average is not None:
-            new = jax.tree.map(self._averaged, self.ema_params, _arrays(nnx.state(model, self.wrt)))
-            _set(self.average.opt_state.ema, new)
+            new = jax.tree.map(self._averaged, self.ema_params, arrays(nnx.state(model, self.wrt)))
+            set_values(self.average.opt_state.ema, new)
         return difference(new_params, params, grads)
 
     # Flax's optimizer over the same parameters, whose state is the average: variables as the
@@ -71,7 +71,7 @@ class Optimizer(nnx.Optimizer[M]):
     @property
     def ema_params(self) -> Any:
         """The exponential moving average of the parameters, arrays; None if there is none."""
-        return None if self.average is None else _arrays(self.average.opt_state.ema)
+        return None if self.average is None else arrays(self.average.opt_state.ema)
 
     def _averaged(self, old: Any, param: Any) -> Any:
         decay = self.ema_decay
@@ -119,9 +119,9 @@ def hand_off(
     target = nnx.state(model, wrt)
     flat = leaves_with_path(target)
     moved = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(state.params)}
-    places = {key_names(path): index for index, (path, _) in enumerate(flat)}
-    if moved.keys() != places.keys():
-        differing = sorted("/".join(path) for path in moved.keys() ^ places.keys())
+    indices = {key_names(path): index for index, (path, _) in enumerate(flat)}
+    if moved.keys() != indices.keys():
+        differing = sorted("/".join(path) for path in moved.keys() ^ indices.keys())
         raise ValueError(
             f"the module's parameters are not those of the state: they differ at {differing[:5]}. "
             "Give rename=, a function from the state's paths to the module's."
@@ -136,8 +136,8 @@ def hand_off(
     treedef = jax.tree.structure(unboxed(target))
     nnx.update(model, treedef.unflatten(values))
     made = optimizer(model, state.tx, wrt=wrt)
-    _set(made.opt_state, _moved_state(made.opt_state, state, list(moved), places))
-    _set(made.step, jnp.asarray(state.step, jnp.uint32))
+    set_values(made.opt_state, _moved_state(made.opt_state, state, list(moved), indices))
+    set_values(made.step, jnp.asarray(state.step, jnp.uint32))
     left = hand_over_collections(state, model, rename, wrt, collections or {}, missing == "keep")
     left += hand_over_keys(state, model)
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
@@ -146,7 +146,7 @@ def hand_off(
         made.ema_decay = decay
         made.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=wrt)
         values = [flat_average[key_names(path)] for path, _ in flat]
-        _set(made.average.opt_state.ema, treedef.unflatten(values))
+        set_values(made.average.opt_state.ema, treedef.unflatten(values))
     elif average is not None:
         left.append("ema_params")
     say_left(left)
@@ -159,32 +159,32 @@ def _gradients(grads: Any, wrt: Any) -> Any:
 
 
 def _moved_state(
-    template: Any, state: TrainState, moved: list[tuple[str, ...]], places: dict[Any, int]
+    template: Any, state: TrainState, moved: list[tuple[str, ...]], indices: dict[Any, int]
 ) -> Any:
     """The optimizer's state in the structure that it has over the module's parameters."""
-    old_places = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
+    old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
     values = {}
-    for key, leaf in _keyed(state.opt_state, old_places):
+    for key, leaf in _keyed(state.opt_state, old_indices):
         before, owner, after = key
-        values[before, None if owner is None else places[moved[owner]], after] = leaf
-    template = _arrays(template)
-    keys = [key for key, _ in _keyed(template, places)]
+        values[before, None if owner is None else indices[moved[owner]], after] = leaf
+    template = arrays(template)
+    keys = [key for key, _ in _keyed(template, indices)]
     missing = [key for key in keys if key not in values]
     if missing or len(values) != len(keys):
         raise ValueError(f"opt_state: no equal in the state for {missing[:3]}")
     return jax.tree.structure(template).unflatten([values[key] for key in keys])
 
 
-def _keyed(opt_state: Any, places: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:
+def _keyed(opt_state: Any, indices: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:
     """The leaves of a state by what stands before and after their parameter's path."""
     flat = _flat(opt_state)
     keyed = []
-    for (path, leaf), span in zip(flat, owners_of([p for p, _ in flat], places), strict=True):
+    for (path, leaf), span in zip(flat, owners_of([p for p, _ in flat], indices), strict=True):
         names = key_names(path)
         key: Any = (names, None, ())
         if span is not None:
             start, end = span
-            key = (names[:start], places[names[start:end]], names[end:])
+            key = (names[:start], indices[names[start:end]], names[end:])
         keyed.append((key, leaf))
     return keyed
 

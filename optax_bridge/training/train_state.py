@@ -15,8 +15,7 @@ from jax.core import Tracer
 import legacy_optim
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import check_transformation
-from optax_bridge.exact.transformation import step as take_step
+from optax_bridge.exact.transformation import check_transformation, take_step
 from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import OptState, Params, Updates
@@ -273,9 +272,9 @@ class TrainState(train_state.TrainState):
         Warns:
           LeftOverWarning: the checkpoint has something that there is no field for.
         """
-        from optax_bridge.checkpoints import api
+        from optax_bridge.checkpoints import train_states
 
-        return api.from_legacy_checkpoint(
+        return train_states.from_legacy_checkpoint(
             cls,
             path,
             optimizer_def,
@@ -308,9 +307,9 @@ class TrainState(train_state.TrainState):
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.
         """
-        from optax_bridge.checkpoints import api
+        from optax_bridge.checkpoints import train_states
 
-        api.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
+        train_states.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
     def _transformation(self, grads: Updates) -> optax.GradientTransformation:
         """The one that takes these gradients, with boxes or without."""

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.suite.case import Result
-from equivalence_tests.suite.sharded import processes, training
+from equivalence_tests.suite.sharded import training, two_processes
 from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned
 from equivalence_tests.suite.sharded.training import (
@@ -75,7 +75,7 @@ def run(case: ShardedCase) -> Result:
     result = Result(case, described(case), source=recipe)
     try:
         alone, _ = reference(case.entry, case.drive)
-        seen, split = (training if case.processes == 1 else processes).run(case)
+        seen, split = (training if case.processes == 1 else two_processes).run(case)
         left_out = vanishing(case.entry) if split else ()
         both = ({k: v for k, v in one.items() if k not in left_out} for one in (alone, seen))
         result.comparison = compare(*both)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from equivalence_tests.sides import training
+from equivalence_tests.sides import digits
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, place, trajectory
@@ -90,7 +90,7 @@ def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
 @functools.cache
 def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
     """The run on one device, and its gradients of shape (steps, ...) as a tree."""
-    job, tx = training.task("transformer"), build(OPTIMIZERS[entry])
+    job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
     start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
     here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     given = reference(entry, TRAINING)[1] if drive == GIVEN else None
@@ -101,7 +101,7 @@ def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
 
 def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
     """The first state on the mesh, and where its arrays lie."""
-    job, tx = training.task("transformer"), build(OPTIMIZERS[entry])
+    job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
 
     def create(rule: Any) -> TrainState:
         made: Any = TrainState.create_sharded
@@ -125,7 +125,7 @@ def _driven(
     Gradients and step are a program each: in one, the compiler would fuse the end of the one with
     the beginning of the other, and contract products and sums in another way on another layout.
     """
-    job, data = training.task("transformer"), training.batches(STEPS)
+    job, data = digits.task("transformer"), digits.batches(STEPS)
 
     def gradients(params: Any, batch: Any) -> Any:
         (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
@@ -185,8 +185,8 @@ def vanishing(entry: str) -> tuple[str, ...]:
     errors, which Adam divides by their own size, and no multiple of their scale bounds them. Which
     parameters these are, the gradient in float64 says.
     """
-    job = training.task("transformer")
-    images, labels = training.batches(1)
+    job = digits.task("transformer")
+    images, labels = digits.batches(1)
     with float64():
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), job.params)
         batch = (jnp.asarray(images[0], jnp.float64), labels[0])

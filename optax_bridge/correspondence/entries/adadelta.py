@@ -26,7 +26,7 @@ ENTRY = Entry(
                 rho=s("rho"),
                 eps=s("eps"),
             ),
-            rounding(32, "order of operations only; 14 seen"),
+            rounding(32, "order of operations only"),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -36,7 +36,7 @@ ENTRY = Entry(
                 call("optax.add_decayed_weights", s("weight_decay")),
                 call("optax.scale_by_learning_rate", s("learning_rate")),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two; 14 seen"),
+            rounding(32, "order of operations, and one subtraction instead of two"),
         ),
     ),
     cases=(

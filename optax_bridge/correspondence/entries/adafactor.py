@@ -83,7 +83,7 @@ ENTRY = Entry(
                 eps=s("epsilon1"),
                 factored=s("factored"),
             ),
-            rounding(16, "order of operations only; 4 seen"),
+            rounding(16, "order of operations only"),
         ),
     ),
     unsupported=(

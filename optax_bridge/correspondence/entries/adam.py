@@ -24,7 +24,7 @@ ENTRY = Entry(
     stock=(
         Stock(
             call("optax.adam", learning_rate=s("learning_rate"), **_MOMENTS),
-            rounding(32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d; 8 seen"),
+            rounding(32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d"),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -34,7 +34,7 @@ ENTRY = Entry(
                 **_MOMENTS,
                 weight_decay=s("weight_decay"),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two; 14 seen"),
+            rounding(32, "order of operations, and one subtraction instead of two"),
         ),
     ),
     cases=(

@@ -38,7 +38,7 @@ ENTRY = Entry(
         StateField("momentum", exact="LarsState.trace", stock=("TraceState.trace",), stock_sign=-1),
     ),
     stock=(
-        Stock(_LARS, rounding(8, "order of operations only; 2 seen"), when={"weight_decay": 0}),
+        Stock(_LARS, rounding(8, "order of operations only"), when={"weight_decay": 0}),
         Stock(
             _LARS,
             different("the trust ratio's denominator: |g| + wd * |p| here, |g + wd * p| in Optax"),

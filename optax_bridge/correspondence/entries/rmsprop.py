@@ -30,7 +30,7 @@ ENTRY = Entry(
                 centered=s("centered"),
                 eps_in_sqrt=False,
             ),
-            rounding(32, "order of operations only; 14 seen"),
+            rounding(32, "order of operations only"),
         ),
     ),
     cases=(

@@ -110,7 +110,7 @@ ENTRY = Entry(
     ),
     sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
     around=rounding(
-        64, "XLA compiles the step together with the normalisation, and rounds otherwise; 17 seen"
+        64, "XLA compiles the step together with the normalisation, and rounds otherwise"
     ),
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",

@@ -18,6 +18,7 @@ from optax_bridge.spmd.checkpointer.iterators import (
     iterators_of,
 )
 from optax_bridge.spmd.checkpointer.policies import every_n_steps_policy
+from optax_bridge.spmd.checkpointer.replacing import set_aside, settle
 from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
 from optax_bridge.spmd.checkpointer.structure import (
     CheckpointValidationType,
@@ -180,6 +181,7 @@ class Checkpointer(BaseCheckpointer):
         """Makes nothing on disk yet."""
         super().__init__(cfg, parent=parent)
         self._manager: ocp.CheckpointManager | None = None
+        self._replaces = False
 
     @property
     def directory(self) -> str:
@@ -192,8 +194,10 @@ class Checkpointer(BaseCheckpointer):
         _check_step(step)
         manager = self._opened()
         if step in manager.all_steps():
-            manager.wait_until_finished()
-            manager.delete(step)
+            self.wait_until_finished()
+            set_aside(Path(self.directory) / _name(step))
+            manager.reload()
+            self._replaces = True
         iterators = iterators_of(state)
         items: dict[str, Any] = {
             "state": ocp.args.PyTreeSave(as_nested(state)),
@@ -219,6 +223,8 @@ class Checkpointer(BaseCheckpointer):
           ValueError: there is no complete checkpoint of the given step, or it is of another
             structure.
         """
+        if self._manager is None:
+            settle(Path(self.directory), _is_complete)
         steps = self.checkpoint_steps(self.directory)
         if step is None and not steps:
             return None, state
@@ -259,6 +265,9 @@ class Checkpointer(BaseCheckpointer):
         """Waits for saves that are under way; raises what went wrong with them."""
         if self._manager is not None:
             self._manager.wait_until_finished()
+            if self._replaces:
+                settle(Path(self.directory), _is_complete)
+                self._replaces = False
 
     @nowrap
     def stop(self, *, has_exception: bool = False) -> None:
@@ -272,6 +281,7 @@ class Checkpointer(BaseCheckpointer):
         if self._manager is None:
             cfg = self._config
             Path(cfg.dir).mkdir(parents=True, exist_ok=True)
+            settle(Path(cfg.dir), _is_complete)
             options = ocp.CheckpointManagerOptions(
                 step_name_format=ocp.path.step.standard_name_format(
                     step_prefix="step", step_format_fixed_length=8

@@ -17,6 +17,7 @@ from optax_bridge.spmd.checkpointer import (
     read_index,
     read_state_spec,
 )
+from optax_bridge.spmd.checkpointer.replacing import set_aside
 from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.input import ArrayBatches
@@ -95,6 +96,33 @@ def test_retention_overwriting_and_what_is_not_complete(tmp_path):
     assert Checkpointer.latest_checkpoint_path(str(tmp_path)) == str(tmp_path / "step_00000007")
     with pytest.raises(ValueError, match="within"):
         saver.save(step=10**8, state=given)
+
+
+def test_a_kill_while_a_step_is_replaced(tmp_path):
+    with checkpointer(tmp_path) as saver:
+        saver.save(step=7, state=state(7.0))
+    set_aside(tmp_path / "step_00000007")  # and then the process was killed
+    assert Checkpointer.checkpoint_steps(str(tmp_path)) == []
+    step, restored = checkpointer(tmp_path).restore(state=state(0.0))
+    assert step == 7 and restored["model"]["w"][0, 0] == 7
+    with checkpointer(tmp_path) as saver:
+        saver.save(step=7, state=state(70.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
+
+
+def test_iterators_of_another_number_of_processes(tmp_path):
+    given = {**state(2.0), "input_iter": batches()}
+    next(given["input_iter"])
+    with checkpointer(tmp_path) as saver:
+        saver.save(step=7, state=given)
+    [own] = tmp_path.glob("step_00000007/**/python_0")  # as if two had saved it
+    shutil.copytree(own, own.with_name("python_1"))
+    target = {**state(0.0), "input_iter": batches()}
+    checkpointer(tmp_path).restore(state=target)
+    assert target["input_iter"].get_state() == {"position": 1}
+    target["input_iter"].state_of_all_processes = False  # it has its own part of the data, say
+    with pytest.raises(ValueError, match="saved by another number of processes"):
+        checkpointer(tmp_path).restore(state=target)
 
 
 def test_contexts(tmp_path):

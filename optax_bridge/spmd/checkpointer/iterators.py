@@ -31,18 +31,23 @@ class IteratorHandler(ocp.CheckpointHandler):
     def restore(self, directory: epath.Path, args: "RestoreIterators") -> None:
         """Sets the states of the iterators.
 
+        One that has `state_of_all_processes`, as that counts global batches, goes on with any
+        number of processes; for another the number must be that of the checkpoint.
+
         Raises:
-          ValueError: the checkpoint has none for this process.
+          ValueError: the checkpoint was saved by another number of processes, or has no state.
         """
-        folder = directory / f"python_{jax.process_index()}"
+        there = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+        as_many = len(there) == jax.process_count()
         for path, iterator in args.iterators.items():
-            file = folder / path
-            if not file.exists():
-                there = sorted(entry.name for entry in directory.iterdir())
+            for_all = getattr(iterator, "state_of_all_processes", False)
+            index = 0 if for_all and not as_many else jax.process_index()
+            file = directory / f"python_{index}" / path
+            if not file.exists() or not (as_many or for_all):
                 raise ValueError(
-                    f"{file}: no state of the iterator for process {jax.process_index()}; there "
-                    f"are {there}. It was saved by another number of processes: take that number, "
-                    "or set save_input_iterator=False, and the input begins anew."
+                    f"{file}: a state of the iterator from {jax.process_count()} processes "
+                    f"expected, found {there}. It was saved by another number of processes: take "
+                    "that number, or set save_input_iterator=False, and the input begins anew."
                 )
             iterator.set_state(msgpack.unpackb(file.read_bytes(), strict_map_key=False))
 

@@ -40,7 +40,8 @@ class ThirdPartyLayer(BaseLayer):
         """Config of ThirdPartyLayer.
 
         Attributes:
-          module: config of the module: `config_for_class(nn.Dense).set(features=8)`, say.
+          module: config of the module: `config_for_class(nn.Dense).set(features=8)`, say; or a
+            module of flax.linen itself, which is a description without arrays.
           method: the method of it that is called.
           input_dim: number of features of its input, where that is (batch, time, input_dim).
           example_inputs: specs of its inputs, or their shapes; needed for a module of flax.linen,
@@ -49,7 +50,7 @@ class ThirdPartyLayer(BaseLayer):
             of axes are the mesh's.
         """
 
-        module: Required[InstantiableConfig] = REQUIRED
+        module: Required[InstantiableConfig | nn.Module] = REQUIRED
         method: str = "__call__"
         input_dim: Optional[int] = None  # noqa: UP045
         example_inputs: Optional[Sequence[Any]] = None  # noqa: UP045
@@ -161,10 +162,17 @@ class ThirdPartyLayer(BaseLayer):
 class _Maker:
     """Makes a module from its config, with random keys if it asks for them."""
 
-    def __init__(self, cfg: InstantiableConfig) -> None:
+    def __init__(self, cfg: InstantiableConfig | nn.Module) -> None:
+        if not isinstance(cfg, InstantiableConfig | nn.Module):
+            raise TypeError(
+                "module: expected a config, or a module of flax.linen, found "
+                f"{type(cfg).__name__}. config_for_class(...).set(...) makes a config."
+            )
         self._cfg = cfg
 
     def __call__(self, key: jax.Array) -> Any:
+        if isinstance(self._cfg, nn.Module):
+            return self._cfg
         if isinstance(getattr(self._cfg, "rngs", None), RequiredFieldValue):
             return self._cfg.instantiate(rngs=nnx.Rngs(key))
         return self._cfg.instantiate()

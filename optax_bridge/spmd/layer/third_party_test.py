@@ -179,3 +179,9 @@ def test_examples_of_inputs():
     )
     specs = cfg.instantiate(parent=None).create_parameter_specs_recursively()
     assert specs["params"]["embedding"].shape == (3, 2)
+
+
+def test_a_linen_module_itself_is_its_own_description():
+    cfg = ThirdPartyLayer.default_config().set(module=nn.Dense(3), example_inputs=[(1, 2)])
+    layer = cfg.set(name="layer").instantiate(parent=None)
+    assert layer.create_parameter_specs_recursively()["params"]["kernel"].shape == (2, 3)

@@ -14,6 +14,7 @@ import legacy_optim
 from optax_bridge import TrainState
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
+from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
 
@@ -26,7 +27,8 @@ StateBuilder = Callable[..., tuple[int, TrainerState]]
 def legacy_checkpoint(
     path: str,
     *,
-    optimizer: str | legacy_optim.OptimizerDef | optax.GradientTransformation | None = None,
+    optimizer: ConfigOr[str | legacy_optim.OptimizerDef | optax.GradientTransformation]
+    | None = None,
     part: str | None = None,
     below: str = "",
     new: Sequence[str] = (),
@@ -44,7 +46,7 @@ def legacy_checkpoint(
     Args:
       path: a checkpoint of any format that `optax-bridge inspect` knows.
       optimizer: the legacy constructor call, parsed and never evaluated; or the definition, or a
-        transformation. None: read from the state where that is clear.
+        transformation; or a config of either. None: read from the state where that is clear.
       part: which optimizer, where the checkpoint has several.
       below: where in the model's parameters those of the checkpoint stand, "net/params" say.
       new: regular expressions for whole paths of what the checkpoint does not have, which then
@@ -77,7 +79,7 @@ def legacy_checkpoint(
 
 def _definition(optimizer: Any) -> Any:
     if not isinstance(optimizer, str):
-        return optimizer
+        return maybe_instantiate(optimizer)
     from optax_bridge.checkpoints.definitions import parse_definition
 
     return parse_definition(optimizer)

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from equivalence_tests.files import write_bytes_with
+from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.suite.sharded import training
 from equivalence_tests.suite.sharded.layouts import DEVICES
 from equivalence_tests.suite.sharded.training import ShardedCase

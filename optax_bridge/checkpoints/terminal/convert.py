@@ -15,11 +15,11 @@ import rich.progress
 from flax.serialization import to_state_dict
 from rich.console import Console
 
+from optax_bridge.checkpoints.conversion import Conversion, convert_file
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.recognise import is_array, leaves
 from optax_bridge.checkpoints.template import template_named
-from optax_bridge.checkpoints.transfer import Conversion, convert_file
 from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError
 
@@ -80,7 +80,7 @@ def run(
         with bar if errors.is_terminal else contextlib.nullcontext():
             tasks: dict[str, rich.progress.TaskID] = {}
 
-            def told(phase: str, done: int, total: int) -> None:
+            def progress(phase: str, done: int, total: int) -> None:
                 if phase not in tasks:
                     tasks[phase] = bar.add_task(phase, total=total)
                 bar.update(tasks[phase], completed=done)
@@ -90,7 +90,7 @@ def run(
                 destination,
                 definition,
                 like=None if like is None else template_named(like),
-                told=told if errors.is_terminal else None,
+                progress=progress if errors.is_terminal else None,
                 **options,
             )
     except (CheckpointError, UnsupportedSetting) as error:

@@ -13,15 +13,17 @@ from flax import serialization
 
 import legacy_optim
 from optax_bridge.checkpoints.collections import beside, fields_filled
-from optax_bridge.checkpoints.convert import Converted, convert_tree, legacy_tree
 from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name
 from optax_bridge.checkpoints.fitting import is_state
 from optax_bridge.checkpoints.layout import placed_among
+from optax_bridge.checkpoints.mapping import Converted, convert_tree
+from optax_bridge.checkpoints.mapping_back import legacy_tree
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.recognise import Names, find_parts
-from optax_bridge.checkpoints.transfer import compare, on_device, write
 from optax_bridge.checkpoints.transformed import is_transformation
+from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.legacy import from_legacy
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round

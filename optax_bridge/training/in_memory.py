@@ -6,8 +6,9 @@ import optax
 from flax import serialization
 
 import legacy_optim
-from optax_bridge.checkpoints.api import train_state
-from optax_bridge.checkpoints.convert import convert_tree, legacy_tree
+from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.mapping_back import legacy_tree
+from optax_bridge.checkpoints.train_states import train_state
 from optax_bridge.training.train_state import TrainState
 
 

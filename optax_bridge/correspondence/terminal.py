@@ -49,7 +49,7 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim) -> None:
         if claim.ulp is None
         else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
     )
-    why = f" ({claim.why})" if claim.why else ""
+    why = f" ({claim.reason})" if claim.reason else ""
     console.print(f"[bold]{kind}[/]: {claim.verdict.value}{bound}{why}", highlight=False)
     console.print(f"proved for all inputs: {claim.proved}", highlight=False)
     modules = [f"import {name}" for name in imports(recipe)]

@@ -56,7 +56,7 @@ def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
 
 
 def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
-    result = call("optax_bridge.spmd.train_command_test:stopping", "--dir", tmp_path)
+    result = call("optax_bridge.spmd.terminal_test:stopping", "--dir", tmp_path)
     assert result.exit_code == 143
     assert "Stopped after step 3, which is saved. To go on:" in result.output
     assert (tmp_path / "checkpoints" / "step_00000003").is_dir()

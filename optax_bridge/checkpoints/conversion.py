@@ -1,0 +1,144 @@
+"""From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import legacy_optim
+from optax_bridge.checkpoints.choosing import choose_part, named
+from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.formats.registry import written_as
+from optax_bridge.checkpoints.layout import LAYOUT
+from optax_bridge.checkpoints.legacy_optimizer import check_parameters
+from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.mapping_back import back
+from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.recognise import at_path, find_states, leaves
+from optax_bridge.checkpoints.restore import restored_like
+from optax_bridge.checkpoints.write import Progress, compare, write
+
+_LEGACY = "msgpack"  # what programs of flax.optim read
+KEEP, FLAT = "keep", "flat"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert_file` did.
+
+    Attributes:
+      read: what was read.
+      tree: the tree that was written.
+      definition: the legacy definition; None if only parameters were asked for.
+      step: steps taken; None if only parameters were asked for.
+    """
+
+    read: Read
+    tree: Any
+    definition: Any
+    step: int | None
+
+
+def convert_file(
+    source: Path,
+    destination: Path,
+    optimizer_def: legacy_optim.OptimizerDef | None = None,
+    *,
+    to_legacy: bool = False,
+    file_format: str = "orbax",
+    msgpack: bool = False,
+    params_only: bool = False,
+    exact: bool | None = True,
+    layout: str = KEEP,
+    like: Any = None,
+    part: str | None = None,
+    allow_nan: bool = False,
+    verify: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+    told: Progress | None = None,
+) -> Conversion:
+    """Converts a checkpoint; the source is only read.
+
+    Args:
+      source: see `read_checkpoint`.
+      destination: a file for msgpack, a folder for Orbax.
+      optimizer_def: the legacy definition; read from the state's fields if None.
+      to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
+      file_format: what to write, one of `formats.registry.writable()`.
+      msgpack: the same as `file_format="msgpack"`.
+      params_only: write the parameters alone.
+      exact: see `optax_bridge.from_legacy`; None: what `migrate` writes unless told otherwise, the
+        stock recipe where it is identical or differs by rounding alone.
+      layout: "keep": what stood around the optimizer stays where it stood, so that the program's
+        own restore finds it; "flat": all of it as fields of one TrainState.
+      like: what the program saves, a `TrainState` or a tree with some in it, as the template; it
+        says what every optimizer of the checkpoint becomes.
+      part: which optimizer, where there are several; on the way back, where it is to stand.
+      allow_nan: let NaN in the optimizer's state through.
+      verify: read again what was written, and compare every leaf.
+      force: replace the destination if it is a checkpoint.
+      progress: called with the phase, the bytes done and the bytes in all.
+      told: the same as `progress`.
+
+    Returns:
+      What was read and what was written.
+
+    Raises:
+      CheckpointError: see the readers; nothing is left at the destination then.
+      ValueError: no such format is written.
+    """
+    if layout not in (KEEP, FLAT):
+        raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
+    if msgpack or to_legacy:
+        file_format = _LEGACY
+    written_as(file_format)
+    progress = progress or told
+    read = read_checkpoint(source)
+    _check_apart(read.path, destination)
+    definition, step = optimizer_def, None
+    if params_only:
+        definition, tree = None, _parameters(read, part)
+    elif to_legacy:
+        tree, step = back(read, optimizer_def, part)
+    elif like is not None:
+        tree = restored_like(like, read.tree, read.path)
+    else:
+        converted = convert_tree(
+            read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
+        )
+        definition, step = converted.definition, int(converted.step)
+        # Every checkpoint of T5X has that level; the way back is Flax's.
+        of_level = set(read.tree) == {read.level}
+        flat = layout == FLAT or of_level
+        tree = converted.flat_tree() if flat else converted.tree(read.path)
+        if of_level:
+            del tree[LAYOUT]
+    with written_whole(destination, force=force) as path:
+        write(path, tree, file_format, progress=progress, name=destination)
+        if verify:
+            compare(path, tree, destination, file_format, progress)
+    return Conversion(read, tree, definition, step)
+
+
+def _check_apart(source: Path, destination: Path) -> None:
+    # Unlike Path.resolve, this takes links in a circle.
+    one, other = (Path(os.path.realpath(path)) for path in (source, destination))
+    if one == other or one in other.parents or other in one.parents:
+        raise CheckpointError(
+            destination, "another place than the source", f"the source, {source}",
+            "The source is only read, never replaced: name another destination.",
+        )  # fmt: skip
+
+
+def _parameters(read: Read, part: str | None) -> Any:
+    """The parameters alone: whoever wants no more need not say which optimizer it was."""
+    states = named(find_states(read.tree), part)
+    if len(states) == 1:
+        return at_path(read.tree, states[0])["params"]
+    if part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
+        return read.tree
+    chosen = choose_part(read.tree, read.path, part)
+    check_parameters(chosen, read.path)
+    return chosen.target

@@ -1,0 +1,1 @@
+"""What `optax-bridge convert` and `inspect` do at a terminal; their options are in `command/`."""

@@ -1,0 +1,75 @@
+"""Writes a tree in a format, reads it again and compares."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import serialization
+
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.formats.registry import contents, written_as
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.recognise import is_array, leaves
+
+Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
+
+
+def write(
+    path: Path,
+    tree: Any,
+    file_format: str = "orbax",
+    *,
+    progress: Progress | None = None,
+    name: Path | None = None,
+) -> None:
+    """Writes a tree in a format of this option; errors call it by its name."""
+    writer = written_as(file_format).write
+    assert writer is not None
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf))
+    tell = progress or (lambda phase, done, total: None)
+    tell("write", 0, total)
+    writer(path, tree, lambda done: tell("write", min(done, total), total), name or path)
+    tell("write", total, total)
+
+
+def compare(
+    path: Path, tree: Any, name: Path, file_format: str = "orbax", progress: Progress | None = None
+) -> None:
+    """Reads again what was written and compares every leaf, bit for bit.
+
+    Raises:
+      CheckpointError: something differs.
+    """
+    tell = progress or (lambda phase, done, total: None)
+    found = contents(written_as(file_format), path).tree
+    expected = dict(leaves(serialization.to_state_dict(tree)))
+    actual = {leaf_path: leaf for leaf_path, leaf in leaves(found)}
+    total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
+    done = 0
+    for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
+        pair = expected.get(leaf_path), actual.get(leaf_path)
+        if not _same(*pair):
+            raise CheckpointError(
+                f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
+                "Writing failed, nothing was left behind: is the disk full or failing?",
+            )  # fmt: skip
+        done += getattr(pair[0], "nbytes", 0)
+        tell("verify", done, total)
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if not is_array(expected):
+        return is_array(found) == is_array(expected) and bool(expected == found)
+    if not is_array(found) or expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    one, other, size = bytes_of(expected), bytes_of(found), expected.nbytes
+    for start in range(0, size, BLOCK):
+        stop = min(start + BLOCK, size)
+        if not np.array_equal(one(start, stop), other(start, stop)):
+            return False
+        if size > BLOCK:
+            release(expected)
+            release(found)
+    return True
