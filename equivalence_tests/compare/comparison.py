@@ -50,6 +50,7 @@ class LeafDistance:
       eps: spacing of its dtype at 1, by which a distance in ULP becomes one relative to the
         tensor's scale; 1 of a leaf without floating-point numbers, whose distance is 0 or infinite.
       ulp_by_step: the largest distance at each step, float64 of shape (steps,).
+      relative_by_step: the same over the tensor's largest magnitude so far on either side.
       poisoned_from: index of the first step with a NaN or an infinity among its inputs, the number
         of steps if there is none.
       first: its first difference, which a distance of 0 has in the sign of a zero alone.
@@ -58,13 +59,9 @@ class LeafDistance:
     path: str
     eps: float
     ulp_by_step: np.ndarray
+    relative_by_step: np.ndarray
     poisoned_from: int
     first: Difference
-
-    @property
-    def relative_by_step(self) -> np.ndarray:
-        """The distance over the tensor's scale at each step."""
-        return self.ulp_by_step * self.eps
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ def compare(left: Any, right: Any, poisoned: Mapping[str, int] | None = None) ->
     worst, relative = (-1.0, ""), 0.0
     histogram: dict[str, int] = {}
     for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
-        distance = _distance(a, b)
+        distance, spacing = _distance(a, b)
         same = _same_bits(a, b)
         _count(distance, same, histogram)
         relative = max(relative, float(distance.max(initial=0.0)) * _eps(a.dtype))
@@ -158,8 +155,8 @@ def compare(left: Any, right: Any, poisoned: Mapping[str, int] | None = None) ->
         if unequal.any():
             since = [step for part, step in (poisoned or {}).items() if part in path]
             first = _first(path, a, b, unequal)
-            distances = LeafDistance(path, _eps(a.dtype), by_step, min([len(a), *since]), first)
-            apart.append(distances)
+            start, eps = min([len(a), *since]), _eps(a.dtype)
+            apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
     first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
     return Comparison(
         identical=first is None,
@@ -215,10 +212,10 @@ def _is_nan(a: np.ndarray) -> np.ndarray:
     return a != a  # true of NaN alone; bfloat16 and integers can do it too
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """ULP at the tensor's scale, of shape (steps, elements)."""
+def _distance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ULP at the tensor's scale, of shape (steps, elements), and what one is over the scale."""
     if not jnp.issubdtype(a.dtype, jnp.floating):
-        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1)
+        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1), np.ones(len(a))
     info = jnp.finfo(a.dtype)
     x, y = (side.astype(np.float64).reshape(len(side), -1) for side in (a, b))
     finite = np.isfinite(x) & np.isfinite(y)
@@ -229,7 +226,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     spacing = 2.0 ** np.floor(np.log2(scale)) * float(info.eps)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     gap = np.abs(x_or_zero / spacing - y_or_zero / spacing)
-    return np.where(same, 0.0, np.where(finite, gap, np.inf))
+    return np.where(same, 0.0, np.where(finite, gap, np.inf)), (spacing / scale)[:, 0]
 
 
 def _eps(dtype: Any) -> float:

@@ -28,7 +28,7 @@ class Extent:
     Attributes:
       leaf: path of the leaf that is farthest apart, a parameter's where one is.
       ulp: its largest distance, in ULP at the tensor's scale.
-      relative: the same over the tensor's scale.
+      relative: the largest one over the tensor's largest magnitude so far.
       step: number of the first step, the first being 1, at which any leaf is apart by more than
         what was asked for.
       first_leaf: path of that leaf.
@@ -55,12 +55,12 @@ def ordinary(found: Comparison, above: float = 0.0) -> Extent | None:
       found: the comparison.
       above: a step counts as the first one from this distance on, in ULP.
     """
-    return _extent(found, lambda leaf: leaf.ulp_by_step[: leaf.poisoned_from], 0, above)
+    return _extent(found, lambda leaf, values: values[: leaf.poisoned_from], 0, above)
 
 
 def poisoned(found: Comparison) -> Extent | None:
     """The extent from the first NaN or infinity among the inputs on; None if nothing is apart."""
-    return _extent(found, lambda leaf: leaf.ulp_by_step[leaf.poisoned_from :], None, 0.0)
+    return _extent(found, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
 
 
 def poisoned_from(gradients: Any, apart: Sequence[str] = ()) -> dict[str, int]:
@@ -105,16 +105,16 @@ def headline(found: Comparison, verdict: Verdict, bound: float | None = None) ->
 
 
 def poisoned_line(found: Comparison) -> str:
-    """What a NaN or an infinity among the gradients does; empty where both sides agree on it."""
-    apart = poisoned(found)
-    if apart is None:
+    """What a NaN or an infinity among the gradients does; empty where it adds nothing new."""
+    apart, usual = poisoned(found), ordinary(found)
+    if apart is None or (usual is not None and apart.ulp <= 4 * usual.ulp):
         return ""
     return f"after a NaN or an infinity among the gradients: {_where(apart)}"
 
 
 def relative_text(relative: float) -> str:
     """A part of a tensor's scale."""
-    return f"{100 * relative:.2g} %" if 0.001 <= relative < 10 else f"{relative:.2g}"
+    return f"{100 * relative:.3g} %" if 0.001 <= relative < 10 else f"{relative:.2g}"
 
 
 def _where(extent: Extent) -> str:
@@ -124,11 +124,11 @@ def _where(extent: Extent) -> str:
 
 def _extent(
     found: Comparison,
-    part: Callable[[LeafDistance], np.ndarray],
+    part: Callable[[LeafDistance, np.ndarray], np.ndarray],
     offset: int | None,
     above: float,
 ) -> Extent | None:
-    apart = [(leaf, part(leaf)) for leaf in found.by_leaf]
+    apart = [(leaf, part(leaf, leaf.ulp_by_step)) for leaf in found.by_leaf]
     apart = [(leaf, values) for leaf, values in apart if values.max(initial=0.0) > 0]
     if not apart:
         return None
@@ -137,19 +137,28 @@ def _extent(
         return pair[1] > min(above, VISIBLE / pair[0].eps)
 
     chosen = [pair for pair in apart if beyond(pair).any()] or apart
-    params = [pair for pair in chosen if pair[0].path.startswith("params")]
-    leaf, values = max(params or chosen, key=lambda pair: float(pair[1].max()) * pair[0].eps)
+    # What is trained says more than what trains it, and what stays finite more than what does not;
+    # rounding is held to its bound wherever it is.
+    told = (lambda path: path.startswith("params")) if above else (lambda path: True)
+    params = [pair for pair in chosen if told(pair[0].path)] or chosen
+    unpoisoned = [pair for pair in params if pair[0].poisoned_from >= len(pair[0].ulp_by_step)]
+    params = (unpoisoned if above else []) or params
+
+    def relative(pair: tuple[LeafDistance, np.ndarray]) -> float:
+        return float(part(pair[0], pair[0].relative_by_step).max())
+
+    leaf, values = max(params, key=relative)
 
     def first(pair: tuple[LeafDistance, np.ndarray]) -> tuple[int, bool]:
         steps = beyond(pair) if beyond(pair).any() else pair[1] > 0
         start = pair[0].poisoned_from if offset is None else offset
         return int(steps.argmax()) + start, pair[0] is not leaf
 
-    earliest = min(params or chosen, key=first)
+    earliest = min(params, key=first)
     return Extent(
         leaf=leaf.path,
         ulp=float(values.max()),
-        relative=float(values.max()) * leaf.eps,
+        relative=relative((leaf, values)),
         step=first(earliest)[0] + 1,
         first_leaf=earliest[0].path,
         is_integer=leaf.eps == 1.0,

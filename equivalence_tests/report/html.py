@@ -14,7 +14,7 @@ from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import explained
 from equivalence_tests.output_files import write_text
 from equivalence_tests.report.plot import RULES, divergence, key, losses
-from equivalence_tests.suite.case import SYNTHETIC, Result
+from equivalence_tests.suite.case import Result
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def item(result: Result) -> Item:
         outcome = "error"
     if claim is not None:
         bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP in 100 steps"
+        if claim.seen is not None:
+            bound += f"; in the suite's own runs {claim.seen:g} at most"
         facts["claimed"] = f"{claim.verdict.value}{bound}"
     if result.losses is not None:
         pictures += loss_figure(*result.losses, str(case))
@@ -78,7 +80,11 @@ def item(result: Result) -> Item:
     if result.note and found is not None:
         facts["note"] = result.note
     facts |= {"id": str(case), "seconds": f"{result.seconds:.2f}"}
-    shapes = case.column if case.problem == SYNTHETIC else case.problem
+    about = [case.recipe, case.problem]
+    if not case.column.startswith(case.recipe):
+        about.append(case.column)
+    if case.rate != "constant":
+        about.append(f"rate {case.rate}")
     return Item(
         id=str(case),
         row=case.entry,
@@ -87,8 +93,8 @@ def item(result: Result) -> Item:
         held=result.held,
         title=result.settings,
         headline=told if found is not None or result.failed else f"{outcome}: {told}",
-        about=tuple(dict.fromkeys((case.recipe, shapes, f"rate {case.rate}"))),
-        why="" if claim is None or outcome == "identical" else claim.reason,
+        about=tuple(dict.fromkeys(about)),
+        why="" if claim is None or outcome == "identical" else claim.why,
         apart="" if found is None else poisoned_line(found),
         pictures=pictures,
         facts=facts,
@@ -141,13 +147,15 @@ def page(title: str, items: Sequence[Item], environment: Mapping[str, Any]) -> s
     template = (
         resources.files("equivalence_tests.report").joinpath("report.html").read_text("utf-8")
     )
-    summary, is_good = _summary(items)
+    summary, state = _summary(items)
+    alone = items[0] if len(items) == 1 else None
     claims = any(one.claims for one in items)
     parts = {
         "title": html.escape(title),
         "rules": RULES,
         "summary": html.escape(summary),
-        "state": "good" if is_good else "bad",
+        "state": state,
+        "more": "" if alone is None else _more(alone),
         "kind": " ".join(["" if claims else "unclaimed", "" if len(items) > 1 else "single"]),
         "environment": _definitions(_flat(environment)),
         "picture": _picture(items),
@@ -168,17 +176,17 @@ def write(folder: Path, title: str, items: Sequence[Item], environment: Mapping[
     return file
 
 
-def _summary(items: Sequence[Item]) -> tuple[str, bool]:
-    """What the page says first, and whether that is good."""
+def _summary(items: Sequence[Item]) -> tuple[str, str]:
+    """What the page says first, and its colour's class."""
     bad = sum(not one.held for one in items)
     if len(items) == 1 and not items[0].claims:
-        return items[0].headline, not bad
+        return items[0].headline, f"as-{_class(items[0])}"
     if any(one.claims for one in items):
         held = "every claim held" if not bad else f"{bad} claims did NOT hold"
-        return f"{len(items)} cases; {held}", not bad
+        return f"{len(items)} cases; {held}", "bad" if bad else "good"
     counts = Counter(one.outcome for one in items)
     shown = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-    return f"{len(items)} comparisons: {shown}", not bad
+    return f"{len(items)} comparisons: {shown}", ""
 
 
 def _picture(items: Sequence[Item]) -> str:
@@ -212,17 +220,20 @@ def _case(one: Item, *, is_open: bool) -> str:
     )
     mark = "" if one.held or not one.claims else '<b class="no">not as claimed</b>'
     about = "".join(f"<small>{html.escape(word)}</small>" for word in one.about)
-    more = "".join(
-        f'<span class="{kind}">{html.escape(text)}</span>'
-        for kind, text in (("why", one.why), ("apart", one.apart))
-        if text
-    )
     return (
         f'<details id="{_anchor(one)}" data-outcome="{one.outcome}" data-held="{int(one.held)}"'
         f'{" open" if is_open else ""}><summary><i class="{_class(one)}"></i>'
         f'<span class="what"><code>{html.escape(one.title)}</code>{about}</span>'
-        f'<span class="told">{html.escape(one.headline)}{mark}</span>{more}</summary>'
+        f'<span class="told">{html.escape(one.headline)}{mark}{_more(one)}</span></summary>'
         f"{''.join(one.pictures)}{_definitions(one.facts or {})}{sources}</details>"
+    )
+
+
+def _more(one: Item) -> str:
+    return "".join(
+        f'<span class="{kind}">{html.escape(text)}</span>'
+        for kind, text in (("why", one.why), ("apart", one.apart))
+        if text
     )
 
 

@@ -15,7 +15,7 @@ from equivalence_tests.compare.headline import relative_text
 
 HEIGHT = 240
 NAMED = 6  # tensors with a colour of their own; the others are grey
-_TOP, _BOTTOM = 10, 34  # room for the infinite ones above; for zero and the steps below
+_TOP, _BOTTOM = 10, 42  # room for the infinite ones above; for zero and the steps below
 
 
 class Svg(str):
@@ -37,7 +37,7 @@ class _Scale:
         if math.isinf(value):
             return _TOP / 2
         if value <= 0:
-            return HEIGHT - _BOTTOM + 14
+            return HEIGHT - 22
         part = (self.high - math.log10(value)) / (self.high - self.low)
         return _TOP + part * (HEIGHT - _TOP - _BOTTOM)
 
@@ -69,14 +69,14 @@ def divergence(
     steps = len(found.ulp_by_step)
     there = None if wide is None else _largest(wide, steps)
     bounds = {} if bound is None else _bounds(leaves, bound, steps)
-    series = [leaf.relative_by_step for leaf in leaves]
+    series = [leaf.ulp_by_step * leaf.eps for leaf in leaves]
     scale = _scale([*series, list(bounds.values()), () if there is None else there])
     ulp = min((leaf.eps for leaf in leaves if leaf.eps < 1), default=1.0)
     lines = []
     for number, leaf in reversed([*enumerate(leaves)]):  # the farthest above the others
         kind = f"c{number}" if number < NAMED else "rest"
         cut = leaf.poisoned_from
-        values = leaf.relative_by_step
+        values = series[number]
         told = f"<title>{html.escape(leaf.path)}</title>"
         lines.append(f'<g class="{kind}">{told}{_line(values[: cut + 1], scale)}')
         lines.append(f"{_line(values[cut:], scale, cut, 'after')}{_dots(values, scale)}</g>")
@@ -149,7 +149,7 @@ def _largest(wide: Comparison, steps: int) -> np.ndarray:
     """The largest relative distance of a float64 run on finite inputs, at each step."""
     result = np.zeros(steps)
     for leaf in wide.by_leaf:
-        before = leaf.relative_by_step[: leaf.poisoned_from]
+        before = (leaf.ulp_by_step * leaf.eps)[: leaf.poisoned_from]
         result[: len(before)] = np.maximum(result[: len(before)], before)
     return result
 
@@ -190,17 +190,22 @@ def _dots(values: np.ndarray, scale: _Scale) -> str:
 
 
 def _grid(scale: _Scale, ulp: float) -> list[tuple[float, str, str]]:
-    """Height, relative error and ULP of each line of the grid."""
+    """Height, relative error and ULP of each mark; relative errors have a line."""
     every = max(1, math.ceil((scale.high - scale.low) / 6))
     powers = range(scale.high, scale.low - 1, -every)
-    ticks = [(scale.y(10.0**p), _power(p), f"{10.0**p / ulp:.2g} ULP") for p in powers]
+    ticks = [(scale.y(10.0**p), _power(p), "") for p in powers]
+    if ulp < 1:
+        low, high = (math.log10(10.0**edge / ulp) for edge in (scale.low, scale.high))
+        powers = [p for p in range(-18, 19) if low <= p <= high and p % every == 0]
+        ticks += [(scale.y(10.0**p * ulp), "", f"{_power(p)} ULP") for p in powers]
     return [*ticks, (scale.y(0.0), "0", "")]
 
 
 def _amount(leaf: LeafDistance) -> str:
     before = leaf.relative_by_step[: leaf.poisoned_from].max(initial=0.0)
     if before > 0 and math.isfinite(before):
-        return f"{relative_text(float(before))}, {before / leaf.eps:.3g} ULP"
+        ulp = leaf.ulp_by_step[: leaf.poisoned_from].max()
+        return f"{relative_text(float(before))}, {ulp:.3g} ULP"
     return "not finite" if leaf.eps < 1 else "unequal integers"
 
 
@@ -211,11 +216,13 @@ def _svg(
     lines: Sequence[str],
     style: bool,
 ) -> Svg:
-    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _, _ in ticks)
-    text = "".join(
-        f'<text x="2" y="{y - 2:.1f}">{left}</text>'
-        + (f'<text x="100%" y="{y - 2:.1f}" text-anchor="end">{right}</text>' if right else "")
-        for y, left, right in ticks
+    whole = [(y, left) for y, left, _ in ticks if left]
+    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in whole)
+    text = "".join(f'<text x="2" y="{y - 2:.1f}">{left}</text>' for y, left in whole)
+    text += "".join(
+        f'<text x="100%" y="{y + 3:.1f}" text-anchor="end">{right}</text>'
+        for y, _, right in ticks
+        if right
     )
     text += (
         f'<text x="2" y="{HEIGHT - 4}">step 1</text>'
@@ -233,7 +240,8 @@ def _svg(
 # Of the lines and their key. The report's page has it in its head, once.
 RULES = (
     ".plot{font:10px sans-serif;--c0:#2563eb;--c1:#d97706;--c2:#059669;--c3:#db2777;--c4:#7c3aed;"
-    "--c5:#0891b2}.plot text{fill:currentColor;opacity:.75}.plot path{fill:none;stroke-width:1.5;"
+    "--c5:#0891b2}.plot text{fill:currentColor;opacity:.8;paint-order:stroke;stroke:var(--back,Canvas);"
+    "stroke-width:3px}.plot path{fill:none;stroke-width:1.5;"
     "vector-effect:non-scaling-stroke;stroke:inherit}.plot .grid{stroke:currentColor;opacity:.12;"
     "stroke-width:1}.plot .rest{stroke:#9ca3af;opacity:.6}.plot .rest path{stroke-width:.8}"
     + "".join(f".plot .c{n}{{stroke:var(--c{n})}}" for n in range(NAMED))

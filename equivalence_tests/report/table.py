@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests.compare.comparison import ulp_text
+from equivalence_tests.compare.comparison import NOTICEABLE, ulp_text
+from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
 from equivalence_tests.suite.case import SYNTHETIC, Result
@@ -23,9 +24,31 @@ _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFER
 
 
 def wide_console() -> Console:
-    """Standard output; where it is no terminal, wide enough that no cell of the table is cut."""
-    width = None if sys.stdout.isatty() else 120
+    """Standard output; where it is no terminal, nothing is wrapped."""
+    width = None if sys.stdout.isatty() else 1000
     return Console(width=width, emoji=False)  # a module:name is no :emoji:
+
+
+def print_table(console: Console, shown: Table) -> None:
+    """Prints a table; where that is no terminal, without the spaces at the ends of its lines."""
+    if console.is_terminal:
+        console.print(shown)
+        return
+    with console.capture() as capture:
+        console.print(shown)
+    for line in capture.get().splitlines():
+        console.print(line.rstrip(), markup=False, highlight=False)
+
+
+def result_line(result: Result) -> str:
+    """One result in a line."""
+    found, verdict = result.comparison, result.verdict
+    if found is not None and verdict is not None:
+        told = headline(found, verdict, result.claim and result.claim.ulp)
+    else:
+        told = ("error: " if result.failed else "no such recipe: ") + result.note
+    held = "" if result.held else "NOT as claimed: "
+    return f"{result.case}: {held}{told} ({result.seconds:.1f} s)"
 
 
 def table(results: Sequence[Result], title: str) -> Table:
@@ -98,13 +121,15 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
         models = ", ".join(sorted({r.case.problem for r in digits}))
         return f"  [dim]digits: {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
-    worst = max(comparisons, key=lambda comparison: comparison.ulp)
     if verdict is Verdict.ROUNDING:
-        return f", at most {worst.ulp:.3g} ULP"
-    first = worst.first
-    return escape(
-        f" by {ulp_text(worst.ulp)}, from step {first.step}, {first.leaf}" if first else ""
-    )
+        return f", at most {max(found.ulp for found in comparisons):.3g} ULP"
+    usual = [extent for found in comparisons if (extent := ordinary(found, NOTICEABLE))]
+    if not usual:
+        return " on poisoned inputs alone"
+    far = max(usual, key=lambda extent: extent.relative)
+    why = "; ".join(dict.fromkeys(r.claim.why for r in results if r.claim and r.claim.why))
+    at = min(extent.step for extent in usual)
+    return escape(f" by {far} from step {at}" + (f": {why}" if why else ""))
 
 
 def drawn(shown: Table, closing: str) -> str:
@@ -133,8 +158,10 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
-            where = f"{ulp_text(found.ulp)} at {found.worst_leaf}; first {found.first}"
-            console.print(f"   found: {escape(where)}", highlight=False)
+            told = headline(found, found.verdict(claim), claim.ulp)
+            console.print(f"   found: {escape(told)}; first {escape(str(found.first))}", highlight=False)
+            if apart := poisoned_line(found):
+                console.print(f"   {escape(apart)}", highlight=False)
             made_of = explained(found, result.wide, result.about_wide)
             console.print(f"   nature: {escape(made_of)}", highlight=False)
         if not result.proof_held:
