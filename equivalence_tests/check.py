@@ -150,7 +150,7 @@ def check(
         problems.print(f"{error.filename}: not written: {error.strerror}", markup=False)
         return MISUSE
     if written:
-        console.print(str(written), markup=False, highlight=False)
+        problems.print(str(written), markup=False, highlight=False)
     console.print(closing)
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return HELD if same and all(result.held for result in results) else BROKEN

@@ -46,8 +46,8 @@ def check(
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            help="Compare these two instead: `module:name` or `file.py:name` each, of an optimizer, "
-            "of a function that makes it (`optax:adamw`), or of a class of `torch.optim`.",
+            help="Compare these two instead: `module:name` or `file.py:name` each, of an "
+            "optimizer, of a function that makes it (`optax:adamw`), or of a torch.optim class.",
         ),
     ] = None,
     kwargs: Annotated[

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Comparison, Verdict, compare
-from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.compare.relation import factors
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
 from equivalence_tests.report.pair import Report

@@ -83,11 +83,7 @@ def explanation(
     if varied.function is None:
         return None
     changes = list(_changes(fixed, varied))
-    tried = 0
-    for some in _combinations(changes):
-        if tried >= TRIES:
-            break
-        tried += 1
+    for some in itertools.islice(_combinations(changes), TRIES):
         if verdict := _judged(varied, some, judge):
             needed = list(some)
             for one in some:  # what was carried along needlessly

@@ -8,7 +8,7 @@ from typing import Any
 
 from equivalence_tests.loading import loaded
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
-from equivalence_tests.sides.pytorch import INSTALL, is_torch_optimizer, torch_side
+from equivalence_tests.sides.pytorch import imported, is_torch_optimizer, torch_side
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 
@@ -98,12 +98,9 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
       EquivalenceError: it is none of these, or does not take the arguments.
     """
     args, kwargs = parsed_arguments(arguments, name)
-    try:
-        value = loaded(name)
-    except EquivalenceError as error:
-        if name.partition(":")[0].partition(".")[0] == "torch" and "No module" in str(error):
-            raise EquivalenceError(f"{error}; install PyTorch with `{INSTALL}`") from None
-        raise
+    if name.partition(":")[0].partition(".")[0] == "torch":
+        imported(name)
+    value = loaded(name)
     try:
         adapted(value)
     except EquivalenceError:

@@ -158,7 +158,7 @@ def written(
         print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
         return 2
     if files:
-        print(files)
+        print(files, file=sys.stderr)
     return code
 
 

@@ -107,7 +107,9 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
             more = "" if folder else "\n  with --equivalence-report DIR its plot is on a page"
-            pytest.fail(f"{report.headline}; expected {at_most.value} at most\n{report}{more}", False)
+            pytest.fail(
+                f"{report.headline}; expected {at_most.value} at most\n{report}{more}", False
+            )
         return report
 
     return check

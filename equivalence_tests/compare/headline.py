@@ -109,7 +109,7 @@ def poisoned_line(found: Comparison) -> str:
     apart, usual = poisoned(found), ordinary(found)
     if apart is None or (usual is not None and apart.ulp <= 4 * usual.ulp):
         return ""
-    return f"after a NaN or an infinity among the gradients: {_where(apart)}"
+    return f"after a gradient that is not finite: {_where(apart)}"
 
 
 def relative_text(relative: float) -> str:

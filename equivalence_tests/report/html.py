@@ -113,9 +113,7 @@ def measured(found: Comparison) -> dict[str, str]:
     return {"first difference": str(found.first), "distances (ULP)": counts}
 
 
-def figure(
-    found: Comparison, name: str, wide: Comparison | None, bound: float | None
-) -> list[str]:
+def figure(found: Comparison, name: str, wide: Comparison | None, bound: float | None) -> list[str]:
     """The plot of a comparison with its key, as HTML; none where nothing differs."""
     plot = divergence(found, f"divergence of {name}", wide=wide, bound=bound, style=False)
     if not plot:

@@ -103,7 +103,9 @@ def key(found: Comparison, *, wide: Comparison | None = None, bound: float | Non
     if same > 0:
         parts.append(f"<span>{same} identical, not drawn</span>")
     if any(leaf.poisoned_from < len(leaf.ulp_by_step) for leaf in leaves):
-        parts.append('<span><i class="after"></i>after a NaN or infinity among the gradients</span>')
+        parts.append(
+            '<span><i class="after"></i>after a NaN or infinity among the gradients</span>'
+        )
     if bound is not None:
         parts.append(f'<span><i class="bound"></i>bound, {bound:g} ULP in 100 steps</span>')
     if wide is not None:
@@ -166,7 +168,9 @@ def _scale(series: Iterable[Sequence[float] | np.ndarray]) -> _Scale:
     return _Scale(low, max(math.ceil(math.log10(max(values, default=1.0))), low + 1))
 
 
-def _line(values: Sequence[float] | np.ndarray, scale: _Scale, first: int = 0, kind: str = "") -> str:
+def _line(
+    values: Sequence[float] | np.ndarray, scale: _Scale, first: int = 0, kind: str = ""
+) -> str:
     """A polyline; of points at one height only the ends are written."""
     heights = [round(scale.y(float(value)), 1) for value in values]
     if not heights:
@@ -174,8 +178,7 @@ def _line(values: Sequence[float] | np.ndarray, scale: _Scale, first: int = 0, k
     points = [
         f"{first + step} {height:g}"
         for step, height in enumerate(heights)
-        if not 0 < step < len(heights) - 1
-        or not heights[step - 1] == height == heights[step + 1]
+        if not 0 < step < len(heights) - 1 or not heights[step - 1] == height == heights[step + 1]
     ]
     named = f' class="{kind}"' if kind else ""
     return f'<path{named} d="M{" ".join(points)}"/>'
@@ -240,8 +243,8 @@ def _svg(
 # Of the lines and their key. The report's page has it in its head, once.
 RULES = (
     ".plot{font:10px sans-serif;--c0:#2563eb;--c1:#d97706;--c2:#059669;--c3:#db2777;--c4:#7c3aed;"
-    "--c5:#0891b2}.plot text{fill:currentColor;opacity:.8;paint-order:stroke;stroke:var(--back,Canvas);"
-    "stroke-width:3px}.plot path{fill:none;stroke-width:1.5;"
+    "--c5:#0891b2}.plot text{fill:currentColor;opacity:.8;paint-order:stroke;stroke-width:3px;"
+    "stroke:var(--back,Canvas)}.plot path{fill:none;stroke-width:1.5;"
     "vector-effect:non-scaling-stroke;stroke:inherit}.plot .grid{stroke:currentColor;opacity:.12;"
     "stroke-width:1}.plot .rest{stroke:#9ca3af;opacity:.6}.plot .rest path{stroke-width:.8}"
     + "".join(f".plot .c{n}{{stroke:var(--c{n})}}" for n in range(NAMED))

@@ -159,7 +159,9 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
             told = headline(found, found.verdict(claim), claim.ulp)
-            console.print(f"   found: {escape(told)}; first {escape(str(found.first))}", highlight=False)
+            console.print(
+                f"   found: {escape(told)}; first {escape(str(found.first))}", highlight=False
+            )
             if apart := poisoned_line(found):
                 console.print(f"   {escape(apart)}", highlight=False)
             made_of = explained(found, result.wide, result.about_wide)

@@ -11,8 +11,6 @@ import numpy as np
 from equivalence_tests.sides.errors import EquivalenceError
 from equivalence_tests.sides.side import Side
 
-INSTALL = "pip install torch"
-
 
 def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
     """A side that steps an optimizer of PyTorch, on the CPU.
@@ -33,7 +31,7 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     Raises:
       EquivalenceError: PyTorch is not installed, or this makes no optimizer of its.
     """
-    torch = _torch()
+    torch = imported("torch_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
     if isinstance(optimizer, torch.optim.Optimizer):
         raise EquivalenceError(
@@ -47,7 +45,12 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         )
 
     def made(tensors: list[Any]) -> Any:
-        result = optimizer(tensors, *args, **kwargs)
+        try:
+            result = optimizer(tensors, *args, **kwargs)
+        except Exception as error:
+            raise EquivalenceError(
+                f"torch_side: {name} raised {type(error).__name__}: {error}"
+            ) from None
         if not isinstance(result, torch.optim.Optimizer):
             raise EquivalenceError(
                 f"torch_side: {name} made a {type(result).__name__}; expected a torch.optim."
@@ -89,12 +92,17 @@ def is_torch_optimizer(value: Any) -> bool:
     )
 
 
-def _torch() -> Any:
+def imported(where: str) -> Any:
+    """PyTorch.
+
+    Raises:
+      EquivalenceError: it is not installed; `where` begins the message.
+    """
     try:
         return importlib.import_module("torch")
     except ImportError as error:
         raise EquivalenceError(
-            f"torch_side: PyTorch cannot be imported ({error}); install it with `{INSTALL}`"
+            f"{where}: PyTorch cannot be imported ({error}); install it with `pip install torch`"
         ) from None
 
 
@@ -108,7 +116,7 @@ def _tensor(torch: Any, leaf: Any) -> Any:
 def _array(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
-        bits = tensor.view(_torch().int16)
+        bits = tensor.view(imported("torch_side").int16)
         return np.array(bits.numpy()).view(jnp.bfloat16)
     return np.array(tensor.numpy())
 
