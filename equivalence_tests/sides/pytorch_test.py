@@ -61,7 +61,7 @@ def test_without_pytorch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 def test_an_optimizer_of_jax_s_examples_is_a_side_as_it_is():
     params = {name: PARAMS[name] for name in ("w", "scalar")}
     report = check_equivalence(example.adam(RATE), optax.adam(RATE), params, steps=16)
-    assert report.verdict is Verdict.ROUNDING, report
+    assert report.verdict is not Verdict.DIFFERENT, report
     assert report.kinds[0] == "adam"
     other = check_equivalence(example.sgd(RATE), optax.sgd(2 * RATE), params, steps=4)
     assert other.verdict is Verdict.DIFFERENT

@@ -140,8 +140,11 @@ def run_all(
         with jax.default_device(device):  # the setting is a thread's own
             return job[1]()
 
+    screen = Console(stderr=True)
     with (
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        Progress(
+            *columns, console=screen, transient=True, disable=not screen.is_terminal
+        ) as progress,
         ThreadPoolExecutor(2) as pool,
     ):
         bar = progress.add_task("checking", total=len(work))
