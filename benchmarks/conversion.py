@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
+
 _IMPORTS = """
 import resource, sys, time
 from pathlib import Path
@@ -48,8 +50,6 @@ _PROGRAMS = {
 
 def write_source(path: Path, mib: int) -> None:
     """Writes an Adam checkpoint of that size: parameters and two moments, in layers of 32 MiB."""
-    from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
-
     layers = max(1, mib // (3 * 32))
     kernel = np.random.default_rng(0).normal(size=(mib * 2**20 // (12 * layers * 1024), 1024))
     kernel = kernel.astype(np.float32)

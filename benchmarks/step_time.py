@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks import problem
 from benchmarks.timing import Spread, Stepper, in_turn, spread
 from equivalence_tests.sides import side as sides
-from optax_bridge.command import versions
+from optax_bridge.installed import versions
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, recipe_of
 
 BASELINE = "legacy"

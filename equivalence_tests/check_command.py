@@ -116,7 +116,8 @@ def check(
 
     - `optax-bridge check --checkpoint run/checkpoint_100 --program new.py:make --old old.py:make`
     """
-    from equivalence_tests import check as suite
+    from equivalence_tests import check as suite  # JAX, which no help needs
+    from equivalence_tests import pair as pairs
 
     modes = {"--pair": pair, "--checkpoint": checkpoint}
     of_the_suite = {"--only": only, "--svg": svg, "--full": full, "--list": list_checks}
@@ -137,7 +138,7 @@ def check(
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
     if checkpoint is not None:
-        from equivalence_tests.checkpoint import STEPS, check_checkpoint
+        from equivalence_tests.checkpoint import STEPS, check_checkpoint  # Orbax, slow to import
 
         code = check_checkpoint(
             checkpoint,
@@ -153,8 +154,6 @@ def check(
         )
         raise typer.Exit(code)
     if pair is not None:
-        from equivalence_tests import pair as pairs
-
         stream, steps = gradients or "all", 160 if steps is None else steps
         raise typer.Exit(
             pairs.check_pair(

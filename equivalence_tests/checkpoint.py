@@ -29,6 +29,7 @@ from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.side import Side
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
+from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names
@@ -270,8 +271,6 @@ def _paired(
 
 def _with_definitions(template: Any, texts: Sequence[str]) -> Any:
     """The template with legacy optimizers where it has TrainStates."""
-    from optax_bridge.checkpoints.definitions import parse_definition  # libraries for every format
-
     named: dict[str, Any] = {}
     for text in texts:
         head, equals, rest = text.partition("=")

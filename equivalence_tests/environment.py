@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from optax_bridge.command import versions
+from optax_bridge.installed import versions
 
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
 

@@ -56,7 +56,7 @@ def prove(
 
     - `optax-bridge prove --pair mine:old mine:new --hyper-params learning_rate=1e-3`
     """
-    from equivalence_tests.prove import prove_pair, prove_table  # slow to import
+    from equivalence_tests.prove import prove_pair, prove_table  # JAX, which no help needs
 
     for_pair = {"--params": params, "--hyper-params": hyper_params}
     for option, value in (for_pair if pair is None else {"--only": only}).items():

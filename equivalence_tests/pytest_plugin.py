@@ -68,7 +68,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     It takes what `equivalence_tests.check_equivalence` takes, and `at_most=Verdict.IDENTICAL` where
     rounding is too much. It returns the report.
     """
-    import jax
+    import jax  # pytest starts without it, so that a project may set its flags
 
     from equivalence_tests import EquivalenceError, Verdict, check_equivalence
 
@@ -83,7 +83,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     def note(row: dict[str, Any], found: "Report | str") -> None:
         if folder is None:
             return
-        from equivalence_tests import pair
+        from equivalence_tests import pair  # JAX, see above
 
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
@@ -125,7 +125,7 @@ def assert_proved() -> "Callable[..., Proof]":
     It takes what `equivalence_tests.prove_equivalence` takes, and `at_most="identical"` where
     equal over the reals is not enough. It returns the proof.
     """
-    from equivalence_tests import EquivalenceError, prove_equivalence
+    from equivalence_tests import EquivalenceError, prove_equivalence  # JAX, see above
 
     def prove(
         left: Any, right: Any, params: Any, *, at_most: str = "equal over the reals", **options: Any
@@ -160,7 +160,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     rows = [report["row"] for report in reports.values()]
     (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
-    from equivalence_tests.report import html as html_report
+    from equivalence_tests.report import html as html_report  # JAX, see above
 
     items = [html_report.Item(**report["item"]) for report in reports.values()]
     environment = next((row["environment"] for row in rows if "environment" in row), {})

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from legacy_optim import runner
+
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
@@ -42,8 +44,6 @@ def run(
 
     - `optax-bridge run --quiet -m mypackage.train`
     """
-    from legacy_optim import runner
-
     code = runner.run(
         program,
         args or (),

@@ -96,7 +96,7 @@ def is_being_imported(name: str) -> bool:
 
 def imports_a_name(frame: "Any") -> bool:
     """Whether a frame is at `from module import name`, where an AttributeError loses its text."""
-    from opcode import opmap
+    from opcode import opmap  # not at every start
 
     code = frame.f_code.co_code
     return frame.f_lasti >= 0 and code[frame.f_lasti] == opmap["IMPORT_FROM"]

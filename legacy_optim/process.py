@@ -21,7 +21,7 @@ def _close(process: int, folder: str) -> None:
     """The closing lines, in the process that was started, not in its forks."""
     if os.getpid() != process:
         return
-    from legacy_optim import closing
+    from legacy_optim import closing  # not at every program's start
 
     closing.close(folder)
     if getattr(sys, "last_type", None) is KeyboardInterrupt:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax.experimental import io_callback
 
 
 class _Index:
@@ -143,8 +144,6 @@ def _call(
 ) -> Any:
     """Calls a function on the host, and takes what it returns."""
     del kwargs  # call_with_device, device_index, identity: hints
-    from jax.experimental import io_callback
-
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), result_shape)
     return io_callback(callback_func, shapes, arg, ordered=False)
 

@@ -120,14 +120,14 @@ def uninstall() -> None:
 
 def uses() -> "list[tuple[Use, int]]":
     """The old names that were used since `install`: where, and how many times, sorted."""
-    from legacy_optim import uses as module
+    from legacy_optim import uses as module  # not at every start
 
     return module.uses()
 
 
 def forget_uses() -> None:
     """Starts the list of `uses` anew."""
-    from legacy_optim import uses as module
+    from legacy_optim import uses as module  # not at every start
 
     module.forget_uses()
 
@@ -140,7 +140,7 @@ def old_defaults_in_force() -> "dict[str, Any]":
 
 def _after_import(module: "ModuleType", old_defaults: bool) -> None:
     """What changes a module that has just been imported."""
-    from legacy_optim import answering, gone
+    from legacy_optim import answering, gone  # not at every start
 
     name = module.__name__
     if name in gone.owners():
@@ -149,6 +149,9 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
             if function in vars(module):
                 _undo.append(answering.accept_keywords(module, function, keywords))
     if name == "jax":
+        from legacy_optim.pickled_arrays import read_old_arrays  # not at every start
+
+        _undo.append(read_old_arrays())
         if old_defaults:
             _defaults.update(_put_back(module, _JAX_SETTINGS))
         _undo.append(answering.answer_missing_of(module.config, "jax.config", _answer, _said))
@@ -186,7 +189,7 @@ def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str,
 
 
 def _add_module(name: str) -> None:
-    from legacy_optim import answering
+    from legacy_optim import answering  # not at every start
 
     sys.modules[name] = module = answering.Answering(name, _answer, _said)
     module.__path__ = []  # a package: the finders are asked for what is below it
@@ -195,7 +198,7 @@ def _add_module(name: str) -> None:
 
 def _answer(owner: str, name: str) -> "Any":
     """What answers for a name of a module or an object; raises KeyError where nothing does."""
-    from legacy_optim import answering, gone
+    from legacy_optim import answering, gone  # not at every start
 
     full = f"{owner}.{name}"
     if isinstance(sys.modules.get(full), answering.Answering):
@@ -223,7 +226,7 @@ def _answer(owner: str, name: str) -> "Any":
 
 def _said(full: str) -> str | None:
     """What to say of a name that is gone and that nothing answers for; None where it is not."""
-    from legacy_optim import gone
+    from legacy_optim import gone  # not at every start
 
     if hooks.is_being_imported(full.partition(".")[0]):
         return None

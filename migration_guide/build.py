@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return MISUSE
-    from sphinx.cmd.build import build_main
+    from sphinx.cmd.build import build_main  # slow to import, and not always installed
 
     html = output / "html"
     # A fresh environment: what the pages show must have run against the code as it is now.

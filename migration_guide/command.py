@@ -51,7 +51,7 @@ def migrate(
 
     - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
     """
-    from migration_guide.codemod import command
+    from migration_guide.codemod import command  # LibCST, which no help needs
 
     if list_rules:
         raise typer.Exit(command.print_rules())

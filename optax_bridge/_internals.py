@@ -1,29 +1,49 @@
-"""All that `optax_bridge` takes from other libraries without a public name.
+"""All that `optax_bridge` takes from other libraries without a public name in each version.
 
 `_internals_test.py` says what changed when one of them is no longer there.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import flax.traverse_util
 import jax
+import jax.experimental
+from jax._src.core import get_opaque_trace_state
+from jax._src.mesh import get_concrete_mesh, thread_resources, use_abstract_mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal
 
+# Within it, arrays of this thread may be float64, or may not; it has moved in jax 0.8.
+enable_x64: Callable[[bool], AbstractContextManager[None]] = (
+    vars(jax)["enable_x64"] if hasattr(jax, "enable_x64") else vars(jax.experimental)["enable_x64"]
+)
 
-def abstract_mesh_in_scope(mesh: Any) -> Any:
+
+def abstract_mesh_in_scope(mesh: AbstractMesh) -> AbstractContextManager[Any]:
     """A scope in which arrays' types are sharded over this mesh; an empty one: over none."""
-    scope = getattr(jax.sharding, "use_abstract_mesh", None)
-    if scope is None:  # before jax 0.6.2 it had no public name
-        from jax._src.mesh import use_abstract_mesh as scope
-    return scope(mesh)
+    return use_abstract_mesh(mesh)  # public since jax 0.6.2
+
+
+def mesh_that_is_set() -> Mesh | None:
+    """The mesh of `jax.set_mesh`; None while `jax.jit` traces, which knows its axes alone."""
+    try:
+        mesh = getattr(jax.sharding, "get_mesh", get_concrete_mesh)()
+    except ValueError:  # while jit traces
+        return None
+    return None if mesh is None or mesh.empty else mesh
+
+
+def mesh_in_with() -> Mesh | None:
+    """The mesh of `with mesh:`, which leaves no trace in what JAX makes public."""
+    mesh = thread_resources.env.physical_mesh
+    return None if mesh.empty else mesh
 
 
 def trace_state() -> Any:
     """What JAX traces now; not equal to what it was outside of `jax.jit` or `jax.lax.cond`."""
-    from jax._src.core import get_opaque_trace_state  # public in newer releases only
-
     return get_opaque_trace_state()
 
 

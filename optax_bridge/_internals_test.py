@@ -23,6 +23,22 @@ def test_an_abstract_mesh_puts_sharding_into_types():
     assert out.sharding.spec == PartitionSpec("x"), "jax: types do not carry shardings along"
 
 
+@pytest.mark.filterwarnings("ignore:.with mesh:DeprecationWarning")
+def test_a_mesh_is_known_however_it_was_set():
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    assert _internals.mesh_that_is_set() is None and _internals.mesh_in_with() is None
+    with mesh:
+        assert _internals.mesh_in_with() == mesh, "jax: thread_resources"
+    with jax.set_mesh(mesh):
+        assert _internals.mesh_that_is_set() == mesh, "jax: get_mesh, get_concrete_mesh"
+        jax.jit(lambda: pytest.fail("a mesh") if _internals.mesh_that_is_set() else None)()
+
+
+def test_x64_is_switched_in_a_scope():
+    with _internals.enable_x64(True):
+        assert jnp.result_type(float) == jnp.float64, "jax: enable_x64"
+
+
 def test_a_trace_within_another_is_another():
     states = [_internals.trace_state(), _internals.trace_state()]
 

@@ -8,6 +8,10 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
+from legacy_optim.base import ReplicatedOptimizer
+from optax_bridge.correspondence import entry_of, recipe_of
+from optax_bridge.correspondence.entry import Entry, StateField, UnsupportedSetting, Verdict
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
@@ -44,10 +48,6 @@ def from_legacy(
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
     _check_definition(definition)
-    from optax_bridge.correspondence import recipe_of
-    from optax_bridge.correspondence.entry import UnsupportedSetting, Verdict
-    from optax_bridge.correspondence.recipe import build
-
     recipe, claim = recipe_of(definition, exact)
     if claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(
@@ -266,8 +266,6 @@ def _signed(field: "StateField", tree: Any) -> Any:
 
 
 def _entry_or_none(definition: legacy_optim.OptimizerDef) -> "Entry | None":
-    from optax_bridge.correspondence import entry_of  # a dozen modules, not needed by every program
-
     return entry_of(definition)
 
 
@@ -282,8 +280,6 @@ def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
 
 
 def _check_definition(definition: Any) -> None:
-    from legacy_optim.base import ReplicatedOptimizer
-
     if isinstance(definition, ReplicatedOptimizer):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "

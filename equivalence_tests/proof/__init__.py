@@ -5,5 +5,8 @@ The public names are listed in `__init__.pyi`; a module is imported when a name 
 
 import lazy_loader
 
+from optax_bridge.installed import require
+
+require("prove", __name__)
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-del lazy_loader
+del lazy_loader, require

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -148,8 +149,6 @@ class Graph:
         if dtype is None:
             dtype = getattr(value, "dtype", None) or jnp.result_type(value)
         if _is_extended(dtype):  # a typed random key
-            import jax
-
             data = np.asarray(jax.random.key_data(value))
             return self._node(
                 "const", (), ("key", str(dtype), data.tobytes()), np.shape(value), dtype
@@ -476,6 +475,4 @@ _SHAPED = {
 
 
 def _is_extended(dtype: Any) -> bool:
-    import jax
-
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jax import numpy as jnp
+
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.comparing import Comparer, Equality, Level, groups
 from equivalence_tests.proof.errors import ProofError
@@ -66,8 +68,6 @@ class World:
 
     def __init__(self, given: Inputs):
         """Makes the inputs."""
-        from jax import numpy as jnp
-
         self.given, self.graph = given, Graph()
         self.comparer = Comparer(self.graph)
         number = jnp.result_type(float)

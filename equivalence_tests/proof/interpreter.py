@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,11 +80,9 @@ def lifted(array: np.ndarray, exact: Callable[[Any], Any]) -> np.ndarray:
 
 def ball(value: Any) -> Any:
     """A floating-point number as a ball around the number that it stands for."""
-    from flint import arb
-
     if not np.isfinite(value):
-        return arb("nan") if np.isnan(value) else arb("inf") if value > 0 else arb("-inf")
-    return arb(decimal(np.asarray(value)[()])[0])
+        return flint.arb(str(np.float64(value)))
+    return flint.arb(decimal(np.asarray(value)[()])[0])
 
 
 def is_key(value: Any) -> bool:
@@ -270,8 +269,6 @@ def exactly(jaxpr: Any, args: Sequence[Array], exact: Callable[[Any], Any]) -> l
 @contextlib.contextmanager
 def precise() -> Iterator[None]:
     """Within it, balls have 200 bits."""
-    import flint
-
     before, flint.ctx.prec = flint.ctx.prec, PRECISION
     try:
         yield

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import jax
 
+from optax_bridge._internals import enable_x64
+
 # Gradients that come from products of matrices depend on how these are computed: TPUs and newer
 # GPUs round the factors first. Closed loops pin it, and say so.
 MATMUL_PRECISION = "highest"
@@ -13,10 +15,7 @@ MATMUL_PRECISION = "highest"
 @contextlib.contextmanager
 def float64(allowed: bool = True) -> Iterator[None]:
     """Within it, arrays of this thread may be float64, or may not."""
-    enable = getattr(jax, "enable_x64", None)
-    if enable is None:  # before jax 0.8
-        from jax.experimental import enable_x64 as enable  # type: ignore[no-redef]
-    with enable(allowed):
+    with enable_x64(allowed):
         yield
 
 

@@ -1,6 +1,7 @@
 """Which names that are gone a file uses, told without running it and faster than by a rewriter."""
 
 import ast
+import builtins
 
 from legacy_optim import gone
 
@@ -27,16 +28,25 @@ def uses_gone_names(source: str) -> list[tuple[int, gone.Gone]]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     bound: dict[str, str] = {}
+    stars: list[str] = []
     found: dict[tuple[int, gone.Gone], None] = {}
     nodes = list(ast.walk(tree))
     for node in nodes:
         for line, entry in _imported(node, bound):
             found[line, entry] = None
+        if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
+            stars.append(node.module)
+    for node in nodes:  # a module in a variable: `xnp = jax.numpy`
+        if isinstance(node, ast.Assign) and (name := _dotted(node.value, bound)):
+            if name in gone.owners():
+                bound |= {t.id: name for t in node.targets if isinstance(t, ast.Name)}
     inner = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
     for node in nodes:
         if isinstance(node, ast.Attribute | ast.Name) and id(node) not in inner:
-            entry = gone.find(_dotted(node, bound))
-            if entry is not None:
+            names = [_dotted(node, bound)]
+            if isinstance(node, ast.Name) and node.id not in bound:
+                names += [f"{star}.{node.id}" for star in stars if not hasattr(builtins, node.id)]
+            for entry in filter(None, map(gone.find, names)):
                 found[node.lineno, entry] = None
         elif isinstance(node, ast.Call):
             for argument in node.keywords:

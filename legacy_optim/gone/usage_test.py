@@ -17,6 +17,8 @@ SPELLINGS = {
     "in-a-function": ("def f():\n    from numpy import float", "numpy.float"),
     "keyword": ("import jax.numpy as jnp\njnp.clip(x, a_max=1)", "jax.numpy.clip(a_max=)"),
     "star": ("from jax.experimental.loops import *", "jax.experimental.loops"),
+    "name-of-star": ("from jax.numpy import *\nproduct(x)", "jax.numpy.product"),
+    "variable": ("import jax\nxnp = jax.numpy\nxnp.product(x)", "jax.numpy.product"),
 }
 
 
@@ -35,8 +37,9 @@ def test_found_in_every_spelling(source: str, name: str):
         "partial = jax = None\njax.partial",
         "def f(:",
         "nn.Dense  # flax",
+        "from numpy import *\nfloat(x)",
     ],
-    ids=["object", "optim", "numpy", "own", "broken", "comment"],
+    ids=["object", "optim", "numpy", "own", "broken", "comment", "builtin"],
 )
 def test_what_is_there_or_not_known_is_not_found(source: str):
     assert uses_gone_names(source) == []

@@ -13,6 +13,7 @@ def _start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != here]
     if os.environ.get("LEGACY_OPTIM_PYTHON") == sys.prefix + sys.version:
+        # Every Python process pays for what this file imports, so it waits until it is needed.
         # This very package, whatever the program's own path has under the name.
         from importlib.util import module_from_spec, spec_from_file_location
 

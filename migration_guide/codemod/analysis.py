@@ -69,6 +69,10 @@ class Analysis:
         """The line on which a node begins, from 1."""
         return self._positions[node].start.line
 
+    def has_line(self, node: cst.CSTNode) -> bool:
+        """Whether a node stands in the module itself."""
+        return node in self._positions
+
     @functools.cached_property
     def _positions(self) -> Any:
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)

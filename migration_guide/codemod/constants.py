@@ -7,6 +7,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.tree import last_name
 
+ABSOLUTE_FOLDER = "absolute_folder"  # the function that files get whose folders are unknown
 _DEEPEST = 8  # names that are assigned names that are assigned names
 _SAME = ("os.path.abspath", "os.path.realpath", "os.path.normpath", "os.fspath", "pathlib.Path")
 _ABSOLUTE = (
@@ -53,7 +54,7 @@ def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
         return is_absolute(context, node.left, deep + 1)
     if isinstance(node, cst.Call):
         called = context.name(node.func)
-        if called in _ABSOLUTE:
+        if called in _ABSOLUTE or last_name(node.func).rstrip("_") == ABSOLUTE_FOLDER:
             return True
         if last_name(node.func) in ("resolve", "absolute") and not node.args:
             return True

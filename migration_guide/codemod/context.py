@@ -104,7 +104,7 @@ class Context:
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
       recipes: `stock` and `exact`, as far as they were written.
-      helper: name of the function that steps with hyper-parameters of their own call, or "".
+      functions: functions that the file gets, by the name that they have there.
     """
 
     analysis: Analysis
@@ -116,7 +116,7 @@ class Context:
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     recipes: set[str] = field(default_factory=set)
-    helper: str = ""
+    functions: dict[str, str] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def name(self, node: cst.CSTNode) -> str:
@@ -150,7 +150,11 @@ class Context:
             current = self.parent(current)
 
     def line(self, node: cst.CSTNode) -> int:
-        return self.analysis.line(node)
+        """The line of a node; of one that was made of a string's text, that of the string."""
+        placed = node
+        while not self.analysis.has_line(placed):
+            placed = self.analysis.parents[placed]
+        return self.analysis.line(placed)
 
     def in_annotation(self, node: cst.CSTNode) -> bool:
         return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
@@ -270,6 +274,23 @@ class Context:
             for a in self.ancestors(node)
             if hasattr(a, "leading_lines") and isinstance(a, cst.BaseStatement)
         )
+
+    def function(self, wish: str, source: str) -> str:
+        """The name of a function that the file gets, unless an earlier run has put it there.
+
+        Args:
+          wish: what it is to be called.
+          source: its definition, with `{name}` in place of the name.
+        """
+        for node in self.analysis.facts.functions:
+            if isinstance(node, cst.FunctionDef) and node.name.value.rstrip("_") == wish:
+                if self.code(node) == source.format(name=node.name.value).strip():
+                    return node.name.value
+        name = next((n for n in self.functions if n.rstrip("_") == wish), None)
+        if name is None:
+            name = self.fresh_name(wish)
+            self.functions[name] = source.format(name=name).strip()
+        return name
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""

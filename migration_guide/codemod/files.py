@@ -35,6 +35,8 @@ _WEAK = re.compile(
     rb"\.apply_gradient\(|\btree_multimap\b|\bjax\.(?:tree_(?:map|leaves|flatten|unflatten|structure"
     rb"|transpose|reduce)|treedef_is_leaf|ops|host_|config)|\bDeviceArray\b|\bimport[ (]+tree_"
     rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bdef +apply_gradient\("
+    rb"|\ba_m(?:in|ax) *=|\.(?:itemset|newbyteorder|ptp|tostring)\(|\bsave_checkpoint"
+    rb"|\b(?:c?[pP]ickle|cloudpickle|dill|joblib)\b"
 )
 # ... these only where an optimizer can get there by a field or a function of that program.
 _READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")

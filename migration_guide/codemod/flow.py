@@ -33,7 +33,6 @@ from migration_guide.codemod.tree import argument, last_name
 # Last part of the name of a function -> the argument that it returns in the same shape.
 _SAME = {
     "replicate": 0,
-    "unreplicate": 0,
     "device_get": 0,
     "device_put": 0,
     "deepcopy": 0,
@@ -165,6 +164,8 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
     if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
         made = _called(a, a.kind(node.args[0].value))
         return frozenset([Items(made)]) if last == "map" else a.kind(node.args[-1].value)
+    if last == "unreplicate" and node.args:
+        return a.kind(node.args[0].value) - {REPLICATED}
     if last in _SAME:
         keyword = next((k for k, name in _KEYWORDS.items() if name == last), "")
         value = argument(node, _SAME[last], keyword)

@@ -62,6 +62,19 @@ CASES = {
     "omnistaging": ("import jax\njax.config.enable_omnistaging()", "remove the call"),
     "pre-linen": ("from flax import nn\nnn.Dense", "# optax-bridge: flax.nn"),
     "star": ("from jax.experimental.loops import *", "# optax-bridge: jax.experimental.loops"),
+    "name-of-star": ("from jax.numpy import *\nx = product(y)", "x = jax.numpy.prod(y)"),
+    "variable": ("import jax\nxnp = jax.numpy\nx = xnp.product(y)", "x = xnp.prod(y)"),
+    "variable-by-hand": ("import numpy\nxnp = numpy\nx = xnp.float(y)", "# optax-bridge: numpy.f"),
+    "getattr": ("import numpy\nx = getattr(numpy, 'float')", "# optax-bridge: numpy.float"),
+    "by-import-module": (
+        "import importlib\nx = importlib.import_module('jax.api')",
+        "# optax-bridge: jax.api",
+    ),
+    "string": ("import numpy as np\nx: 'np.asscalar' = 1", "# optax-bridge: numpy.asscalar"),
+    "clip": ("import jax.numpy as jnp\nx = (1 - jnp.exp(y)).clip(a_max=1)", ".clip(max=1)"),
+    "clip-of-variable": ("import jax\ny = jax.nn.relu(x)\ny.clip(a_min=0)", "y.clip(min=0)"),
+    "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
+    "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),
 }
 
 
@@ -79,8 +92,12 @@ def test_what_becomes_of_a_name(code: str, expected: str):
         "import numpy as np\nnp.float32(np.inf)\n",
         "from mine import jax\njax.partial(f)\n",
         "import jax.numpy as jnp\njnp.clip(x, max=1)\n",
+        "from jax.numpy import *\nfrom mine import *\nproduct(x)\n",
+        "from numpy import *\nfloat(x)\n",
+        "class A:\n    def clip(self, a_min): pass\nA().clip(a_min=0)\n",
+        "x.tostring()\n",
     ],
-    ids=["config", "numpy", "own", "keyword"],
+    ids=["config", "numpy", "own", "keyword", "stars", "builtin", "own-clip", "no-array"],
 )
 def test_what_is_there_stays(code: str):
     assert rewrite(code, Options()).code == code

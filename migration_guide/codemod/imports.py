@@ -223,10 +223,11 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
     return module.with_changes(body=[*body[:place], *lines, *body[place:]])
 
 
-def below_imports(
-    module: cst.Module, statements: Sequence[cst.BaseStatement], name: str
-) -> cst.Module:
-    """The module with statements that define a name, below its imports and above its first use."""
+def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
+    """The module with a function of a name, below its imports and above its first use."""
+    (function,) = cst.parse_module(f"{source}\n").body
+    assert isinstance(function, cst.FunctionDef)
+    statements = [function.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2)]
     body: list[Any] = list(module.body)
     first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
     place = 0

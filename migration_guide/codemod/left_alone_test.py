@@ -92,7 +92,13 @@ BY_HAND = {
     ),
     "replicate-saved": (
         "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"
-        "o.apply_gradient(g)\nserialization.to_bytes(o)",
+        "o.apply_gradient(g)\nserialization.to_bytes(S(o=o))\nx = (o, 1)\n"
+        "serialization.from_bytes(x, d)",
+        "one copy was saved",
+    ),
+    "replicate-saved-somewhere": (
+        "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"
+        "o.apply_gradient(g)\ndef save(): return serialization.to_bytes(o)",
         "one copy was saved",
     ),
     "try-import": (

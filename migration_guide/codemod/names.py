@@ -1,11 +1,13 @@
 """Which legacy name an expression refers to, through whatever imports and aliases."""
 
+import builtins
 import functools
 from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
 import legacy_optim
+from legacy_optim import gone
 from migration_guide.codemod.scopes import Assignment, Scope
 from optax_bridge.correspondence import ENTRIES, Entry
 
@@ -172,6 +174,9 @@ class Names:
                 return followed
             if star == "flax" and first == "optim":
                 return canonical(name)
+            if gone.find(name) is not None and not hasattr(builtins, first):
+                known = (s in _KNOWN_STARS or gone.find(s) or s in gone.owners() for s in self._stars)
+                return canonical(name) if all(known) else None
         return None
 
 

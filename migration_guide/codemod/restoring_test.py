@@ -1,6 +1,9 @@
 """What restores an optimizer reads old files as well; what surely holds none stays with Flax."""
 
+import ast
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,10 +114,37 @@ def test_a_folder_that_can_be_seen(folder: str):
     assert result.messages == ()
 
 
-def test_a_folder_that_cannot_be_seen_gets_a_comment_once():
-    code = f"from flax.training import checkpoints\n{HEAD}checkpoints.save_checkpoint(d, opt, 1)\n"
+UNSEEN = {
+    "save_checkpoint(d, opt, 1)": "save_checkpoint(absolute_folder(d), opt, 1)",
+    "save_checkpoint(ckpt_dir=f(x), target=opt, step=1)": (
+        "save_checkpoint(ckpt_dir=absolute_folder(f(x)), target=opt, step=1)"
+    ),
+    "save_checkpoint(a.d + '/run', opt, 1)": "save_checkpoint(absolute_folder(a.d + '/run'), opt, 1)",
+}
+
+
+@pytest.mark.parametrize("call", UNSEEN, ids=str)
+def test_a_folder_that_only_the_program_knows(call: str):
+    """Relative ones become absolute, the address of a store stays."""
+    code = f"from flax.training import checkpoints\n{HEAD}checkpoints.{call}\n"
     result = rewrite(code, Options())
-    assert result.code.count(f"{NOTE}Flax hands this folder to Orbax") == 1
+    assert result.code.endswith(f"checkpoints.{UNSEEN[call]}\n")
+    assert result.messages == ()
+    assert rewrite(result.code, Options()).code == result.code
+    tree = ast.parse(result.code)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names: dict[str, Any] = {"os": os}
+    exec(ast.unparse(ast.Module(functions, [])), names)
+    assert names["absolute_folder"]("run") == os.path.abspath("run")
+    assert names["absolute_folder"](Path("/run")) == "/run"
+    assert names["absolute_folder"]("gs://bucket/run") == "gs://bucket/run"
+
+
+@pytest.mark.parametrize("use", ["save_checkpoint(*args)", "partial(save_checkpoint, d)"], ids=str)
+def test_a_folder_that_no_call_shows_gets_a_comment_once(use: str):
+    code = f"from flax.training.checkpoints import save_checkpoint\n{HEAD}{use}\n"
+    result = rewrite(code, Options())
+    assert result.code.count(f"{NOTE}Flax hands the folder to Orbax") == 1
     again = rewrite(result.code, Options())
     assert again.code == result.code
     assert [m.by_hand for m in again.messages] == [False]

@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod import imports, standalone
+from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.names import OPTIM, dotted
@@ -115,8 +115,8 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed, _old_import(context))
-    if context.helper:
-        updated = imports.below_imports(updated, standalone.helper(context.helper), context.helper)
+    for name, source in sorted(context.functions.items(), reverse=True):
+        updated = imports.below_imports(updated, source, name)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):

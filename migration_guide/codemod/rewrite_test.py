@@ -136,6 +136,22 @@ REWRITES = {
         "o = flax.jax_utils.replicate(opt, devices=devices)\n"
         "o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name='i'))",
     ),
+    "replicate-saved": (
+        "from flax import serialization\no = opt\no = serialization.from_bytes(o, d)\no = o.replicate()\n"
+        "o = o.apply_gradient(g)\nserialization.to_bytes(o)\nserialization.to_bytes({'o': o})\n"
+        "serialization.to_bytes(flax.jax_utils.unreplicate(o))\n"
+        "o = serialization.from_bytes(o, d)\no = o.restore_state(o.state_dict())",
+        "o = opt\no = optax_bridge.checkpoints.from_bytes(o, d)\no = flax.jax_utils.replicate(o)\n"
+        'o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
+        "serialization.to_bytes(flax.jax_utils.unreplicate(o))\n"
+        "serialization.to_bytes({'o': flax.jax_utils.unreplicate(o)})\n"
+        "serialization.to_bytes(flax.jax_utils.unreplicate(o))\n"
+        "o = flax.jax_utils.replicate("
+        "optax_bridge.checkpoints.from_bytes(flax.jax_utils.unreplicate(o), d))\n"
+        "o = flax.jax_utils.replicate(optax_bridge.checkpoints.from_state_dict("
+        "flax.jax_utils.unreplicate(o), "
+        "flax.serialization.to_state_dict(flax.jax_utils.unreplicate(o))))",
+    ),
     "replicate-through-pmap": (
         "def f(o, g): return o.apply_gradient(grads=g)\njax.pmap(f, 'batch')(opt.replicate(), g)",
         'def f(o, g): return o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'

@@ -12,15 +12,11 @@ from migration_guide.codemod.kinds import CLASS, DEFINITION, HYPER_PARAMS
 TRAIN_STATE = "flax.training.train_state.TrainState"
 HELPER = "with_hyper_params"
 _SOURCE = '''
-
-
 def {name}(state, **values):
     """The state with other hyper-parameters for its next step."""
     known = state.opt_state.hyperparams
     new = {{key: jax.numpy.asarray(value, known[key].dtype) for key, value in values.items()}}
     return state.replace(opt_state=state.opt_state._replace(hyperparams={{**known, **new}}))
-
-
 '''
 
 
@@ -76,19 +72,11 @@ def leaves_any(context: Context) -> bool:
     return context.analysis.project.leaves_some or leaves_some(context.analysis)
 
 
-def helper(name: str) -> list[cst.BaseStatement]:
-    """The function that a step calls which overrides hyper-parameters."""
-    module = cst.parse_module(_SOURCE.format(name=name).strip("\n") + "\n")
-    (function,) = module.body
-    assert isinstance(function, cst.FunctionDef)
-    return [function.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2)]
-
-
 def with_hyper_params(
     context: Context, state: cst.BaseExpression, values: Sequence[cst.Arg]
 ) -> cst.BaseExpression:
     """A call of the helper, which the file gets."""
-    context.helper = context.helper or context.fresh_name(HELPER)
+    name = context.function(HELPER, _SOURCE)
     context.needed.add("jax")
     args = [cst.Arg(state), *(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in values)]
-    return cst.Call(cst.Name(context.helper), separated(args))
+    return cst.Call(cst.Name(name), separated(args))

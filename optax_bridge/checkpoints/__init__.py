@@ -7,13 +7,13 @@ from typing import Any
 
 import lazy_loader
 
+import optax_bridge
+
 _listed, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 del lazy_loader
 
 
 def __getattr__(name: str) -> Any:
     if name == "convert_state":  # it makes a TrainState, whose module builds on this package
-        import optax_bridge
-
         return optax_bridge.convert_state
     return _listed(name)

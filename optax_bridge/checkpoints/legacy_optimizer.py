@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.experimental
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from flax import serialization
 
 import legacy_optim
+from optax_bridge._internals import enable_x64
 from optax_bridge.checkpoints.definitions import focused, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
@@ -43,7 +43,7 @@ def restore(
         found = ungrouped(part, definition, place)
     definition = focused(definition, part, place)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part.target)
-    with _enable_x64() if _is_wide(part.target) else contextlib.nullcontext():
+    with enable_x64(True) if _is_wide(part.target) else contextlib.nullcontext():
         template = shape_of_state(definition.init_state, shapes, place, definition).param_states
     state_path = (*part.path, "state", "param_states")
     check_leaves(
@@ -134,12 +134,6 @@ def check_leaves(
             where, "numbers", "NaN", "The training had broken down: take an earlier checkpoint, or "
             "pass --allow-nan (allow_nan=True) to convert it as it is.",
         )  # fmt: skip
-
-
-def _enable_x64() -> Any:
-    """JAX's context manager, which has moved."""
-    enable: Any = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # pyright: ignore
-    return enable(True)
 
 
 def _is_wide(target: Any) -> bool:

@@ -1,7 +1,7 @@
 """What migrated programs call: old checkpoints and new ones, into whatever holds a `TrainState`."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,7 +113,7 @@ def restore_checkpoint(
       ValueError: there is no checkpoint of this step.
     """
     with quiet():
-        from flax.training import checkpoints  # Orbax is slow to import
+        from flax.training import checkpoints  # Orbax, slow to import
 
     def by_flax(path: Any, into: Any, at: Any = None) -> Any:
         return checkpoints.restore_checkpoint(
@@ -126,7 +126,7 @@ def restore_checkpoint(
     with quiet():
         if gda_manager is not None or orbax_transforms is not None:
             return by_flax(ckpt_dir, target, step)
-        path = _path(ckpt_dir, step, prefix)
+        path = _path(ckpt_dir, step, prefix, checkpoints.latest_checkpoint)
         if path is None:
             return target
         if "://" in path:  # in a bucket, where Flax reads
@@ -144,10 +144,13 @@ def restore_checkpoint(
         return placed_like(target, restored(target, as_arrays(fitted)))
 
 
-def _path(folder: str | os.PathLike[str], step: Any, prefix: str) -> str | None:
-    """The checkpoint that Flax would read; None if there is none."""
-    from flax.training import checkpoints
-
+def _path(
+    folder: str | os.PathLike[str],
+    step: Any,
+    prefix: str,
+    latest_checkpoint: Callable[[str, str], str | None],
+) -> str | None:
+    """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is."""
     folder = os.fspath(folder)
     if step is not None:
         path = os.path.join(folder, f"{prefix}{step}")
@@ -155,11 +158,11 @@ def _path(folder: str | os.PathLike[str], step: Any, prefix: str) -> str | None:
             raise ValueError(f"Matching checkpoint not found: {path}")
         return path
     if "://" in folder:
-        return checkpoints.latest_checkpoint(folder, prefix) or folder
+        return latest_checkpoint(folder, prefix) or folder
     if not os.path.isdir(folder):
         return folder if os.path.exists(folder) else None
     # What was saved into a folder that is a converted checkpoint itself is newer than that.
-    latest = checkpoints.latest_checkpoint(folder, prefix)
+    latest = latest_checkpoint(folder, prefix)
     return folder if latest is None and is_checkpoint(Path(folder)) else latest
 
 

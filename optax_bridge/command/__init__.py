@@ -1,9 +1,9 @@
 """The command `optax-bridge`, which finds its subcommands among the entry points.
 
-A package adds one by a line in its `pyproject.toml`:
+A package adds one by a line in its `pyproject.toml`, in brackets the extra that it needs, if any:
 
     [project.entry-points."optax_bridge.commands"]
-    check = "equivalence_tests.command:check"
+    check = "equivalence_tests.check_command:check [prove]"
 
 What is named is a function with Typer's annotations, or a `typer.Typer` with one command. Its
 module is imported when the subcommand is called or its help is printed, so it leaves what is slow
@@ -11,18 +11,15 @@ to import to the function.
 """
 
 import functools
-import platform
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+from optax_bridge.installed import MissingExtraError, require, versions
 
 GROUP = "optax_bridge.commands"
-
-# Packages whose version can change bits, or the meaning of a claim.
-DECIDE_BITS = ("optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy")
-
 
 # How every subcommand is shown; completion belongs to the command as a whole.
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -49,13 +46,32 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 @functools.cache
 def _loaded(name: str) -> Any:
-    value = _entry_points()[name].load()
+    point = _entry_points()[name]
+    try:
+        for extra in point.extras:
+            require(extra, f"optax-bridge {name}")
+    except MissingExtraError as error:
+        return _unusable(name, str(error))
+    value = point.load()
     if not isinstance(value, typer.Typer):
         function, value = value, typer.Typer(**STYLE)
         value.command()(function)
     command = typer.main.get_command(value)
     command.name = name
     return command
+
+
+def _unusable(name: str, why: str) -> Any:
+    """A command that says why it cannot run, whatever it is given."""
+
+    def say() -> None:
+        typer.echo(why, err=True)
+        raise typer.Exit(2)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return TyperCommand(
+        name, callback=say, help=why, add_help_option=False, context_settings=anything
+    )
 
 
 app = typer.Typer(
@@ -66,14 +82,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that decides bits, Python's included."""
-    return {
-        **{name: metadata.version(name) for name in DECIDE_BITS},
-        "python": platform.python_version(),
-    }
 
 
 def _print_versions(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from optax_bridge._internals import abstract_mesh_in_scope
 from optax_bridge.metadata.axis_metadata import (
@@ -205,8 +206,6 @@ def _axes_seen_in_a_trace(
     Every axis of every parameter is laid over an axis of a mesh that has one device, and sharding
     in types carries the names along.
     """
-    from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-
     rank = max((jnp.ndim(leaf) for leaf in jax.tree.leaves(params)), default=0)
     names = tuple(f"axis{index}" for index in range(rank))
     mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)

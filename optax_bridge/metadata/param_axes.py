@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 from flax.core import unfreeze
+from flax.linen.partitioning import AxisMetadata
+from flax.linen.spmd import LogicallyPartitioned
 
 from optax_bridge.metadata.axis_metadata import (
     has_boxes,
@@ -43,8 +45,6 @@ def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
     Raises:
       ValueError: names for a parameter that is not there, or not one name for each axis.
     """
-    from flax.linen.spmd import LogicallyPartitioned
-
     if has_boxes(params):
         raise ValueError("params has boxes already: expected plain arrays beside params_axes")
     names = _names_by_path(params_axes)
@@ -73,8 +73,6 @@ def param_axes_from_boxes(params: Params) -> tuple[Any, dict[str, Any]]:
     Returns:
       The parameters without boxes, and the `params_axes` collection.
     """
-    from flax.linen.partitioning import AxisMetadata
-
     axes = []
     for path, leaf in leaves_with_path(params):
         names = names_of(leaf, "params" + keystr(path)) if is_box(leaf) else None

@@ -4,3 +4,7 @@
 `layer` holds parameters, and the trainer runs them. Nothing here is imported by `import
 optax_bridge`.
 """
+
+from optax_bridge.installed import require
+
+require("trainer", __name__)

@@ -181,7 +181,7 @@ class SummaryWriter(BaseWriter):
         """Appends one event; in this thread, so that a full disk is an error of this call."""
         if jax.process_index():
             return
-        from tensorboardX import summary  # only who writes needs it
+        from tensorboardX import summary  # protobuf: slow, and only who writes needs it
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 

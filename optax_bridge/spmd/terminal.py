@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 
 from optax_bridge.spmd.config import (
@@ -20,8 +21,10 @@ from optax_bridge.spmd.config import (
     apply_overrides,
     from_debug_string,
 )
+from optax_bridge.spmd.launch import setup
 from optax_bridge.spmd.loss_curve import LossLog
 from optax_bridge.spmd.progress import progress_line
+from optax_bridge.spmd.trainer import SavingError, UndefinedLossException
 
 MISUSE = 2
 _SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -49,8 +52,6 @@ def run(
       The exit code.
     """
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    import jax
-
     try:
         if devices is not None:
             jax.config.update("jax_num_cpu_devices", devices)
@@ -131,10 +132,6 @@ def _check_dir(cfg: Any) -> None:
 
 def _connect(coordinator: str | None, processes: int | None, process_id: int | None) -> None:
     """Connects the processes; keys whose numbers do not depend on the mesh."""
-    import jax
-
-    from optax_bridge.spmd.launch import setup
-
     if coordinator is None and processes is None and process_id is None:
         return  # asking for the backend would start it, which comes after the connection
     setup(
@@ -147,10 +144,6 @@ def _connect(coordinator: str | None, processes: int | None, process_id: int | N
 
 
 def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
-    import jax
-
-    from optax_bridge.spmd.trainer import SavingError, UndefinedLossException
-
     # Orbax logs with a traceback what it raises as well.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     is_first = jax.process_index() == 0
@@ -193,7 +186,6 @@ def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
 @contextlib.contextmanager
 def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[None]:
     """Ctrl-C and SIGTERM ask for a stop; a second one does what it always did."""
-    import jax
 
     def handle(number: int, frame: Any) -> None:
         del frame

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from optax_bridge.metadata.axis_metadata import boxed_as
 from optax_bridge.metadata.trees import Params, Updates
 from optax_bridge.training.train_state import TrainState, check_gradients, strong
 
@@ -172,8 +173,6 @@ class FullTrainState(TrainState, kw_only=True):
 
     def _like_params(self, grads: Updates) -> Any:
         """Gradients with boxes where the parameters have them."""
-        from optax_bridge.metadata.axis_metadata import boxed_as
-
         return boxed_as(self.params, grads)
 
 

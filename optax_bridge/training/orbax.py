@@ -103,6 +103,7 @@ def check(folder: Path, item: Any) -> None:
     Raises:
       CheckpointError: the checkpoint lacks a leaf, has one more, or one of another shape.
     """
+    # Formats of checkpoints, which not every TrainState needs.
     from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
 
     if not (folder / METADATA).is_file():  # in a bucket, or of a time without metadata

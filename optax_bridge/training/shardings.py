@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 from flax.core import meta
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from optax_bridge._internals import abstract_mesh_in_scope
@@ -261,6 +262,4 @@ def _array_fields(state: OptState) -> dict[str, Any]:
 
 
 def _is_overwritten(tree: Any) -> bool:
-    from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
-
     return OVERWRITE_WITH_GRADIENT in tree

@@ -19,7 +19,9 @@ from optax_bridge.exact.transformation import check_transformation, take_step
 from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.restoring import fit_on_restore
+from optax_bridge.training.shardings import create_sharded
 
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
 
@@ -89,8 +91,6 @@ class TrainState(train_state.TrainState):
           ValueError: it is given per call, or is not known: `optax.adam(1e-3)` does not say, and
             `optax.inject_hyperparams(optax.adam)(1e-3)` does.
         """
-        from optax_bridge.training.learning_rate import learning_rate
-
         return learning_rate(self.tx, self.opt_state, self.step, _optimized(self.params))
 
     def update(self, *, grads: Updates, **kwargs: Any) -> Self:
@@ -176,8 +176,6 @@ class TrainState(train_state.TrainState):
         Raises:
           ValueError: a name has no place on the mesh, or an axis cannot be divided over it.
         """
-        from optax_bridge.training.shardings import create_sharded
-
         return create_sharded(cls, mesh, rules, init, apply_fn=apply_fn, tx=tx, **kwargs)
 
     @classmethod
@@ -272,7 +270,7 @@ class TrainState(train_state.TrainState):
         Warns:
           LeftOverWarning: the checkpoint has something that there is no field for.
         """
-        from optax_bridge.checkpoints import train_states
+        from optax_bridge.checkpoints import train_states  # formats, which few programs need
 
         return train_states.from_legacy_checkpoint(
             cls,
@@ -307,7 +305,7 @@ class TrainState(train_state.TrainState):
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.
         """
-        from optax_bridge.checkpoints import train_states
+        from optax_bridge.checkpoints import train_states  # formats, which few programs need
 
         train_states.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 

@@ -1,4 +1,4 @@
-"""`save_checkpoint("run", ...)` becomes `save_checkpoint(os.path.abspath("run"), ...)`.
+"""Folders of checkpoints become absolute where they are handed to Orbax.
 
 Before:
 
@@ -7,12 +7,15 @@ Before:
 
 After:
 
-    checkpoints.save_checkpoint(os.path.abspath("run"), optimizer, step)
-    # optax-bridge (note): Flax hands this folder to Orbax now, ...
-    checkpoints.save_checkpoint(folder, optimizer, step)
+    def absolute_folder(folder):
+        ...
 
-Flax hands the folder to Orbax now, which takes absolute paths alone. A folder of which nobody can
-see whether it is one gets a comment. What this package restores takes either.
+    checkpoints.save_checkpoint(os.path.abspath("run"), optimizer, step)
+    checkpoints.save_checkpoint(absolute_folder(folder), optimizer, step)
+
+Flax hands the folder to Orbax now, which takes absolute paths alone: a relative one is an error at
+the first save. What only the running program knows may as well be the address of a store, gs://...,
+which `os.path.abspath` would make a folder of. What this package restores takes either.
 """
 
 import libcst as cst
@@ -24,32 +27,55 @@ from migration_guide.codemod.rules.restoring import is_rewritten, reads_nothing_
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."
 _SAID = (
-    "Flax hands this folder to Orbax now, which takes absolute paths alone: os.path.abspath(...) "
+    "Flax hands the folder to Orbax now, which takes absolute paths alone: os.path.abspath(...) "
     "makes one"
 )
+_SOURCE = '''
+def {name}(folder):
+    """The folder as Orbax takes it; the address of a store stays as it is."""
+    return folder if "://" in str(folder) else os.path.abspath(folder)
+'''
 
 
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    name = context.name(original.func)
-    if not name.startswith(_HOME) or name.removeprefix(_HOME) not in _CALLS:
-        return None
-    if is_rewritten(context, name, original) and not reads_nothing_old(context):
+    if not _is_handed_on(context, context.name(original.func), original):
         return None
     for index, arg in enumerate(original.args):
+        if arg.star:
+            break
         is_folder = index == 0 if arg.keyword is None else arg.keyword.value == "ckpt_dir"
-        if not is_folder or arg.star:
+        if not is_folder:
             continue
         if constants.is_absolute(context, arg.value):
             return None
-        if constants.text(context, arg.value) is None:
-            context.remark(original, _SAID)
-            return None
+        context.needed.add("os")
         folder = updated.args[index].value
-        absolute = cst.Call(context.dotted("os.path.abspath"), [cst.Arg(folder)])
+        if constants.text(context, arg.value) is not None:
+            absolute = cst.parse_expression("os.path.abspath")
+        else:
+            absolute = cst.Name(context.function(constants.ABSOLUTE_FOLDER, _SOURCE))
         args = list(updated.args)
-        args[index] = args[index].with_changes(value=absolute)
+        args[index] = args[index].with_changes(value=cst.Call(absolute, [cst.Arg(folder)]))
         return updated.with_changes(args=args)
+    context.remark(original, _SAID)
     return None
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> None:
+    """The function handed on: `functools.partial(save_checkpoint, folder)`."""
+    del updated
+    above = context.parent(original)
+    called = isinstance(above, cst.Call) and above.func is original
+    if not called and _is_handed_on(context, context.name(original), None):
+        context.remark(original, _SAID)
+
+
+def _is_handed_on(context: Context, name: str, call: cst.Call | None) -> bool:
+    if not name.startswith(_HOME) or name.removeprefix(_HOME) not in _CALLS:
+        return False
+    return not is_rewritten(context, name, call) or reads_nothing_old(context)

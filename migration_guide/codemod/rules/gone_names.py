@@ -23,7 +23,7 @@ the releases. Names with a rule of their own are left to it.
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod import imports
+from migration_guide.codemod import constants, imports
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import dotted
 from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree, pre_linen
@@ -77,13 +77,35 @@ def rewrite_reference(
     return context.dotted(new) if module else cst.Name(new)
 
 
+def rewrite_attribute(
+    context: Context, original: cst.Attribute, updated: cst.Attribute
+) -> cst.BaseExpression | None:
+    """A name in a module that a variable holds: `xnp = jax.numpy`, `xnp.product(y)`."""
+    if not context.once(_module_variables) or context.name(original):
+        return None
+    name = _through_variable(context, original)
+    entry = gone.find(name) if name else None
+    if entry is None or gone.find(_through_variable(context, context.parent(original))) is not None:
+        return None
+    module, _, last = (entry.new or "").rpartition(".")
+    if entry.new is not None and module == name.rpartition(".")[0]:
+        return updated.with_changes(attr=cst.Name(last))
+    _say(context, original, entry)
+    return None
+
+
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """A keyword argument that is gone, or the call of a class that is abstract now."""
+    """A keyword argument or a looked up name that is gone, a class that is abstract now."""
     name = context.name(original.func)
     if not name:
+        _looked_up(context, original)
         return None
+    if name == "importlib.import_module" and original.args:
+        entry = _entry(constants.text(context, original.args[0].value) or "")
+        if entry is not None:
+            _say(context, original, entry)
     if jax_names._EQUAL.get(name) == "jax.Array":
         context.by_hand(
             original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
@@ -119,6 +141,39 @@ def rewrite_statement(
                 entry = _entry(name)
                 if entry is not None and entry.new is None and name not in _TAKEN_APART:
                     _say(context, original, entry)
+
+
+def _module_variables(context: Context) -> frozenset[str]:
+    """Variables that are assigned a module: `xnp` of `xnp = jax.numpy`."""
+    return frozenset(
+        target.value
+        for target, value in context.analysis.facts.assignments
+        if isinstance(target, cst.Name) and context.name(value) in gone.owners()
+    )
+
+
+def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
+    """The dotted name of a name in a module that a variable holds, or ""."""
+    root, text = node, dotted(node) if node is not None else None
+    while isinstance(root, cst.Attribute):
+        root = root.value
+    if text is None or not isinstance(root, cst.Name):
+        return ""
+    if root.value not in context.once(_module_variables):
+        return ""
+    modules = {context.name(value) for value in context.analysis.assigned_to(root)}
+    return f"{modules.pop()}{text.removeprefix(root.value)}" if len(modules) == 1 else ""
+
+
+def _looked_up(context: Context, call: cst.Call) -> None:
+    """`getattr(np, "float")`."""
+    is_lookup = isinstance(call.func, cst.Name) and call.func.value == "getattr"
+    if not is_lookup or len(call.args) < 2 or not isinstance(call.args[1].value, cst.SimpleString):
+        return
+    module = context.name(call.args[0].value)
+    entry = gone.find(f"{module}.{call.args[1].value.evaluated_value}") if module else None
+    if entry is not None:
+        _say(context, call, entry)
 
 
 def _entry(name: str) -> gone.Gone | None:

@@ -7,6 +7,8 @@ Before:
     def train_step(optimizer, batch):  # under jax.pmap(..., axis_name="batch")
         return optimizer.apply_gradient(gradients(optimizer, batch))
 
+    checkpoints.save_checkpoint("/run", optimizer, step)
+    optimizer = checkpoints.restore_checkpoint("/run", optimizer)
     optimizer = optimizer.unreplicate()
 
 After:
@@ -18,19 +20,23 @@ After:
             grads=jax.lax.pmean(gradients(optimizer, batch), axis_name="batch")
         )
 
+    checkpoints.save_checkpoint("/run", flax.jax_utils.unreplicate(optimizer), step)
+    optimizer = flax.jax_utils.replicate(
+        optax_bridge.checkpoints.restore_checkpoint("/run", flax.jax_utils.unreplicate(optimizer))
+    )
     optimizer = flax.jax_utils.unreplicate(optimizer)
 
 The method also made each step average the gradients over the devices, and a checkpoint hold one
 copy. It is rewritten only where the steps of what it returns are seen in the same file; otherwise,
-and where a replicated optimizer is saved as it is, a person has to decide. The functions of
-`jax_utils` stay as they are.
+and where an object that holds a replicated optimizer is saved, a person has to decide. The
+functions of `jax_utils` stay as they are.
 """
 
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED
-from migration_guide.codemod.tree import argument
+from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED, Items, Kind, Several
+from migration_guide.codemod.tree import argument, last_name
 
 _LEFT = (
     "replicate() made each step average the gradients over the devices, and no step of this "
@@ -42,16 +48,22 @@ _SAVED = (
     "and replicate what is restored"
 )
 _STEPS = ("apply_gradient", "optimize")
-_SAVES = (
-    "save_checkpoint",
-    "save_checkpoint_multiprocess",
-    "restore_checkpoint",
-    "to_bytes",
-    "from_bytes",
-    "to_state_dict",
-    "from_state_dict",
-)
-_METHODS = ("state_dict", "restore_state")
+_REPLICATE, _UNREPLICATE = "flax.jax_utils.replicate", "flax.jax_utils.unreplicate"
+# Function of Flax that saves or restores -> where what it saves, or its template, stands.
+_SAVES = {
+    "save_checkpoint": (1, "target"),
+    "save_checkpoint_multiprocess": (1, "target"),
+    "to_bytes": (0, "target"),
+    "to_state_dict": (0, "target"),
+}
+_RESTORES = {
+    "restore_checkpoint": (1, "target"),
+    "from_bytes": (0, "target"),
+    "from_state_dict": (0, "target"),
+}
+# Methods -> whether what they return is replicated again.
+_METHODS = {"state_dict": False, "restore_state": True}
+RUNS_AFTER = ("checkpoint_folder", "gone_names", "restoring", "state_dict")
 
 
 def rewrite_call(
@@ -59,17 +71,18 @@ def rewrite_call(
 ) -> cst.BaseExpression | None:
     """See the module."""
     func = original.func
-    if context.name(func).startswith("flax.") and context.name(func).rpartition(".")[2] in _SAVES:
-        if any(_is_replicated(context, arg.value) for arg in original.args):
-            context.by_hand(original, _SAVED)
-        return None
+    home, _, last = context.name(func).rpartition(".")
+    if home.startswith("flax.") and last in (*_SAVES, *_RESTORES):
+        return _saved(context, original, updated, last)
     if not isinstance(func, cst.Attribute) or not context.is_optimizer(func.value):
         return None
     assert isinstance(updated.func, cst.Attribute)
     holder, name = updated.func.value, func.attr.value
     if name in _METHODS and _is_replicated(context, func.value):
-        context.by_hand(original, _SAVED)
-    elif name == "replicate" and not any(arg.star for arg in original.args):
+        if _replicated_here(context, func.value) is False:
+            return None
+        return _method(context, original, updated, name)
+    if name == "replicate" and not any(arg.star for arg in original.args):
         if axis_of_steps(context) is None:
             context.by_hand(original, _LEFT)
             return None
@@ -77,14 +90,129 @@ def rewrite_call(
         args = [cst.Arg(holder), *([keyword("devices", devices)] if devices is not None else [])]
         context.needed.add("flax")
         return updated.with_changes(
-            func=cst.parse_expression("flax.jax_utils.replicate"), args=separated(args)
+            func=cst.parse_expression(_REPLICATE), args=separated(args)
         )
     elif name == "unreplicate" and not original.args:
         context.needed.add("flax")
         return updated.with_changes(
-            func=cst.parse_expression("flax.jax_utils.unreplicate"), args=[cst.Arg(holder)]
+            func=cst.parse_expression(_UNREPLICATE), args=[cst.Arg(holder)]
         )
     return None
+
+
+def _saved(
+    context: Context, original: cst.Call, updated: cst.Call, name: str
+) -> cst.BaseExpression | None:
+    """A function that saves one copy, or restores into one and replicates it."""
+    index, keyword_ = (_SAVES | _RESTORES)[name]
+    for position, arg in enumerate(original.args):
+        if arg.star:
+            return None
+        if position != index if arg.keyword is None else arg.keyword.value != keyword_:
+            continue
+        if not _is_within(context.analysis.kind(arg.value)):
+            return None
+        value = updated.args[position].value
+        if _is_replicated(context, arg.value) and _replicated_here(context, arg.value) is False:
+            return None
+        new = _one_copy(context, arg.value, value, deep=name in _SAVES)
+        if new is None or axis_of_steps(context) is None:
+            context.by_hand(original, _SAVED)
+            return None
+        args = list(updated.args)
+        args[position] = args[position].with_changes(value=new)
+        call = updated.with_changes(args=args)
+        return call if name in _SAVES else _called(context, _REPLICATE, call)
+    return None
+
+
+def _method(
+    context: Context, original: cst.Call, updated: cst.Call, name: str
+) -> cst.BaseExpression | None:
+    """`optimizer.state_dict()` and `.restore_state(d)`, which are functions by now."""
+    if isinstance(updated.func, cst.Attribute) and updated.func.attr.value == name:
+        return None  # left alone by its own rule
+    assert isinstance(original.func, cst.Attribute)
+    sure = _replicated_here(context, original.func.value)
+    if not sure or axis_of_steps(context) is None:
+        context.by_hand(original, _SAVED)
+        return None
+    first = updated.args[0]
+    one = first.with_changes(value=_called(context, _UNREPLICATE, first.value))
+    call = updated.with_changes(args=[one, *updated.args[1:]])
+    return _called(context, _REPLICATE, call) if _METHODS[name] else call
+
+
+def _one_copy(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression, deep: bool
+) -> cst.BaseExpression | None:
+    """An expression with one copy of each replicated optimizer that is seen; None if some is not.
+
+    Args:
+      context: of the file.
+      original: the expression before the rewrite.
+      updated: after it.
+      deep: whether to look into dicts, tuples and lists that are written out.
+    """
+    if _is_replicated(context, original):
+        sure = _replicated_here(context, original)
+        if sure:
+            return _called(context, _UNREPLICATE, updated)
+        return updated if sure is False else None
+    if not _is_within(context.analysis.kind(original)):
+        return updated
+    if not deep or not isinstance(original, cst.Dict | cst.Tuple | cst.List):
+        return None
+    assert isinstance(updated, cst.Dict | cst.Tuple | cst.List)
+    elements = []
+    for old, new in zip(original.elements, updated.elements, strict=True):
+        value = _one_copy(context, old.value, new.value, deep)
+        if value is None:
+            return None
+        elements.append(new.with_changes(value=value))
+    return updated.with_changes(elements=elements)
+
+
+def _replicated_here(context: Context, node: cst.BaseExpression) -> bool | None:
+    """Whether an optimizer is replicated where it is used; None where that cannot be told.
+
+    A variable holds one before and after `.replicate()`, as a rule, so that what was assigned last
+    above the use decides.
+    """
+    if isinstance(node, cst.Call) and last_name(node.func) == "replicate":
+        return True
+    if not isinstance(node, cst.Name):
+        return None if _is_replicated(context, node) else False
+    scope = context.analysis.scopes.get(node)
+    above = [
+        value
+        for target, value in context.analysis.facts.assignments
+        if isinstance(target, cst.Name)
+        and target.value == node.value
+        and context.analysis.scopes.get(target) is scope
+        and context.line(target) < context.line(node)
+    ]
+    for value in sorted(above, key=context.line, reverse=True):
+        if not _is_replicated(context, value):
+            return False
+        if isinstance(value, cst.Call) and last_name(value.func) == "replicate":
+            return True
+    return None
+
+
+def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.Call:
+    context.needed.add("flax")
+    return cst.Call(cst.ensure_type(cst.parse_expression(function), cst.Attribute), [cst.Arg(value)])
+
+
+def _is_within(kind: Kind) -> bool:
+    """Whether a replicated optimizer is in a value, at any depth that is known."""
+    for atom in kind:
+        inside = atom.items if isinstance(atom, Several) else ()
+        inside = (atom.kind,) if isinstance(atom, Items) else inside
+        if atom == REPLICATED or any(map(_is_within, inside)):
+            return True
+    return False
 
 
 def averaged(

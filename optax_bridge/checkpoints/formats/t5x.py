@@ -5,6 +5,7 @@ optimizer; later it was Orbax's, until Orbax gave up that index: no version, `_o
 field of T5X's state was called, and `PLACEHOLDER://name` for each array. Either is read.
 """
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
@@ -46,8 +48,6 @@ class ZarrArray(LazyArray):
 
     def read(self) -> np.ndarray:
         """Reads the array."""
-        import tensorstore as ts
-
         self._check_chunks()
         spec = {
             "driver": "zarr",
@@ -225,8 +225,6 @@ def _name(kvstore: Any, folder: Path) -> str:
 
 
 def _zarray(folder: Path, place: str) -> Mapping[str, Any]:
-    import json
-
     path = folder / ".zarray"
     fits = path.is_file() and not path.is_symlink() and path.stat().st_size < 100_000
     try:

@@ -67,11 +67,11 @@ def _value(node: ast.expr) -> Any:
 
 def _called(name: str, arguments: list[Any]) -> Any:
     if name in ("P", "PartitionSpec"):
-        from jax.sharding import PartitionSpec
+        from jax.sharding import PartitionSpec  # JAX, which few configs need to be read
 
         return PartitionSpec(*arguments)
     if name == "dtype":
-        import numpy as np
+        import numpy as np  # slow to import, too
 
         return np.dtype(*arguments)
     if name == "np.float64":  # a float, and shown so

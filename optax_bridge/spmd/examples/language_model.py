@@ -6,6 +6,7 @@ The text ships with Python itself, in `pydoc_data.topics`: what `help("for")` sh
 a minute on two cores.
 """
 
+from pydoc_data.topics import topics
 from typing import Any
 
 import jax
@@ -99,8 +100,6 @@ def documentation(length: int, *, held_out: bool = False) -> dict[str, np.ndarra
     Returns:
       {"bytes": uint8 of shape (pieces, length + 1)}.
     """
-    from pydoc_data.topics import topics
-
     text = "\n".join(topics[name] for name in sorted(topics)).encode()
     pieces = np.frombuffer(text, np.uint8)[: len(text) // (length + 1) * (length + 1)]
     pieces = pieces.reshape(-1, length + 1)

@@ -12,6 +12,7 @@ import optax
 
 import legacy_optim
 from optax_bridge import TrainState
+from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
@@ -80,8 +81,6 @@ def legacy_checkpoint(
 def _definition(optimizer: Any) -> Any:
     if not isinstance(optimizer, str):
         return maybe_instantiate(optimizer)
-    from optax_bridge.checkpoints.definitions import parse_definition
-
     return parse_definition(optimizer)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from optax_bridge.spmd.checkpointer.structure import is_iterator
 from optax_bridge.spmd.trainer.trained import Trained
@@ -260,8 +261,6 @@ class TrainingLoop:
     def _is_to_stop(self, step: int) -> bool:
         if jax.process_count() == 1:
             return self.stop_requested
-        from jax.experimental import multihost_utils
-
         # All processes must stop at the same step; JAX's own handler of SIGTERM agrees on one.
         return multihost_utils.reached_preemption_sync_point(step)
 

@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeVar, Union, runtime_checkable
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from optax_bridge._internals import mesh_in_with, mesh_that_is_set
+
 T = TypeVar("T")
 Tensor = jax.Array
 # A leaf, or a dict of such trees.
@@ -64,16 +66,4 @@ def current_mesh() -> Mesh | AbstractMesh | None:
     While `jax.jit` traces, the one of `jax.set_mesh` is abstract: its axes without its devices.
     """
     abstract = jax.sharding.get_abstract_mesh()
-    if not abstract.empty:
-        get_mesh = getattr(jax.sharding, "get_mesh", None)
-        if get_mesh is None:  # on older JAX it has no public name
-            from jax._src.mesh import get_concrete_mesh as get_mesh
-        try:
-            return get_mesh()
-        except ValueError:  # while jit traces
-            return abstract
-    # `with mesh:` leaves no trace in what JAX makes public.
-    from jax._src.mesh import thread_resources
-
-    mesh = thread_resources.env.physical_mesh
-    return None if mesh.empty else mesh
+    return mesh_in_with() if abstract.empty else mesh_that_is_set() or abstract

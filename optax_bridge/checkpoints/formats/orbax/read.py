@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import LAYOUT, read_layout
@@ -53,8 +54,6 @@ def read_orbax(folder: Path) -> Any:
     Raises:
       CheckpointError: it cannot be read, promises more than it holds, or leads out of its folder.
     """
-    import tensorstore as ts
-
     size = own_files(folder)
     found = _json(folder / METADATA)
     entries = found.get("tree_metadata")
@@ -90,8 +89,6 @@ def stored_array(folder: Path, names: tuple[str, ...], place: str) -> OrbaxArray
     Raises:
       CheckpointError: see `read_orbax`.
     """
-    import tensorstore as ts
-
     leaf = _opened(folder, names, place, {}, ts.Context())
     _check_size(leaf, own_files(folder))
     return leaf
@@ -107,8 +104,6 @@ def _check_size(leaf: OrbaxArray, size: int) -> None:
 def _opened(
     folder: Path, names: tuple[str, ...], place: str, metadata: Mapping[str, Any], context: Any
 ) -> OrbaxArray:
-    import tensorstore as ts
-
     name = ".".join(names)
     store: dict[str, Any] = {"driver": "file", "path": f"{folder.absolute()}/"}
     if (folder / _OCDBT).is_file():

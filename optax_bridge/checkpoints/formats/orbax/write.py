@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from flax.serialization import to_state_dict
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import LAYOUT, is_layout
@@ -124,8 +125,6 @@ def _size(folder: Path) -> int:
 
 
 def _check_names(tree: Any) -> None:
-    from flax.serialization import to_state_dict
-
     paths = [path for path, _ in leaves(to_state_dict(tree))]
     counted = Counter(".".join(path) for path in paths)
     for path in paths:

@@ -1,0 +1,57 @@
+"""What is pickled is left to a person where it holds an optimizer, however deep."""
+
+import pytest
+
+from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.rewrite import rewrite
+
+HEAD = "import pickle\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"
+WRITTEN = f"{PREFIX}a TrainState holds functions, which pickle refuses"
+READ = f"{PREFIX}what flax.optim pickled cannot be read without it"
+AGENT = (
+    "class Agent:\n"
+    "    def __init__(self):\n"
+    "        self.opt = optim.Adam(0.1).create(p)\n"
+    "    def save(self):\n"
+    "        {}\n"
+)
+CASES = {
+    "bare": ("pickle.dump(opt, f)", WRITTEN),
+    "in-a-dict": ("pickle.dumps({'opt': opt, 'epoch': 1})", WRITTEN),
+    "definition": ("pickle.dump(optim.Adam(0.1), f)", WRITTEN),
+    "cloudpickle": ("import cloudpickle\ncloudpickle.dump(opt, f)", WRITTEN),
+    "joblib": ("import joblib\njoblib.dump(opt, 'x')", WRITTEN),
+    "by-name": ("from pickle import dump\ndump(opt, f)", WRITTEN),
+    "numpy": ("import numpy as np\nnp.save('x', opt)", WRITTEN),
+    "pickler": ("P = pickle.Pickler(f)\nP.dump(opt)", WRITTEN),
+    "by-a-function": ("def save(o): pickle.dump(o, f)\nsave(opt)", WRITTEN),
+    "self": (AGENT.format("pickle.dump(self, f)"), WRITTEN),
+    "instance": (AGENT.format("pass") + "agent = Agent()\npickle.dump(agent, f)", WRITTEN),
+    "read": ("opt = pickle.load(f)", READ),
+    "read-of-a-dict": ("opt = pickle.load(f)['opt']\nopt.target", READ),
+    "used": ("a, b = pickle.loads(d)\na.target", READ),
+    "used-at-once": ("p = pickle.load(f).target", READ),
+}
+
+
+@pytest.mark.parametrize(("code", "expected"), CASES.values(), ids=CASES)
+def test_an_optimizer_in_a_pickle_gets_a_comment(code: str, expected: str):
+    result = rewrite(f"{HEAD}{code}\n", Options())
+    assert result.refused == ""
+    assert result.code.count(expected) == 1
+    assert rewrite(result.code, Options()).code == result.code
+
+
+QUIET = {
+    "parameters": "pickle.dump(opt.target, f)",
+    "state-dict": "pickle.dump(opt.state_dict(), f)",
+    "data": "data = pickle.load(f)\ndata['x']",
+    "another-dump": "json.dump(opt, f)",
+}
+
+
+@pytest.mark.parametrize("code", QUIET.values(), ids=QUIET)
+def test_what_holds_none_gets_no_comment(code: str):
+    result = rewrite(f"{HEAD}{code}\n", Options())
+    assert PREFIX not in result.code
+    assert [m for m in result.messages if m.by_hand] == []

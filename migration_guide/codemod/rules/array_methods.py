@@ -1,0 +1,86 @@
+"""Arrays' own methods that take other arguments now, or are gone.
+
+Before:
+
+    y = jnp.exp(x).clip(a_max=1.0)
+    z = x.clip(a_min=0.0)
+    data = x.tostring()
+
+After:
+
+    y = jnp.exp(x).clip(max=1.0)
+    # optax-bridge: of JAX's arrays, clip takes min= and max= now, not a_min= and a_max=
+    z = x.clip(a_min=0.0)
+    # optax-bridge (note): numpy.ndarray.tostring is gone: ... If this is an array: ...
+    data = x.tostring()
+
+What a method belongs to, only the running program knows, as a rule: a call is rewritten where its
+object is seen to be made by JAX or NumPy, else a person is told.
+"""
+
+import libcst as cst
+
+from legacy_optim import gone
+from migration_guide.codemod import constants
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.kinds import Instance
+
+IN_DEFINITIONS = True
+_LIMITS = {"a_min": "min", "a_max": "max"}
+_CLIP = "of JAX's arrays, clip takes min= and max= now, not a_min= and a_max="
+# Gone from arrays, and hardly the name of anything else.
+_GONE = ("itemset", "newbyteorder", "ptp", "tostring")
+_ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.", "numpy.")
+_DEEPEST = 8
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    func = original.func
+    if not isinstance(func, cst.Attribute) or context.name(func):
+        return None
+    if any(isinstance(atom, Instance) for atom in context.analysis.kind(func.value)):
+        return None
+    entry = gone.find(f"numpy.ndarray.{func.attr.value}") if func.attr.value in _GONE else None
+    if entry is not None and _imports_arrays(context):
+        context.remark(original, f"if this is an array: {entry.message}")
+    given = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
+    if func.attr.value != "clip" or not _LIMITS.keys() & set(given):
+        return None
+    if not _is_array(context, func.value):
+        context.by_hand(original, _CLIP)
+        return None
+    args = [
+        arg.with_changes(keyword=cst.Name(_LIMITS[name])) if name in _LIMITS else arg
+        for name, arg in zip(given, updated.args, strict=True)
+    ]
+    return updated.with_changes(args=args)
+
+
+def _is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
+    """Whether an expression is surely an array: JAX or NumPy has made it, or arithmetic of those."""
+    if deep > _DEEPEST:
+        return False
+    if isinstance(node, cst.Name):
+        origin = constants.assigned(context, node)
+        return origin is not None and _is_array(context, origin, deep + 1)
+    if isinstance(node, cst.Call):
+        if context.name(node.func).startswith(_ARRAYS):
+            return True
+        return isinstance(node.func, cst.Attribute) and _is_array(context, node.func.value, deep + 1)
+    if isinstance(node, cst.BinaryOperation):
+        return any(_is_array(context, part, deep + 1) for part in (node.left, node.right))
+    if isinstance(node, cst.UnaryOperation):
+        return _is_array(context, node.expression, deep + 1)
+    return isinstance(node, cst.Subscript) and _is_array(context, node.value, deep + 1)
+
+
+def _imports_arrays(context: Context) -> bool:
+    return context.once(_has_arrays)
+
+
+def _has_arrays(context: Context) -> bool:
+    names = (context.name(node) for node in context.analysis.facts.attributes)
+    return any(name.startswith(("jax.", "numpy.")) for name in names)

@@ -1,0 +1,119 @@
+"""An optimizer that is pickled is left to a person.
+
+Before:
+
+    pickle.dump(optimizer, file)
+    optimizer = pickle.load(file)
+
+After:
+
+    # optax-bridge: a TrainState holds functions, which pickle refuses: ...
+    pickle.dump(optimizer, file)
+    # optax-bridge: what flax.optim pickled is read by `optax-bridge run` alone: ...
+    optimizer = pickle.load(file)
+
+A legacy optimizer was numbers and a class, and could be pickled; a TrainState has a transformation,
+which is functions made on the spot. What is in an old pickle is known to flax.optim alone.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Items, Kind, Several
+from migration_guide.codemod.tree import last_name
+
+_MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
+_WRITES = ("dump", "dumps", "save")
+_READS = ("load", "loads")
+_WRITTEN = (
+    "a TrainState holds functions, which pickle refuses: write "
+    "flax.serialization.to_bytes(state), and read it with "
+    "optax_bridge.checkpoints.from_bytes(template, data)"
+)
+_READ = (
+    "what flax.optim pickled cannot be read without it: in a script of two lines, started with "
+    "`optax-bridge run`, load it and write flax.serialization.to_bytes(optimizer) to a file; here "
+    "read that with optax_bridge.checkpoints.from_bytes(template, data)"
+)
+_ARRAYS = (
+    "arrays that jax before 0.4.34 pickled are read under `optax-bridge run` alone; pickle "
+    "numpy.asarray of them there"
+)
+_MARKS = {"target", "optimizer_def", "apply_gradient", "state.step", "state.param_states"}
+
+
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+    """See the module."""
+    del updated
+    name = last_name(original.func)
+    if name not in (*_WRITES, *_READS) or not _pickles(context, original.func):
+        return
+    if name in _WRITES:
+        if any(_holds_optimizer(context, arg.value) for arg in original.args):
+            context.by_hand(original, _WRITTEN)
+    elif _gives(context, original):
+        context.by_hand(original, _READ)
+    elif context.analysis.uses_optim and "pickle" in context.name(original.func):
+        context.note(original, _ARRAYS)
+
+
+def _pickles(context: Context, func: cst.BaseExpression) -> bool:
+    """Whether a function is one of a module that pickles, or the method of what one made."""
+    name = context.name(func)
+    if name:
+        return name.split(".")[0] in _MODULES
+    holder = func.value if isinstance(func, cst.Attribute) else None
+    if isinstance(holder, cst.Name):
+        made = context.analysis.assigned_to(holder)
+        holder = made[0] if len(made) == 1 else None
+    return isinstance(holder, cst.Call) and context.name(holder.func).split(".")[0] in _MODULES
+
+
+def _gives(context: Context, call: cst.Call) -> bool:
+    """Whether what is read is an optimizer, or is used like one."""
+    if _holds_optimizer(context, call):
+        return True
+    above: cst.CSTNode | None = context.parent(call)
+    while isinstance(above, cst.Subscript | cst.Attribute):
+        if isinstance(above, cst.Attribute) and above.attr.value in _MARKS:
+            return True
+        above = context.parent(above)
+    if not isinstance(above, cst.Assign):
+        return False
+    return any(
+        _holds_optimizer(context, node) or bool(_MARKS & context.analysis.read_of(node))
+        for target in above.targets
+        for node in _names(target.target)
+    )
+
+
+def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
+    if isinstance(target, cst.Tuple | cst.List):
+        return [name for element in target.elements for name in _names(element.value)]
+    return [target]
+
+
+def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
+    """Whether an optimizer, its state or a definition is in a value, at any depth."""
+    kind = context.analysis.kind(node)
+    if isinstance(node, cst.Name) and node.value == "self":
+        around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
+        kind |= {Instance(around)} if around is not None else set()
+    return _holds(context, kind)
+
+
+def _holds(context: Context, kind: Kind, deep: int = 0) -> bool:
+    for atom in kind if deep < 5 else ():
+        if atom in (OPTIMIZER, DEFINITION, STATE):
+            return True
+        if isinstance(atom, Items) and _holds(context, atom.kind, deep + 1):
+            return True
+        if isinstance(atom, Several) and any(_holds(context, k, deep + 1) for k in atom.items):
+            return True
+        if isinstance(atom, Instance) and any(
+            owner is atom.node and _holds(context, context.analysis.kind(value), deep + 1)
+            for (owner, _), values in context.analysis.facts.set_on_self.items()
+            for value in values
+        ):
+            return True
+    return False
