@@ -203,14 +203,14 @@ def _compared(
         and all(is_numeric(dtype) for _, dtype in signatures[0].values())
     )
     try:
-        parameters = compare(*({"params": run["params"]} for run in runs), poisoned)
+        parameters = compare(*({"params": run["params"]} for run in runs), poisoned=poisoned)
     except ValueError as error:
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
     if not comparable:
         return _Outcome(parameters, parameters, False, {})
     # Only what comes before a number that is not finite can be related.
     related = factors(*(_while_finite(run["state"], runs) for run in runs))
-    return _Outcome(compare(*runs, poisoned), parameters, True, related or {})
+    return _Outcome(compare(*runs, poisoned=poisoned), parameters, True, related or {})
 
 
 class _Checked:

@@ -122,7 +122,7 @@ NOTICEABLE = 256.0
 VISIBLE = 2.0**-4
 
 
-def compare(left: Any, right: Any, poisoned: Mapping[str, int] | None = None) -> Comparison:
+def compare(left: Any, right: Any, *, poisoned: Mapping[str, int] | None = None) -> Comparison:
     """Compares two trajectories.
 
     Args:

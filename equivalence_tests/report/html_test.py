@@ -36,7 +36,7 @@ def results() -> list[Result]:
         Result(Check("adam", 1, recipe="stock"), "Adam()", note="no such thing"),
         Result(
             Check("lamb", 0, recipe="stock"), "LAMB()", different("it never moves"),
-            compare(one, poison, {"": 3}), wide=apart,
+            compare(one, poison, poisoned={"": 3}), wide=apart,
         ),
         Result(
             Check("lars", 0), "LARS()", identical(), None, note="ValueError: out of luck",

@@ -154,9 +154,9 @@ class _Synthetic:
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         other = trajectory(self._side(recipe, call), self.params, self.inputs)
         if recipe == "exact":
-            return compare(self.reference, other, self.poisoned), other
+            return compare(self.reference, other, poisoned=self.poisoned), other
         both = map(_float32_leaves, (self.reference, other))
-        return compare(*both, self.poisoned), other
+        return compare(*both, poisoned=self.poisoned), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
         params = _float32_leaves(self.params)
@@ -166,7 +166,7 @@ class _Synthetic:
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
             both = (trajectory(side, wide(params), wide(inputs)) for side in runs)
-            return compare(*both, self.poisoned)
+            return compare(*both, poisoned=self.poisoned)
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (

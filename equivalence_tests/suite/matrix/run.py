@@ -122,7 +122,7 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
             legacy, other = legs.both(case)
         grads = axes.gradients(legs.params, case.stream, legs.steps)
-        result.comparison = compare(legacy, other, poisoned_from(grads))
+        result.comparison = compare(legacy, other, poisoned=poisoned_from(grads))
         if keep:
             result.trajectory = other
     except Exception as error:
