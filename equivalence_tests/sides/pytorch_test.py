@@ -1,6 +1,7 @@
 """Optimizers of other frameworks as sides."""
 
 import sys
+from typing import Any
 
 import jax.example_libraries.optimizers as example
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 from equivalence_tests import EquivalenceError, Verdict, check_equivalence, torch_side
 
+NO_CLASS: Any = "AdamW"
 PARAMS = {
     "w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
     "scalar": np.float32(0.5),
@@ -37,7 +39,7 @@ def test_pytorch_s_adamw_is_optax_s_but_for_rounding():
         (lambda t: torch_side(t.optim.SGD, lr=-1), "Invalid learning rate"),
         (lambda t: torch_side(t.optim.AdamW([t.zeros(1)])), r"write torch_side\(AdamW, lr=...\)"),
         (lambda t: torch_side(t.nn.ReLU), "torch_side: ReLU"),
-        (lambda t: torch_side(*["AdamW"]), "expected a class of torch.optim, found str"),
+        (lambda t: torch_side(NO_CLASS), "expected a class of torch.optim, found str"),
         (lambda t: check_equivalence(t.optim.SGD, optax.sgd(1), PARAMS), r"write torch_side\(SGD"),
         (
             lambda t: check_equivalence(t.optim.SGD([t.zeros(1)]), optax.sgd(1), PARAMS),
