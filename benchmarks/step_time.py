@@ -29,8 +29,8 @@ from rich.table import Table
 from benchmarks import problem
 from benchmarks.timing import Spread, Stepper, in_turn, spread
 from equivalence_tests.sides import side as sides
-from optax_bridge.installed import versions
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, recipe_of
+from optax_bridge.installed import versions
 
 BASELINE = "legacy"
 

@@ -113,13 +113,13 @@ def test_a_platform_that_is_not_there_is_not_run(tmp_path: Path, invoke: Any):
 
 
 def test_list_names_the_checks_and_runs_none(invoke: Any):
-    done = invoke("--list", "--only", "momentum")
+    done = invoke("--list", "--only", "Momentum")
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
 
 
 def test_the_full_list_has_the_matrix_and_takes_any_axis(invoke: Any):
-    done = invoke("--list", "--full", "--only", "bfloat16")
+    done = invoke("--list", "--full", "--only", "BFloat16")
     assert done.exit_code == 0, done.output
     ids = done.stdout.splitlines()
     assert len(ids) > 100

@@ -256,7 +256,7 @@ def test_a_legacy_definition_as_a_group_says_where_and_the_remedy():
             r"Optimizer of.*"
             r"TrainState.from_legacy\(optimizer\)",
         ),
-        (optax_bridge.TrainState, {"tx": legacy_optim.Adam}, "expected.*found Adam"),
+        (optax_bridge.TrainState, {"tx": legacy_optim.Adam}, "expected.*found the class Adam"),
         (optax_bridge.TrainState, {"tx": 0.1}, "float"),
     ],
     ids=[

@@ -2,8 +2,8 @@
 
 A pickle names the function that makes the array again, and hands it the array's type as a dict. The
 function has moved since jax 0.3, and the type has lost an entry, `named_shape`, since jax 0.4.33:
-either alone keeps an optimizer that was pickled then from being read today. (Pickles of jax 0.2 hold
-NumPy arrays.)
+either alone keeps an optimizer that was pickled then from being read today. Pickles of jax 0.2 hold
+NumPy's arrays.
 """
 
 import sys

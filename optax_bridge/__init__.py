@@ -3,10 +3,29 @@
 The public names are listed in `__init__.pyi`; a module is imported when a name of it is first used.
 """
 
+from typing import Any
+
 import lazy_loader
 
 from optax_bridge._moved import NAMES, find_moved
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_found, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _found(name)
+    except AttributeError as error:
+        if name in __all__ or name.startswith("_"):
+            raise
+        import difflib  # where it is needed alone
+
+        lower = {known.lower(): known for known in __all__}
+        near = difflib.get_close_matches(name.lower(), lower, n=1)
+        meant = f"; is optax_bridge.{lower[near[0]]} meant?" if near else ""
+        said = f"module 'optax_bridge' has no attribute {name!r}{meant}"
+        raise AttributeError(said, name=name) from error
+
+
 find_moved(__name__, NAMES)
 del NAMES, find_moved, lazy_loader

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
-from legacy_optim.base import ReplicatedOptimizer
+from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
 from optax_bridge.correspondence import entry_of, recipe_of
 from optax_bridge.correspondence.entry import Entry, StateField, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import build
@@ -47,7 +47,7 @@ def from_legacy(
     Raises:
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
-    _check_definition(definition)
+    check_definition(definition, "definition")
     recipe, claim = recipe_of(definition, exact)
     if claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(
@@ -75,6 +75,7 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
       The transformation; its state is the legacy `OptimizerState`, its per-call arguments are the
       definition's hyper-parameters.
     """
+    check_definition(definition, "definition")
     own = _Wrapped(definition)
     fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
     values = {name: getattr(definition.hyper_params, name) for name in fields}
@@ -118,6 +119,7 @@ def to_optax(
     Raises:
       ValueError: the optimizer is replicated, or its state does not fit its definition.
     """
+    check_optimizer(optimizer)
     definition = optimizer.optimizer_def
     tx = from_legacy(definition, exact)
     template = jax.eval_shape(tx.init, optimizer.target)  # only its structure: nothing is allocated
@@ -152,7 +154,8 @@ def to_legacy(
     Raises:
       ValueError: the state is not that of this definition's transformation.
     """
-    _check_definition(definition)
+    check_definition(definition, "definition")
+    check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)
     if _entry_or_none(definition) is None:
         if not isinstance(opt_state, legacy_optim.OptimizerState):
@@ -277,20 +280,6 @@ def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
             "has no known equal inside a group or under WeightNorm; convert it on its own"
         )
     return entry
-
-
-def _check_definition(definition: Any) -> None:
-    if isinstance(definition, ReplicatedOptimizer):
-        raise ValueError(
-            "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
-            "average the gradients in the step with jax.lax.pmean, which replicate() did by "
-            "itself"
-        )
-    if not isinstance(definition, legacy_optim.OptimizerDef):
-        raise TypeError(
-            f"expected a legacy_optim.OptimizerDef, found {type(definition).__name__}: "
-            f"{definition!r}"
-        )
 
 
 def _check_shapes(definition: Any, template: Any, state: OptState) -> None:

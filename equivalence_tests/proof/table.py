@@ -22,6 +22,7 @@ from optax_bridge.correspondence import (
     UnsupportedSetting,
     Verdict,
     describe,
+    names_of_entries,
     recipe_of,
 )
 from optax_bridge.correspondence.recipe import Source, build
@@ -91,12 +92,13 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
     """All claims.
 
     Args:
-      only: names of entries, recipes or dtypes; empty for all.
+      only: names, in any case, of entries, recipes or dtypes; empty for all.
 
     Raises:
       ValueError: a name that is none of these.
     """
     known = {*ENTRIES, *RECIPES, *DTYPES}
+    only = names_of_entries(only, known)
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ValueError(

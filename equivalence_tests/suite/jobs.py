@@ -19,6 +19,7 @@ from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.suite.sharded.layouts import LAYOUTS
 from equivalence_tests.suite.sharded.training import ShardedCase
+from optax_bridge.correspondence import names_of_entries
 
 _DEVICE_FLAG = "--xla_force_host_platform_device_count"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -72,13 +73,15 @@ def chosen(only: Sequence[str], full: bool) -> Chosen:
     """The cases that a command asks for.
 
     Args:
-      only: names of optimizers, problems or layouts on devices; with `full`, of any value on an
+      only: names, in any case, of optimizers, problems or layouts; with `full`, of any value on an
         axis of the matrix as well: cases must fit on every axis that is named.
       full: whether the matrix is wanted, and training in several processes.
 
     Raises:
       ValueError: an unknown name.
     """
+    problems = {check.problem for check in checks()}
+    only = names_of_entries(only, (*LAYOUTS, *problems))
     on_devices = sharded.chosen(only, full)
     others = [name for name in only if name not in LAYOUTS]
     some, cases = _without_layouts(others, full)
@@ -94,6 +97,7 @@ def _without_layouts(only: Sequence[str], full: bool) -> tuple[list[Check], list
     if not only:
         return checks(), cases
     values = {axis: {getattr(case, axis) for case in cases} for axis in _AXES}
+    only = names_of_entries(only, [str(name) for known in values.values() for name in known])
     asked = {axis: known & {*only} for axis, known in values.items() if known & {*only}}
     beyond = [name for name in only if all(name not in known for known in values.values())]
     # A value on an axis that only the matrix has is nothing that a check could be asked for.

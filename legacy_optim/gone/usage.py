@@ -37,9 +37,9 @@ def uses_gone_names(source: str) -> list[tuple[int, gone.Gone]]:
         if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
             stars.append(node.module)
     for node in nodes:  # a module in a variable: `xnp = jax.numpy`
-        if isinstance(node, ast.Assign) and (name := _dotted(node.value, bound)):
-            if name in gone.owners():
-                bound |= {t.id: name for t in node.targets if isinstance(t, ast.Name)}
+        name = _dotted(node.value, bound) if isinstance(node, ast.Assign) else ""
+        if isinstance(node, ast.Assign) and name in gone.owners():
+            bound |= {t.id: name for t in node.targets if isinstance(t, ast.Name)}
     inner = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
     for node in nodes:
         if isinstance(node, ast.Attribute | ast.Name) and id(node) not in inner:

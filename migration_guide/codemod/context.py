@@ -283,14 +283,15 @@ class Context:
           source: its definition, with `{name}` in place of the name.
         """
         for node in self.analysis.facts.functions:
-            if isinstance(node, cst.FunctionDef) and node.name.value.rstrip("_") == wish:
-                if self.code(node) == source.format(name=node.name.value).strip():
-                    return node.name.value
-        name = next((n for n in self.functions if n.rstrip("_") == wish), None)
-        if name is None:
-            name = self.fresh_name(wish)
-            self.functions[name] = source.format(name=name).strip()
-        return name
+            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
+            is_named_so = name.rstrip("_") == wish
+            if is_named_so and self.code(node) == source.format(name=name).strip():
+                return name
+        made = next((n for n in self.functions if n.rstrip("_") == wish), "")
+        if not made:
+            made = self.fresh_name(wish)
+            self.functions[made] = source.format(name=made).strip()
+        return made
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""

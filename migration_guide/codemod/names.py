@@ -175,7 +175,9 @@ class Names:
             if star == "flax" and first == "optim":
                 return canonical(name)
             if gone.find(name) is not None and not hasattr(builtins, first):
-                known = (s in _KNOWN_STARS or gone.find(s) or s in gone.owners() for s in self._stars)
+                known = (
+                    s in _KNOWN_STARS or gone.find(s) or s in gone.owners() for s in self._stars
+                )
                 return canonical(name) if all(known) else None
         return None
 

@@ -119,7 +119,7 @@ UNSEEN = {
     "save_checkpoint(ckpt_dir=f(x), target=opt, step=1)": (
         "save_checkpoint(ckpt_dir=absolute_folder(f(x)), target=opt, step=1)"
     ),
-    "save_checkpoint(a.d + '/run', opt, 1)": "save_checkpoint(absolute_folder(a.d + '/run'), opt, 1)",
+    "save_checkpoint(a.d + '/x', opt)": "save_checkpoint(absolute_folder(a.d + '/x'), opt)",
 }
 
 
@@ -132,7 +132,7 @@ def test_a_folder_that_only_the_program_knows(call: str):
     assert result.messages == ()
     assert rewrite(result.code, Options()).code == result.code
     tree = ast.parse(result.code)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    functions: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     names: dict[str, Any] = {"os": os}
     exec(ast.unparse(ast.Module(functions, [])), names)
     assert names["absolute_folder"]("run") == os.path.abspath("run")

@@ -137,7 +137,8 @@ REWRITES = {
         "o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name='i'))",
     ),
     "replicate-saved": (
-        "from flax import serialization\no = opt\no = serialization.from_bytes(o, d)\no = o.replicate()\n"
+        "from flax import serialization\no = opt\n"
+        "o = serialization.from_bytes(o, d)\no = o.replicate()\n"
         "o = o.apply_gradient(g)\nserialization.to_bytes(o)\nserialization.to_bytes({'o': o})\n"
         "serialization.to_bytes(flax.jax_utils.unreplicate(o))\n"
         "o = serialization.from_bytes(o, d)\no = o.restore_state(o.state_dict())",

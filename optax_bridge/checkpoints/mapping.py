@@ -9,6 +9,7 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim
+from optax_bridge._definition import check_definition
 from optax_bridge.checkpoints.choosing import choose_part
 from optax_bridge.checkpoints.definitions import infer_definitions
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
@@ -108,6 +109,8 @@ def convert_tree(
       CheckpointError: the tree is not that of this optimizer.
       UnsupportedSetting: `exact=False`, and public Optax has no equal.
     """
+    if optimizer_def is not None:
+        check_definition(optimizer_def, "optimizer_def", or_transformation=True)
     chosen = choose_part(tree, place, part)
     if is_transformation(optimizer_def):
         template = state_template(optimizer_def, chosen.target, place)

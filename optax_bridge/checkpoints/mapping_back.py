@@ -9,6 +9,7 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim
+from optax_bridge._definition import check_definition, check_one_copy
 from optax_bridge.checkpoints.choosing import named
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import (
@@ -41,6 +42,8 @@ def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict
     Raises:
       CheckpointError: the state is not that of the definition's transformation.
     """
+    check_definition(definition, "optimizer_def", or_transformation=True)
+    check_one_copy(step)
     if is_transformation(definition):
         return legacy_dict(definition, opt_state, params, step)
     try:

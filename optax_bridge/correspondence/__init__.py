@@ -15,4 +15,5 @@ from optax_bridge.correspondence.table import Described as Described
 from optax_bridge.correspondence.table import default_recipe as default_recipe
 from optax_bridge.correspondence.table import describe as describe
 from optax_bridge.correspondence.table import entry_of as entry_of
+from optax_bridge.correspondence.table import names_of_entries as names_of_entries
 from optax_bridge.correspondence.table import recipe_of as recipe_of

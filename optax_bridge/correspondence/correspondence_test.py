@@ -147,3 +147,17 @@ def _two_steps(tx: Any) -> Any:
 
 def _default(parameter: inspect.Parameter) -> Any:
     return parameter.default
+
+
+RENAMED = [
+    (entry.name, hp.legacy, hp.port)
+    for entry in ENTRIES.values()
+    for hp in entry.hyper_params
+    if hp.legacy != hp.port and not hp.variadic
+]
+
+
+@pytest.mark.parametrize(("name", "legacy", "port"), RENAMED, ids=str)
+def test_every_old_name_says_the_new_one(name: str, legacy: str, port: str):
+    with pytest.raises(TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."):
+        getattr(optax_bridge, name)(**{legacy: 0.5})

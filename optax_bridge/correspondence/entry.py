@@ -11,6 +11,7 @@ import legacy_optim
 from optax_bridge.correspondence.parts import Parts, Row
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
 from optax_bridge.correspondence.seen import recorded
+from optax_bridge.correspondence.values import FINITE, Range
 
 
 class Verdict(enum.Enum):
@@ -90,6 +91,7 @@ class HyperParam:
         is none.
       getter: reads the value from a definition; `definition.hyper_params.<legacy>` unless given.
       variadic: whether the value is the tuple of all positional arguments.
+      within: the numbers that it makes sense with.
     """
 
     legacy: str
@@ -97,6 +99,7 @@ class HyperParam:
     default: Any = inspect.Parameter.empty
     getter: Callable[[Any], Any] | None = None
     variadic: bool = False
+    within: Range = FINITE
 
     def read(self, definition: legacy_optim.OptimizerDef) -> Any:
         """The value in a definition."""

@@ -7,6 +7,7 @@ from typing import Any
 from optax_bridge.correspondence import ENTRIES, Described
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
+from optax_bridge.correspondence.values import expected, meant, nearest
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
@@ -18,7 +19,7 @@ class ExpressionError(ValueError):
 
 
 def parse(expression: str) -> Described:
-    """Reads `"Adam(learning_rate=1e-3)"`; a prefix such as `optim.` or `flax.optim.` is allowed.
+    """Reads `"Adam(learning_rate=1e-3)"`, in any case and with `optim.` or `flax.optim.` before it.
 
     Args:
       expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
@@ -28,8 +29,8 @@ def parse(expression: str) -> Described:
       The optimizer that it describes, defaults filled in.
 
     Raises:
-      ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments that
-        the constructor does not take.
+      ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments or
+        values that the constructor does not take.
     """
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(
@@ -68,43 +69,113 @@ def _cut(text: str) -> str:
 
 
 def _optimizer(node: ast.expr, text: str) -> Described:
-    by_class = {entry.legacy.__name__: entry for entry in ENTRIES.values()}
-    name = _class_name(node.func) if isinstance(node, ast.Call) else None
-    if not isinstance(node, ast.Call) or name not in by_class:
+    """The optimizer of a call, whose name may be in any case."""
+    named = node.func if isinstance(node, ast.Call) else node
+    entry = _entry(named, text)
+    if entry is None:
+        name = _class_name(named) or ""
+        near = nearest(name, _by_class()) if name else ""
+        is_meant = f"; is {near} meant?" if near else "."
         raise ExpressionError(
-            f"{_text(node, text)!r} is no call of a legacy optimizer; expected one of "
-            f'{", ".join(sorted(by_class))}, e.g. "Adam(learning_rate=1e-3)"'
+            f"{_text(node, text)!r} is no call of a legacy optimizer{is_meant} Expected one of "
+            f'{", ".join(sorted(_by_class()))}, e.g. "Adam(learning_rate=1e-3)"'
         )
-    entry = by_class[name]
+    if not isinstance(node, ast.Call):
+        raise ExpressionError(
+            f"{_text(node, text)!r} is a name, no call: write {entry.legacy.__name__}(), or "
+            f"{entry.legacy.__name__}(...) with the arguments that the program gives"
+        )
     return Described(entry, entry.defaults() | _arguments(node, entry, text))
 
 
+def _by_class() -> dict[str, Entry]:
+    return {entry.legacy.__name__: entry for entry in ENTRIES.values()}
+
+
+def _entry(node: ast.expr, text: str) -> Entry | None:
+    """The entry of `Adam`, `adam`, `optim.Adam` and `flax.optim.adam.Adam`; None for other names.
+
+    Raises:
+      ExpressionError: it is another library's optimizer of the same name.
+    """
+    lower = {name.lower(): entry for name, entry in _by_class().items()}
+    entry = lower.get((_class_name(node) or "").lower())
+    if entry is None or not isinstance(node, ast.Attribute):
+        return entry
+    home = _text(node.value, text).removeprefix("flax.").removeprefix("legacy_")
+    if home.split(".")[0] != "optim":
+        raise ExpressionError(
+            f"{_text(node, text)} is not the {entry.legacy.__name__} of flax.optim, but that of "
+            f"{_text(node.value, text)}; expected {entry.legacy.__name__}(...), "
+            f"optim.{entry.legacy.__name__}(...) or flax.optim.{entry.legacy.__name__}(...)"
+        )
+    return entry
+
+
 def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
-    names = [hp.legacy for hp in entry.hyper_params]
+    name = entry.legacy.__name__
+    hyper_params = {hp.legacy: hp for hp in entry.hyper_params}
+    names = list(hyper_params)
     if any(hp.variadic for hp in entry.hyper_params):
-        return {names[0]: tuple(_value(arg, text) for arg in node.args)}
+        return {names[0]: _groups(node, entry, text)}
     if len(node.args) > len(names) or any(isinstance(arg, ast.Starred) for arg in node.args):
         raise ExpressionError(
-            f"{_text(node, text)!r}: {entry.legacy.__name__} takes {len(names)} arguments, "
-            f"{', '.join(names)}, each written out"
+            f"{_text(node, text)!r}: {name} takes {len(names)} arguments, {', '.join(names)}, each "
+            "written out"
         )
-    given = dict(zip(names, (_value(arg, text) for arg in node.args), strict=False))
+    given = list(zip(names, node.args, strict=False))
     for keyword in node.keywords:
-        if keyword.arg not in names or keyword.arg in given:
+        if keyword.arg not in names:
+            ports = {hp.legacy: hp.port for hp in entry.hyper_params}
+            known = meant(keyword.arg or "", ports)
+            is_meant = f"; is {known} meant?" if known else "."
             raise ExpressionError(
-                f"{_text(node, text)!r}: {entry.legacy.__name__} has no argument "
-                f"{_text(keyword, text)!r} left; it takes {', '.join(names)}"
+                f"{_text(node, text)!r}: {name} has no argument {keyword.arg or '**'}{is_meant} It "
+                f"takes {', '.join(names)}"
             )
-        given[keyword.arg] = _value(keyword.value, text)
+        if keyword.arg in dict(given):
+            raise ExpressionError(f"{_text(node, text)!r}: {keyword.arg} is given twice")
+        given.append((keyword.arg, keyword.value))
+    values = {}
+    for key, value in given:
+        values[key] = _value(value, text)
+        wanted = expected(hyper_params[key].default, hyper_params[key].within, values[key])
+        if wanted and not isinstance(values[key], Source):
+            raise ExpressionError(
+                f"{_text(node, text)!r}: {key} is {wanted}, or an expression of the program; found "
+                f"{_text(value, text)}"
+            )
     required = [hp.legacy for hp in entry.hyper_params if hp.default is inspect.Parameter.empty]
-    missing = [name for name in required if name not in given]
+    missing = [name for name in required if name not in values]
     if missing:
         raise ExpressionError(f"{_text(node, text)!r}: {missing[0]} is missing")
-    if entry.parts is not None and not isinstance(given[required[0]], Described | Source):
+    if entry.parts is not None and not isinstance(values[required[0]], Described | Source):
         raise ExpressionError(
             f"{_text(node, text)!r}: {required[0]} is an optimizer, e.g. {entry.parts.example}"
         )
-    return given
+    return values
+
+
+def _groups(node: ast.Call, entry: Entry, text: str) -> tuple[Any, ...]:
+    """The pairs that a MultiOptimizer is given."""
+    groups = tuple(_value(arg, text) for arg in node.args)
+    pairs = all(
+        isinstance(group, Source)
+        or (
+            isinstance(group, tuple)
+            and len(group) == 2
+            and isinstance(group[0], str | Source)
+            and isinstance(group[1], Described | Source)
+        )
+        for group in groups
+    )
+    if not groups or not pairs or node.keywords:
+        example = entry.parts.example if entry.parts is not None else ""
+        raise ExpressionError(
+            f"{_text(node, text)!r}: {entry.legacy.__name__} takes pairs of a traversal, or a "
+            f"pattern of paths, and an optimizer, e.g. {example}"
+        )
+    return groups
 
 
 def _value(node: ast.expr, text: str) -> Any:
@@ -116,9 +187,9 @@ def _value(node: ast.expr, text: str) -> Any:
         return _setting(literal, node, text)
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, text) for item in node.elts)
-    name = _class_name(node.func) if isinstance(node, ast.Call) else _class_name(node)
-    if isinstance(node, ast.Call) and name in {e.legacy.__name__ for e in ENTRIES.values()}:
+    if isinstance(node, ast.Call) and _entry(node.func, text) is not None:
         return _optimizer(node, text)
+    name = _class_name(node)
     if name in _DTYPES:
         return Name(f"jax.numpy.{name}")
     return Source(_text(node, text))

@@ -1,7 +1,9 @@
 """Recipes as data, the text that they are written as, and the command that prints them."""
 
 import ast
+import io
 import math
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,12 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 
 import legacy_optim
-from optax_bridge.correspondence import ENTRIES, Described, UnsupportedSetting, recipe_of
+from optax_bridge.correspondence import (
+    ENTRIES,
+    Call,
+    Described,
+    Entry,
+    UnsupportedSetting,
+    recipe_of,
+)
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
 from optax_bridge.correspondence.terminal import FOUND, MISUSE, NO_EQUAL, print_recipe
+from optax_bridge.correspondence.values import expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +94,10 @@ def test_a_name_is_what_it_names():
     [
         ("Adam(learning_rate=1e-3)", {"learning_rate": 1e-3, "beta1": 0.9}),
         ("optim.Adam(1e-3, 0.8)", {"learning_rate": 1e-3, "beta1": 0.8}),
-        ("flax.optim.Adam(1e-3, eps = -1e-8)", {"eps": -1e-8}),
+        ("flax.optim.Adam(1e-3, weight_decay = -1e-8)", {"weight_decay": -1e-8}),
+        ("flax.optim.adam.ADAM(None, beta1=0)", {"beta1": 0}),
+        ("momentum(learning_rate_fn(1), nesterov=flag)", {"beta": 0.9, "nesterov": Source("flag")}),
+        ("Adafactor(clipping_threshold=None, weight_decay_rate=1)", {"clipping_threshold": None}),
         ("  Adam( )  ", {"learning_rate": None}),
         ("Adafactor(dtype_momentum=jnp.bfloat16)", {"dtype_momentum": Name("jax.numpy.bfloat16")}),
         ("Momentum(config.lr)", {"learning_rate": Source("config.lr"), "beta": 0.9}),
@@ -100,16 +114,31 @@ def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
     [
         ("Adam(", "not a Python expression"),
         ("", "not a Python expression"),
-        ("adam(0.1)", "expected one of AdaBelief"),
-        ("Adam", "expected one of AdaBelief"),
-        ("__import__('os').system('true')", "expected one of"),
-        ("Adam(beta3=1)", "beta3"),
-        ("Adam(0.1, learning_rate=0.1)", "learning_rate"),
+        ("Adam", r"is a name, no call: write Adam\(\)"),
+        ("Adm(0.1)", "is Adam meant"),
+        ("[1, 2]", "no call of a legacy optimizer. Expected one of AdaBelief"),
+        ("__import__('os').system('true')", "Expected one of"),
+        ("torch.optim.Adam(lr=1e-3)", "torch.optim.Adam is not the Adam of flax.optim"),
+        ("WeightNorm(optax.adam(1e-3))", "optax.adam is not the Adam of flax.optim"),
+        ("Adam(beta3=1)", "beta3; is beta2 meant|beta3; is beta1 meant"),
+        ("Adam(lr=1)", "no argument lr; is learning_rate meant"),
+        ("Momentum(decay=0.9)", "no argument decay; is beta meant"),
+        ("Adam(0.1, learning_rate=0.1)", "learning_rate is given twice"),
+        ("Adam('abc')", "learning_rate is a finite number, or None, or an expression"),
+        ("Adam(1e400)", "a finite number"),
+        ("Adam(True)", "a finite number"),
+        ("Adam(jnp.float32)", "a finite number"),
+        ("Adam(beta1=2)", "beta1 is a number from 0 to below 1, .*; found 2"),
+        ("Adam(eps=-1)", "eps is a number, 0 or more"),
+        ("Momentum(beta=1.5)", "beta is a number from 0 to 1"),
+        ("Momentum(nesterov=1)", "nesterov is True or False"),
+        ("MultiOptimizer(Adam(1e-3))", "takes pairs of a traversal"),
+        ("MultiOptimizer()", "takes pairs of a traversal"),
         ("Adam(1, 2, 3, 4, 5, 6)", "takes 5 arguments"),
         ("Adam(**settings)", r"\*\*settings"),
         ("Adam(*settings)", "each written out"),
         ("WeightNorm()", "wrapped_optimizer is missing"),
-        ("(" * 300 + ")" * 300, "not a Python expression|expected one of"),
+        ("(" * 300 + ")" * 300, "not a Python expression|Expected one of"),
         ("Adam(\x00)", "not a Python expression"),
         ("Adam(learning_rate=1j)", "'1j' is no setting"),
         ("Adam(0.1, (1, (2, b'x')))", "is no setting"),
@@ -162,7 +191,12 @@ def test_an_expression_is_never_known_to_be_a_default():
         ),
         ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
         ("Adagrad(0.1)", FOUND, "different"),
+        ("adagrad(0.1)", FOUND, "different"),
+        ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
+        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "stock: none."),
+        ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
         ("Adam(beta3=1)", MISUSE, "beta3"),
+        ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
     ],
 )
 def test_the_command_prints_source_verdict_and_notes(
@@ -170,7 +204,40 @@ def test_the_command_prints_source_verdict_and_notes(
 ):
     assert print_recipe(text) == code
     captured = capsys.readouterr()
-    assert printed in captured.out + captured.err
+    assert printed in (captured.out + captured.err).replace("\n", " ")
+    assert (captured.out == "") == (code == MISUSE)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_prose_wraps_at_words_and_source_stays_whole(width: int):
+    """Whatever the width, the source is Python, and no word is broken."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_recipe("MultiOptimizer(('*/kernel', Adafactor(0.1)), ('*', adam(0.1)))", console)
+    text = console.export_text()
+    source = text[text.rindex("import fnmatch") :].partition("\n)\n")[0] + "\n)\n"
+    ast.parse(source)
+    prose = text.replace(source, "")
+    words = {word for entry in ENTRIES.values() for word in entry.notes.split()}
+    shown = text[text.index("MultiOptimizer: ") :].split("Sources: ")[0].split()
+    assert {*shown[1:]} <= words
+    assert all(len(line) <= width for line in prose.splitlines() if "path_mask" not in line)
+
+
+@pytest.mark.parametrize("text", ["Adam()", "LARS(0.1)", "RMSProp(0.1)", "Adafactor(0.1)"])
+def test_a_stock_recipe_has_nothing_of_this_project(text: str, capsys: pytest.CaptureFixture[str]):
+    assert print_recipe(text) == FOUND
+    stock = capsys.readouterr().out.partition("stock: ")[2].partition("\n\n\n")[0]
+    assert "import optax\n" in stock
+    assert "optax_bridge" not in stock
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(entry: Entry):
+    ranges = {hp.legacy: hp for hp in entry.hyper_params}
+    for settings in [entry.defaults(), *(case.settings for case in entry.cases)]:
+        for name, value in settings.items():
+            hp = ranges[name]
+            assert isinstance(value, Call | tuple) or not expected(hp.default, hp.within, value)
 
 
 def test_what_the_command_prints_runs():
@@ -181,13 +248,11 @@ def test_what_the_command_prints_runs():
         text=True,
         check=True,
     )
-    blocks = run.stdout.split("\n\n")
-    sources = [line.strip() for line in run.stdout.splitlines() if line.startswith("tx = ")]
-    modules = {line.strip() for line in run.stdout.splitlines() if line.startswith("import ")}
-    assert len(sources) == 2, blocks
+    sources = re.findall(r"^import .*?^tx = .*?^$", run.stdout, re.DOTALL | re.MULTILINE)
+    assert len(sources) == 2
     for source in sources:
         names: dict[str, Any] = {}
-        exec("\n".join([*modules, source]), names)
+        exec(source, names)
         assert isinstance(names["tx"], optax.GradientTransformation)
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,22 @@ ENTRIES: dict[str, Entry] = _collected()
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
     """The entry of a definition's class; None for a class of one's own, subclasses included."""
     return next((e for e in ENTRIES.values() if e.legacy is type(definition)), None)
+
+
+def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[str]:
+    """Names as the table has them: of entries, by theirs or by the class's, and of other things.
+
+    Args:
+      asked: what a user typed, in any case: `Adam`, `adam`, `GradientDescent`.
+      others: further names that are known.
+
+    Returns:
+      The names; what is not known stays as it is.
+    """
+    known = {name.lower(): name for name in others}
+    known |= {entry.legacy.__name__.lower(): name for name, entry in ENTRIES.items()}
+    known |= {name.lower(): name for name in ENTRIES}
+    return [known.get(name.lower(), name) for name in asked]
 
 
 @dataclass(frozen=True)

@@ -253,5 +253,22 @@ def check_transformation(tx: Any, where: str = "tx") -> None:
             "the transformation alone."
         )
     if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
-        found = getattr(tx, "__qualname__", type(tx).__name__)
-        raise TypeError(f"{where}: expected an Optax transformation, found {found}")
+        raise TypeError(
+            f"{where}: expected an Optax transformation, found {_no_transformation(tx)}"
+        )
+
+
+def _no_transformation(found: Any) -> str:
+    """What was given in a transformation's place, and what was probably meant."""
+    if isinstance(found, type) and issubclass(found, legacy_optim.OptimizerDef):
+        return (
+            f"the class {found.__name__} of the old API: "
+            f"optax_bridge.from_legacy(legacy_optim.{found.__name__}(...)) makes one"
+        )
+    if callable(found):
+        name = getattr(found, "__name__", type(found).__name__)
+        return (
+            f"the {'class' if isinstance(found, type) else 'function'} {name}: call it, {name}(...)"
+        )
+    text = repr(found)
+    return f"{type(found).__name__}: {text if len(text) <= 80 else f'{text[:77]}...'}"

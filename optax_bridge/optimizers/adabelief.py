@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
     ScalarOrSchedule,
@@ -33,6 +34,7 @@ class AdaBeliefState(NamedTuple):
     nu: Params
 
 
+@explained
 def adabelief(
     learning_rate: ScalarOrSchedule | None = None,
     b1: ScalarOrSchedule = 0.9,
@@ -73,6 +75,7 @@ def _step(
     return hp.learning_rate * mu_hat / (jnp.sqrt(nu_hat) + hp.eps), (mu, nu)
 
 
+@explained
 def scale_by_adabelief(
     b1: ScalarOrSchedule = 0.9, b2: ScalarOrSchedule = 0.999, eps: ScalarOrSchedule = 1e-16
 ) -> optax.GradientTransformation:

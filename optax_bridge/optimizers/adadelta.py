@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
     ScalarOrSchedule,
@@ -32,6 +33,7 @@ class AdadeltaState(NamedTuple):
     e_x: Params
 
 
+@explained
 def adadelta(
     learning_rate: ScalarOrSchedule | None = None,
     rho: ScalarOrSchedule = 0.9,
@@ -69,6 +71,7 @@ def _step(
     return hp.learning_rate * delta, (e_g, e_x)
 
 
+@explained
 def scale_by_adadelta(
     rho: ScalarOrSchedule = 0.9, eps: ScalarOrSchedule = 1e-6
 ) -> optax.GradientTransformation:

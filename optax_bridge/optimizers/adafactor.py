@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
@@ -32,6 +33,7 @@ class AdafactorState(NamedTuple):
     m: Params
 
 
+@explained
 def adafactor(
     learning_rate: ScalarOrSchedule | None = None,
     factored: bool = True,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import Params
@@ -24,6 +25,7 @@ class AdagradState(NamedTuple):
     sum_of_squares: Params
 
 
+@explained
 def adagrad(
     learning_rate: ScalarOrSchedule | None = None, eps: ScalarOrSchedule = 1e-8
 ) -> ExactTransformation:
@@ -54,6 +56,7 @@ def _step(
     return hp.learning_rate * grad / (jnp.sqrt(sum_of_squares) + hp.eps), (sum_of_squares,)
 
 
+@explained
 def scale_by_adagrad(eps: ScalarOrSchedule = 1e-8) -> optax.GradientTransformation:
     """The direction of `adagrad`, to be followed by `optax.scale_by_learning_rate`.
 

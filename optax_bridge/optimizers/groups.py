@@ -26,7 +26,7 @@ from optax_bridge.metadata.axis_metadata import (
     value_of,
 )
 from optax_bridge.metadata.trees import OptState, Params, Updates
-from optax_bridge.optimizers.selectors import ParamLeaves, Selector, selected
+from optax_bridge.optimizers.selectors import ParamLeaves, Selector, say_nothing_selected, selected
 
 
 class MultiOptimizerState(NamedTuple):
@@ -73,6 +73,7 @@ class GroupCount(NamedTuple):
 
 def multi_optimizer(
     *groups: tuple[Selector, optax.GradientTransformation],
+    strict: bool = False,
 ) -> ExactTransformation:
     """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
 
@@ -89,6 +90,7 @@ def multi_optimizer(
     Args:
       *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a
         function from parameters to such a tree) and a transformation.
+      strict: a group that holds no parameter is an error, not a warning.
 
     Returns:
       The transformation. Unmatched leaves keep their value and have no state. Per call, every
@@ -97,13 +99,22 @@ def multi_optimizer(
       with the leaves.
 
     Raises:
-      TypeError: one of them is no transformation. `init` raises ValueError where two groups hold
-        the same leaf, a step TypeError for an argument in `hyper_params` that its group has no use
-        for.
+      TypeError: one of them is no pair, or has no transformation. `init` raises ValueError where
+        two groups hold the same leaf, a step TypeError for an argument in `hyper_params` that its
+        group has no use for.
+
+    Warns:
+      UserWarning: by `init`, where a group holds no parameter.
     """
-    for index, (_, tx) in enumerate(groups):
-        check_transformation(tx, f"groups[{index}][1]")
-    own = _Groups(tuple(selector for selector, _ in groups), tuple(tx for _, tx in groups))
+    for index, group in enumerate(groups):
+        if not isinstance(group, tuple | list) or len(group) != 2:
+            raise TypeError(
+                f"groups[{index}]: expected a pair of a selector and a transformation, found "
+                f"{type(group).__name__}: multi_optimizer((selector, tx), (selector, tx))"
+            )
+        check_transformation(group[1], f"groups[{index}][1]")
+    selectors = tuple(selector for selector, _ in groups)
+    own = _Groups(selectors, tuple(tx for _, tx in groups), strict)
     return ExactTransformation(
         own.init, own.update, own.step, {"hyper_params": None}, own.inner, own.parts
     )
@@ -113,6 +124,7 @@ def multi_optimizer(
 class _Groups:
     selectors: tuple[Selector, ...]
     inner: tuple[optax.GradientTransformation, ...]
+    strict: bool
     # Of the last parameters' structure and shapes.
     known: dict[Any, list[Group]] = field(default_factory=dict, repr=False)
 
@@ -121,6 +133,9 @@ class _Groups:
         key = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
         if key not in self.known:
             groups = groups_of(self.selectors, params)
+            for index, group in enumerate(groups):
+                if not group.indices:
+                    say_nothing_selected(f"multi_optimizer, group {index}", params, self.strict)
             self.known.clear()
             self.known[key] = groups
         return self.known[key]
@@ -187,7 +202,9 @@ class _Groups:
         return treedef.unflatten(outputs), MultiOptimizerState(state.count + 1, tuple(new_states))
 
 
-def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransformation:
+def frozen(
+    selector: Selector, tx: optax.GradientTransformation, *, strict: bool = False
+) -> ExactTransformation:
     """Freezes leaves: they never move, have no state, and are left out of every norm in `tx`.
 
         >>> tx = frozen({"a": True, "b": False}, optax_bridge.sgd(0.5))
@@ -202,16 +219,23 @@ def frozen(selector: Selector, tx: optax.GradientTransformation) -> ExactTransfo
     Args:
       selector: the leaves to freeze.
       tx: what moves the others, clipping included.
+      strict: a selector that holds no parameter is an error, not a warning.
 
     Returns:
       The transformation.
+
+    Warns:
+      UserWarning: by `init`, where the selector holds no parameter.
     """
 
     def others(params: Params) -> Any:
         leaves = ParamLeaves(params)
-        return leaves.like([not chosen for chosen in selected(selector, leaves)])
+        chosen = selected(selector, leaves)
+        if not any(chosen):
+            say_nothing_selected("frozen", params, strict)
+        return leaves.like([not each for each in chosen])
 
-    return multi_optimizer((others, tx))
+    return multi_optimizer((others, tx), strict=strict)
 
 
 def group_counts(

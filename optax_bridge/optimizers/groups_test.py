@@ -118,3 +118,44 @@ def test_traversal_mask_for_optax_masked():
     assert mask(FrozenDict({"a": {"bias": 1.0, "kernel": 2.0}})) == FrozenDict(
         {"a": {"bias": True, "kernel": False}}
     )
+
+
+nothing = optax_bridge.path_mask(lambda path, _: "kernl" in path)
+NOTHING_SELECTED = {
+    "group": (
+        lambda strict: (
+            optax_bridge.multi_optimizer(
+                (is_kernel, optax_bridge.sgd(0.1)),
+                (ModelParamTraversal(lambda path, _: "/biass" in path), optax_bridge.sgd(0.1)),
+                strict=strict,
+            ).init
+        ),
+        "multi_optimizer, group 1",
+    ),
+    "frozen": (
+        lambda strict: optax_bridge.frozen(nothing, optax_bridge.sgd(0.1), strict=strict).init,
+        "frozen",
+    ),
+    "mask": (
+        lambda strict: optax_bridge.path_mask(lambda path, _: "kernl" in path, strict=strict),
+        "this mask",
+    ),
+    "traversal": (
+        lambda strict: optax_bridge.traversal_mask(
+            ModelParamTraversal(lambda path, _: "kernl" in path), strict=strict
+        ),
+        "this mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_SELECTED)
+def test_a_selector_that_matches_nothing_says_so(case: str):
+    """Candidates are paths as a selector gets them."""
+    make, who = NOTHING_SELECTED[case]
+    said = f"{who}: none of the 2 parameters is selected; their paths are '/bias', '/kernel'"
+    with pytest.warns(UserWarning, match=said):
+        make(False)(CONTAINERS["dict"])
+    with pytest.raises(ValueError, match=said):
+        make(True)(CONTAINERS["dict"])
+    make(True)({})  # of no parameters there is nothing to select

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
     ScalarOrSchedule,
@@ -33,6 +34,7 @@ class LambState(NamedTuple):
     nu: Params
 
 
+@explained
 def lamb(
     learning_rate: ScalarOrSchedule | None = None,
     b1: ScalarOrSchedule = 0.9,
@@ -80,6 +82,7 @@ def _step(
     return trust_ratio * hp.learning_rate * update, (mu, nu)
 
 
+@explained
 def scale_by_lamb(
     b1: ScalarOrSchedule = 0.9,
     b2: ScalarOrSchedule = 0.999,

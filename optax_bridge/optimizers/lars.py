@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import Params
@@ -24,6 +25,7 @@ class LarsState(NamedTuple):
     trace: Params
 
 
+@explained
 def lars(
     learning_rate: ScalarOrSchedule | None = None,
     momentum: ScalarOrSchedule = 0.9,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import Params
@@ -22,6 +23,7 @@ class MomentumState(NamedTuple):
     trace: Params
 
 
+@explained
 def momentum(
     learning_rate: ScalarOrSchedule | None = None,
     decay: ScalarOrSchedule = 0.9,

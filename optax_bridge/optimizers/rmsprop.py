@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import Params
@@ -26,6 +27,7 @@ class RMSPropState(NamedTuple):
     mu: Params | None
 
 
+@explained
 def rmsprop(
     learning_rate: ScalarOrSchedule | None = None,
     decay: ScalarOrSchedule = 0.9,
@@ -67,6 +69,7 @@ def _step(
     return hp.learning_rate * grad / (jnp.sqrt(variance) + hp.eps), (nu, mu)
 
 
+@explained
 def scale_by_rmsprop(
     decay: ScalarOrSchedule = 0.9, eps: ScalarOrSchedule = 1e-8, centered: bool = False
 ) -> optax.GradientTransformation:

@@ -1,5 +1,7 @@
 """Choosing leaves by traversals, by trees of booleans and by functions on paths."""
 
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +54,7 @@ class ParamLeaves:
         return jax.tree.structure(self.params, is_leaf=is_box).unflatten(chosen)
 
 
-def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
+def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a traversal.
 
         >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/kernel"))
@@ -62,15 +64,21 @@ def traversal_mask(traversal: Any) -> Callable[[Any], Any]:
     Args:
       traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of
         Flax's.
+      strict: selecting no parameter is an error, not a warning.
 
     Returns:
       A function from parameters to a tree of booleans in the same containers, with a boolean in
       place of a box (`nn.Partitioned`, `nnx.Param`).
+
+    Warns:
+      UserWarning: by the function, where it selects no parameter.
     """
-    return _Mask(traversal)
+    return _Mask(traversal, strict)
 
 
-def path_mask(predicate: Callable[[str, Any], bool]) -> Callable[[Any], Any]:
+def path_mask(
+    predicate: Callable[[str, Any], bool], *, strict: bool = False
+) -> Callable[[Any], Any]:
     """A mask for `optax.masked` and `multi_optimizer` from a function on paths.
 
         >>> path_mask(lambda path, leaf: leaf.ndim > 1)({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
@@ -79,23 +87,43 @@ def path_mask(predicate: Callable[[str, Any], bool]) -> Callable[[Any], Any]:
     Args:
       predicate: gets the leaf's '/'-joined path, `'/encoder/kernel'`, and the leaf; of a box the
         array in it.
+      strict: selecting no parameter is an error, not a warning.
 
     Returns:
       A function from parameters to a tree of booleans in the same containers, with a boolean in
       place of a box (`nn.Partitioned`, `nnx.Param`).
+
+    Warns:
+      UserWarning: by the function, where it selects no parameter.
     """
-    return _Mask(ModelParamTraversal(predicate))
+    return _Mask(ModelParamTraversal(predicate), strict)
 
 
 class _Mask:
     """A mask from a traversal; `selected` asks the traversal itself."""
 
-    def __init__(self, traversal: Any):
+    def __init__(self, traversal: Any, strict: bool):
         self.traversal = traversal
+        self.strict = strict
 
     def __call__(self, params: Params) -> Any:
         leaves = ParamLeaves(params)
-        return leaves.like(selected(self.traversal, leaves))
+        chosen = selected(self, leaves)
+        if not any(chosen):
+            say_nothing_selected("this mask", params, self.strict)
+        return leaves.like(chosen)
+
+
+def say_nothing_selected(who: str, params: Params, strict: bool) -> None:
+    """Warns that a selector holds none of some parameters, or raises ValueError if `strict`."""
+    paths = ["/" + "/".join(names) for names in ParamLeaves(params).names]
+    if not paths:
+        return
+    shown = ", ".join(map(repr, paths[:5])) + (", ..." if len(paths) > 5 else "")
+    said = f"{who}: none of the {len(paths)} parameters is selected; their paths are {shown}"
+    if strict:
+        raise ValueError(said)
+    warnings.warn(f"{said}. strict=True makes this an error.", stacklevel=2)
 
 
 def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
@@ -113,6 +141,8 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
         return leaves.where(predicate)
     if hasattr(selector, "iterate"):
         return _traversed(selector, leaves)
+    if callable(selector):
+        _check_selector(selector)
     mask = selector(leaves.params) if callable(selector) else selector
     given = {key_names(path): bool(value_of(leaf)) for path, leaf in leaves_with_path(mask)}
     chosen, used, missing = [], set(), []
@@ -129,6 +159,20 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
             f"a mask must have one boolean for each leaf of params; they differ at {differing[:5]}"
         )
     return chosen
+
+
+def _check_selector(selector: Callable[..., Any]) -> None:
+    """Raises TypeError for a function of path and leaf, which is no function of all parameters."""
+    try:
+        inspect.signature(selector).bind(None)
+    except ValueError:
+        return  # built in
+    except TypeError:
+        name = getattr(selector, "__name__", type(selector).__name__)
+        raise TypeError(
+            f"selector {name}: expected a function from the parameters to a tree of booleans; "
+            "optax_bridge.path_mask(function) makes one of a function of path and leaf"
+        ) from None
 
 
 def _traversed(traversal: Any, leaves: ParamLeaves) -> list[bool]:

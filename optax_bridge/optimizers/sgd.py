@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from jax import Array
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
 from optax_bridge.exact.transformation import ExactTransformation
 
@@ -15,6 +16,7 @@ class SgdState(NamedTuple):
     count: Array
 
 
+@explained
 def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
     """Gradient descent: `p - learning_rate * g`.
 

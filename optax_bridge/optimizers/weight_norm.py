@@ -9,8 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from optax_bridge.exact.boxed import with_axis_metadata
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import ScalarOrSchedule, difference, resolve
-from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
+from optax_bridge.exact.transformation import (
+    ExactTransformation,
+    Parts,
+    check_transformation,
+    take_step,
+)
 from optax_bridge.metadata.trees import Params, Updates
 
 
@@ -32,6 +38,7 @@ class WeightNormState(NamedTuple):
     scale: Any
 
 
+@explained
 def weight_norm(
     inner: optax.GradientTransformation,
     wn_decay: ScalarOrSchedule = 0,
@@ -53,6 +60,7 @@ def weight_norm(
       The transformation; bit for bit `flax.optim.WeightNorm` by the exact path. Hyper-parameters of
       `inner` can be given per call as well.
     """
+    check_transformation(inner, "inner")
     own = _WeightNorm(inner, {"wn_decay": wn_decay, "wn_eps": wn_eps})
     tx = ExactTransformation(own.init, own.update, own.step, own.hyper_params, [inner], own.parts)
     return with_axis_metadata(tx)

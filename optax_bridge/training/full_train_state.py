@@ -1,16 +1,17 @@
 """A training state with the fields that people add to theirs time and again."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
+from optax_bridge._definition import check_one_copy
 from optax_bridge.metadata.axis_metadata import boxed_as
 from optax_bridge.metadata.trees import Params, Updates
-from optax_bridge.training.train_state import TrainState, check_gradients, strong
+from optax_bridge.training.train_state import NOT_GIVEN, TrainState, check_gradients, strong
 
 
 class FullTrainState(TrainState, kw_only=True):
@@ -111,10 +112,17 @@ class FullTrainState(TrainState, kw_only=True):
             count = count * self.accumulate_every + self.micro_step
         return {name: jax.random.fold_in(key, count) for name, key in (self.rngs or {}).items()}
 
-    def apply_gradients(self, *, grads: Updates, finite: Any = None, **kwargs: Any) -> Self:
+    def apply_gradients(
+        self,
+        *misplaced: Never,
+        grads: Updates = NOT_GIVEN,
+        finite: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Takes one step, or a part of one.
 
         Args:
+          *misplaced: nothing: gradients go by keyword.
           grads: gradients, a tree like `params`.
           finite: whether they are finite, as `DynamicScale.value_and_grad` says. Where it is False
             nothing moves, neither parameters nor state nor step nor collections; only the
@@ -124,8 +132,8 @@ class FullTrainState(TrainState, kw_only=True):
         Returns:
           The next state.
         """
-        if self.accumulate_every == 1:
-            new = self._averaged(super().apply_gradients(grads=grads, **kwargs))
+        if self.accumulate_every == 1 or misplaced or grads is NOT_GIVEN:
+            new = self._averaged(super().apply_gradients(*misplaced, grads=grads, **kwargs))
         else:
             new = self._accumulate(grads, kwargs)
         if finite is None:
@@ -135,6 +143,7 @@ class FullTrainState(TrainState, kw_only=True):
 
     def _accumulate(self, grads: Updates, kwargs: dict[str, Any]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
+        check_one_copy(self.step)
         check_gradients(grads, self.params)
         grads = self._like_params(grads)
         total = jax.tree.map(jnp.add, self.accumulated, grads)

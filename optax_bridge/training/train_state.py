@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from flax.training import train_state
 from jax.core import Tracer
 
 import legacy_optim
+from optax_bridge._definition import check_one_copy
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step
@@ -20,9 +21,12 @@ from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import OptState, Params, Updates
 from optax_bridge.training.learning_rate import learning_rate
+from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
 from optax_bridge.training.shardings import create_sharded
 
+# In place of `inspect.Parameter.empty`: a step without gradients gets a message of its own.
+NOT_GIVEN: Any = object()
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
 
 
@@ -53,10 +57,19 @@ class TrainState(train_state.TrainState):
         super().__init_subclass__(**kwargs)
         fit_on_restore(cls)
 
-    def apply_gradients(self, *, grads: Updates, **kwargs: Any) -> Self:
+    if not TYPE_CHECKING:  # checkers are to know of no further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Says what took the place of an attribute of the old API; there is none such."""
+            if name in OLD_ATTRIBUTES and not hasattr(type(self), name):
+                raise missing_attribute(self, name)
+            return object.__getattribute__(self, name)  # raises as ever
+
+    def apply_gradients(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
         """Takes one step.
 
         Args:
+          *misplaced: nothing: gradients go by keyword.
           grads: gradients, a tree like `params`.
           **kwargs: a field of this state is replaced by the value; anything else is handed to the
             transformation (`learning_rate=`, `value=`, `grad=`, `value_fn=`).
@@ -65,10 +78,14 @@ class TrainState(train_state.TrainState):
           The next state, `step` advanced by one.
 
         Raises:
-          TypeError: an argument that is neither a field nor taken by the transformation, or a field
-            that the step itself sets.
-          ValueError: `grads` is not a tree like `params`.
+          TypeError: an argument that is neither a field nor taken by the transformation, a field
+            that the step itself sets, or gradients that are not given by `grads=`.
+          ValueError: `grads` is not a tree like `params`, or the state is replicated.
         """
+        if misplaced or grads is NOT_GIVEN:
+            method = f"{type(self).__name__}.apply_gradients"
+            raise misplaced_gradients(method, bool(misplaced), kwargs)
+        check_one_copy(self.step)
         fields = {field.name for field in dataclasses.fields(self)}
         extra = {name: value for name, value in kwargs.items() if name not in fields}
         replaced = {name: value for name, value in kwargs.items() if name in fields}
@@ -93,9 +110,9 @@ class TrainState(train_state.TrainState):
         """
         return learning_rate(self.tx, self.opt_state, self.step, _optimized(self.params))
 
-    def update(self, *, grads: Updates, **kwargs: Any) -> Self:
+    def update(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
-        return self.apply_gradients(grads=grads, **kwargs)
+        return self.apply_gradients(*misplaced, grads=grads, **kwargs)
 
     @classmethod
     def create(
@@ -388,8 +405,7 @@ def check_gradients(grads: Updates, params: Params) -> None:
             if not _fits(jnp.shape(grad), jnp.shape(param)):
                 raise ValueError(
                     f"grads{jax.tree_util.keystr(path)}: expected shape {jnp.shape(param)}, that "
-                    f"of the parameter, found {jnp.shape(grad)}. Differentiate with respect to "
-                    "state.params."
+                    f"of the parameter, found {jnp.shape(grad)}. {_why_not(grads, params)}"
                 )
         return
     paths = [
@@ -402,6 +418,17 @@ def check_gradients(grads: Updates, params: Params) -> None:
         f"grads is not a tree like params: {where}. Expected {jax.tree.structure(params)}, found "
         f"{jax.tree.structure(grads)}. Differentiate with respect to state.params."
     )
+
+
+def _why_not(grads: Updates, params: Params) -> str:
+    """What to do where gradients have other shapes than parameters."""
+    pairs = zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True)
+    if all(jnp.ndim(grad) and jnp.shape(grad)[1:] == jnp.shape(param) for grad, param in pairs):
+        return (
+            "Every gradient has one axis more, in front: they are replicated, and the state is "
+            "not. Unreplicate them, flax.jax_utils.unreplicate(grads), or step under jax.pmap."
+        )
+    return "Differentiate with respect to state.params."
 
 
 def _fits(grad: tuple[int, ...], param: tuple[int, ...]) -> bool:

@@ -60,7 +60,7 @@ def rewrite_call(
 
 
 def _is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether an expression is surely an array: JAX or NumPy has made it, or arithmetic of those."""
+    """Whether an expression is surely an array: made by JAX or NumPy, or arithmetic of those."""
     if deep > _DEEPEST:
         return False
     if isinstance(node, cst.Name):
@@ -69,7 +69,9 @@ def _is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool
     if isinstance(node, cst.Call):
         if context.name(node.func).startswith(_ARRAYS):
             return True
-        return isinstance(node.func, cst.Attribute) and _is_array(context, node.func.value, deep + 1)
+        return isinstance(node.func, cst.Attribute) and _is_array(
+            context, node.func.value, deep + 1
+        )
     if isinstance(node, cst.BinaryOperation):
         return any(_is_array(context, part, deep + 1) for part in (node.left, node.right))
     if isinstance(node, cst.UnaryOperation):

@@ -19,7 +19,15 @@ which is functions made on the spot. What is in an old pickle is known to flax.o
 import libcst as cst
 
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Items, Kind, Several
+from migration_guide.codemod.kinds import (
+    DEFINITION,
+    OPTIMIZER,
+    STATE,
+    Instance,
+    Items,
+    Kind,
+    Several,
+)
 from migration_guide.codemod.tree import last_name
 
 _MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")

@@ -89,14 +89,10 @@ def rewrite_call(
         devices = argument(updated, 0, "devices")
         args = [cst.Arg(holder), *([keyword("devices", devices)] if devices is not None else [])]
         context.needed.add("flax")
-        return updated.with_changes(
-            func=cst.parse_expression(_REPLICATE), args=separated(args)
-        )
+        return updated.with_changes(func=cst.parse_expression(_REPLICATE), args=separated(args))
     elif name == "unreplicate" and not original.args:
         context.needed.add("flax")
-        return updated.with_changes(
-            func=cst.parse_expression(_UNREPLICATE), args=[cst.Arg(holder)]
-        )
+        return updated.with_changes(func=cst.parse_expression(_UNREPLICATE), args=[cst.Arg(holder)])
     return None
 
 
@@ -202,7 +198,9 @@ def _replicated_here(context: Context, node: cst.BaseExpression) -> bool | None:
 
 def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.Call:
     context.needed.add("flax")
-    return cst.Call(cst.ensure_type(cst.parse_expression(function), cst.Attribute), [cst.Arg(value)])
+    return cst.Call(
+        cst.ensure_type(cst.parse_expression(function), cst.Attribute), [cst.Arg(value)]
+    )
 
 
 def _is_within(kind: Kind) -> bool:

@@ -19,6 +19,7 @@ from optax_bridge.correspondence.entry import (
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE, Range
 
 
 def _inferred(rows: Sequence[Row]) -> dict[str, Any]:
@@ -46,14 +47,14 @@ ENTRY = Entry(
         HyperParam("learning_rate", "learning_rate", None),
         HyperParam("factored", "factored", True),
         HyperParam("multiply_by_parameter_scale", "multiply_by_parameter_scale", True),
-        HyperParam("beta1", "momentum", None),
-        HyperParam("decay_rate", "decay_rate", 0.8),
+        HyperParam("beta1", "momentum", None, within=DECAY),
+        HyperParam("decay_rate", "decay_rate", 0.8, within=NOT_NEGATIVE),
         HyperParam("step_offset", "step_offset", 0),
-        HyperParam("clipping_threshold", "clipping_threshold", 1.0),
+        HyperParam("clipping_threshold", "clipping_threshold", 1.0, within=Range(0, or_none=True)),
         HyperParam("weight_decay_rate", "weight_decay_rate", None),
-        HyperParam("min_dim_size_to_factor", "min_dim_size_to_factor", 128),
-        HyperParam("epsilon1", "epsilon1", 1e-30),
-        HyperParam("epsilon2", "epsilon2", 1e-3),
+        HyperParam("min_dim_size_to_factor", "min_dim_size_to_factor", 128, within=NOT_NEGATIVE),
+        HyperParam("epsilon1", "epsilon1", 1e-30, within=NOT_NEGATIVE),
+        HyperParam("epsilon2", "epsilon2", 1e-3, within=NOT_NEGATIVE),
         HyperParam(
             "dtype_momentum",
             "dtype_momentum",

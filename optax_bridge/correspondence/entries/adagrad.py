@@ -4,13 +4,14 @@ import legacy_optim
 from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, different
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import NOT_NEGATIVE
 
 ENTRY = Entry(
     legacy=legacy_optim.Adagrad,
     port="optax_bridge.adagrad",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("eps", "eps", 1e-8),
+        HyperParam("eps", "eps", 1e-8, within=NOT_NEGATIVE),
     ),
     state=(
         StateField(

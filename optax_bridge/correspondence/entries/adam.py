@@ -4,6 +4,7 @@ import legacy_optim
 from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps")}
 
@@ -12,9 +13,9 @@ ENTRY = Entry(
     port="optax_bridge.adam",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta1", "b1", 0.9),
-        HyperParam("beta2", "b2", 0.999),
-        HyperParam("eps", "eps", 1e-8),
+        HyperParam("beta1", "b1", 0.9, within=CORRECTED_DECAY),
+        HyperParam("beta2", "b2", 0.999, within=CORRECTED_DECAY),
+        HyperParam("eps", "eps", 1e-8, within=NOT_NEGATIVE),
         HyperParam("weight_decay", "weight_decay", 0.0),
     ),
     state=(

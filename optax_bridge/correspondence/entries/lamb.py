@@ -4,16 +4,17 @@ import legacy_optim
 from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, different
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
 ENTRY = Entry(
     legacy=legacy_optim.LAMB,
     port="optax_bridge.lamb",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta1", "b1", 0.9),
-        HyperParam("beta2", "b2", 0.999),
+        HyperParam("beta1", "b1", 0.9, within=CORRECTED_DECAY),
+        HyperParam("beta2", "b2", 0.999, within=CORRECTED_DECAY),
         HyperParam("weight_decay", "weight_decay", 0),
-        HyperParam("eps", "eps", 1e-6),
+        HyperParam("eps", "eps", 1e-6, within=NOT_NEGATIVE),
     ),
     state=(
         StateField("grad_ema", exact="LambState.mu", stock=("ScaleByAdamState.mu",)),

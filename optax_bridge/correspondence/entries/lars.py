@@ -12,6 +12,7 @@ from optax_bridge.correspondence.entry import (
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 _LARS = call(
     "optax.lars",
@@ -28,10 +29,10 @@ ENTRY = Entry(
     port="optax_bridge.lars",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta", "momentum", 0.9),
+        HyperParam("beta", "momentum", 0.9, within=DECAY),
         HyperParam("weight_decay", "weight_decay", 0),
         HyperParam("trust_coefficient", "trust_coefficient", 0.001),
-        HyperParam("eps", "eps", 0),
+        HyperParam("eps", "eps", 0, within=NOT_NEGATIVE),
         HyperParam("nesterov", "nesterov", False),
     ),
     state=(

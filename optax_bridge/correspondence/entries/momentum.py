@@ -4,6 +4,7 @@ import legacy_optim
 from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, identical
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY
 
 _SGD = call(
     "optax.sgd",
@@ -22,7 +23,7 @@ ENTRY = Entry(
     port="optax_bridge.momentum",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta", "decay", 0.9),
+        HyperParam("beta", "decay", 0.9, within=DECAY),
         HyperParam("weight_decay", "weight_decay", 0),
         HyperParam("nesterov", "nesterov", False),
     ),

@@ -4,14 +4,15 @@ import legacy_optim
 from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 ENTRY = Entry(
     legacy=legacy_optim.RMSProp,
     port="optax_bridge.rmsprop",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
-        HyperParam("beta2", "decay", 0.9),
-        HyperParam("eps", "eps", 1e-8),
+        HyperParam("beta2", "decay", 0.9, within=DECAY),
+        HyperParam("eps", "eps", 1e-8, within=NOT_NEGATIVE),
         HyperParam("centered", "centered", False),
     ),
     state=(

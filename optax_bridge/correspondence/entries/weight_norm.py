@@ -18,6 +18,7 @@ from optax_bridge.correspondence.entry import (
 )
 from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.metadata.trees import OptState, Params
 
 
@@ -79,7 +80,7 @@ ENTRY = Entry(
     hyper_params=(
         HyperParam("wrapped_optimizer", "inner", getter=operator.attrgetter("wrapped_optimizer")),
         HyperParam("wn_decay", "wn_decay", 0),
-        HyperParam("wn_eps", "wn_eps", 1e-8),
+        HyperParam("wn_eps", "wn_eps", 1e-8, within=NOT_NEGATIVE),
     ),
     state=(
         StateField("direction", exact="WeightNormState.direction"),

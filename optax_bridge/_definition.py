@@ -1,0 +1,122 @@
+"""What a user gives where a definition of `flax.optim` is meant, and errors that say what was."""
+
+import difflib
+from typing import Any
+
+import legacy_optim
+from legacy_optim.base import ReplicatedOptimizer
+
+
+def check_definition(given: Any, where: str, *, or_transformation: bool = False) -> None:
+    """Checks that this is a definition, an instance of a class such as `legacy_optim.Adam`.
+
+    Args:
+      given: what the user gave.
+      where: the argument's name, for messages.
+      or_transformation: whether an Optax transformation is as good.
+
+    Raises:
+      TypeError: it is something else; says what was probably meant.
+      ValueError: it is a replicated optimizer.
+    """
+    if isinstance(given, ReplicatedOptimizer):
+        raise ValueError(
+            "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
+            "average the gradients in the step with jax.lax.pmean, which replicate() did by "
+            "itself"
+        )
+    is_transformation = hasattr(given, "init") and hasattr(given, "update")
+    if isinstance(given, legacy_optim.OptimizerDef) or (
+        or_transformation and is_transformation and not isinstance(given, type)
+    ):
+        return
+    expected = "expected a definition, legacy_optim.Adam(learning_rate=1e-3) say, found"
+    raise TypeError(f"{where}: {expected} {_found(given)}")
+
+
+def check_optimizer(given: Any) -> None:
+    """Checks that this is a legacy optimizer, parameters and state included, on one device.
+
+    Raises:
+      TypeError: it is something else; says what was probably meant.
+      ValueError: it is replicated.
+    """
+    if isinstance(given, legacy_optim.OptimizerDef):
+        raise TypeError(
+            f"optimizer: expected an Optimizer, found a definition, {type(given).__name__}, which "
+            "has no parameters: optax_bridge.from_legacy(definition) is the tx= of "
+            "TrainState.create"
+        )
+    if not isinstance(given, legacy_optim.Optimizer):
+        raise TypeError(
+            "optimizer: expected an Optimizer, as definition.create(params) makes, found "
+            f"{type(given).__name__}: {shortened(given)}"
+        )
+    check_definition(given.optimizer_def, "optimizer.optimizer_def")
+    check_one_copy(given.state.step)
+
+
+def check_one_copy(step: Any) -> None:
+    """Checks that a state has one step, not one for each of several devices.
+
+    Raises:
+      ValueError: it is replicated.
+    """
+    shape = getattr(step, "shape", ())
+    if shape:
+        raise ValueError(
+            f"replicated: its step has shape {shape}, one for each device. Unreplicate it first, "
+            "flax.jax_utils.unreplicate(...), or step under jax.pmap"
+        )
+
+
+def class_named(text: str) -> str:
+    """The legacy class whose name is nearest to a text, whatever its case, or "" for none."""
+    names = [
+        name
+        for name in legacy_optim.__all__
+        if isinstance(kind := getattr(legacy_optim, name), type)
+        and issubclass(kind, legacy_optim.OptimizerDef)
+        and kind is not legacy_optim.OptimizerDef
+    ]
+    by_lower = {name.lower(): name for name in names}
+    word = text.partition("(")[0].rpartition(".")[2].strip().lower()
+    near = difflib.get_close_matches(word, by_lower, n=1, cutoff=0.6)
+    return by_lower[near[0]] if near else ""
+
+
+def _found(given: Any) -> str:
+    if isinstance(given, str):
+        name = class_named(given)
+        meant = f"; is legacy_optim.{name}(...) meant?" if name else ""
+        return f"the text {shortened(given)}{meant}"
+    if isinstance(given, type):
+        home = "legacy_optim." if given.__module__.startswith("legacy_optim") else ""
+        return (
+            f"the class {given.__name__}, not an instance: call it, {home}{given.__name__}(...), "
+            "with its hyper-parameters"
+        )
+    if isinstance(given, legacy_optim.Optimizer):
+        return (
+            "an Optimizer: its definition is optimizer.optimizer_def, and "
+            "TrainState.from_legacy(optimizer) takes it over with parameters, state and step"
+        )
+    if hasattr(given, "opt_state") and hasattr(given, "tx"):
+        return f"a {type(given).__name__}: it is an Optax state already"
+    if hasattr(given, "init") and hasattr(given, "update"):
+        return (
+            "an Optax transformation: that is what stands in its place, e.g. as tx= of "
+            "TrainState.create"
+        )
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        meant = class_named(name)
+        is_meant = f"; is legacy_optim.{meant}(...) meant?" if meant else ""
+        return f"the function {name}{is_meant}"
+    return f"{type(given).__name__}: {shortened(given)}"
+
+
+def shortened(value: Any) -> str:
+    """The `repr` of a value, its beginning alone where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,87 @@
+"""Which values a hyper-parameter can take, and which optimizer a name means.
+
+Only what is written out is looked at: a variable of the program may be anything.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+# What hyper-parameters are called elsewhere -> by flax.optim.
+_ELSEWHERE = {
+    "lr": "learning_rate", "step_size": "learning_rate", "alpha": "learning_rate",
+    "rate": "learning_rate", "momentum": "beta", "decay": "beta", "epsilon": "eps",
+    "wd": "weight_decay",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `least` on, up to `most` or below `below`; None as well if `or_none`."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+    or_none: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most and number < self.below
+
+    def __str__(self) -> str:
+        if self.below < math.inf:
+            return f"a number from {self.least:g} to below {self.below:g}"
+        if self.most < math.inf:
+            return f"a number from {self.least:g} to {self.most:g}"
+        return f"a number, {self.least:g} or more" if self.least > -math.inf else "a finite number"
+
+
+FINITE = Range()
+NOT_NEGATIVE = Range(least=0)
+# Of a moving average: at 1 it keeps what it began with.
+DECAY = Range(least=0, most=1)
+# The same where the average is divided by `1 - decay ** t`.
+CORRECTED_DECAY = Range(least=0, below=1)
+
+
+def expected(default: Any, within: Range, value: Any) -> str:
+    """What a hyper-parameter takes, where a value is none of it, else "".
+
+    Args:
+      default: of the hyper-parameter, which tells its kind.
+      within: its range, if it is a number.
+      value: a literal's value; whatever is no literal is taken to fit.
+    """
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "True or False"
+    if default is not None and not isinstance(default, int | float):
+        return ""  # an optimizer, a dtype
+    or_none = within.or_none or default is None
+    if value is None and or_none:
+        return ""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if math.isfinite(number) and number in within:
+        return ""
+    return f"{within}, or None" if or_none else str(within)
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """The name that is most like a word, whatever its case, or "" where none is."""
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), lower, n=1)
+    return lower[close[0]] if close else ""
+
+
+def meant(argument: str, names: dict[str, str]) -> str:
+    """The legacy name of a hyper-parameter that has another one elsewhere, or "".
+
+    Args:
+      argument: what was written.
+      names: legacy name -> name in this project's transformation.
+    """
+    by_port = {port: legacy for legacy, port in names.items()}
+    for known in (by_port.get(argument), _ELSEWHERE.get(argument), nearest(argument, names)):
+        if known in names:
+            return str(known)
+    return ""

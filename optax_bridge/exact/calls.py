@@ -1,0 +1,104 @@
+"""Calls of an optimizer that go wrong say the argument's name here, and what is expected of it."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+# What hyper-parameters are called elsewhere: by flax.optim, by PyTorch and by habit. The first that
+# an optimizer has is the one that is meant.
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "alpha": ("learning_rate",),
+    "beta": ("momentum", "decay"),
+    "beta1": ("b1", "momentum"),
+    "beta2": ("b2", "decay", "rho"),
+    "betas": ("b1",),
+    "decay": ("decay_rate", "weight_decay"),
+    "epsilon": ("eps", "epsilon1"),
+    "eps": ("epsilon1", "wn_eps"),
+    "lr": ("learning_rate",),
+    "momentum": ("decay", "b1"),
+    "rate": ("learning_rate",),
+    "step_size": ("learning_rate",),
+    "wd": ("weight_decay", "weight_decay_rate", "wn_decay"),
+    "weight_decay": ("weight_decay_rate", "wn_decay"),
+    "wrapped_optimizer": ("inner",),
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explained(optimizer: Callable[P, R]) -> Callable[P, R]:
+    """The function that makes an optimizer, with errors for calls that cannot be meant.
+
+    Parameters that are numbers by default, or None, take numbers, arrays and schedules.
+
+    Raises:
+      TypeError: by the function: an argument that it has not, twice or of the wrong kind.
+    """
+
+    @functools.wraps(optimizer)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        problem = _problem(optimizer, args, kwargs)
+        if problem:
+            raise TypeError(problem)
+        return optimizer(*args, **kwargs)
+
+    return call
+
+
+def _problem(optimizer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What is wrong with a call, or ""."""
+    name = getattr(optimizer, "__name__", "")
+    parameters = inspect.signature(optimizer).parameters
+    by_position = [
+        key
+        for key, parameter in parameters.items()
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    takes = f"It takes {', '.join(parameters)}."
+    for key in kwargs:
+        if key not in parameters:
+            meant = next((n for n in OTHER_NAMES.get(key, ()) if n in parameters), "")
+            if key == "betas" and meant:
+                meant = "b1 and b2"
+            said = f": here it is {meant}" if meant else ""
+            return f"{name} has no argument {key}{said}. {takes}"
+    if len(args) > len(by_position):
+        return f"{name} takes {len(by_position)} arguments by position, found {len(args)}. {takes}"
+    given = [*zip(by_position, args, strict=False), *kwargs.items()]
+    twice = [key for key, _ in given[len(args) :] if key in by_position[: len(args)]]
+    if twice:
+        return f"{name} got {twice[0]} twice, by position and by name. {takes}"
+    for key, value in given:
+        if _is_number(parameters[key]) and isinstance(
+            value, str | bytes | Mapping | list | tuple | set | type
+        ):
+            return f"{name}({key}=): {_EXPECTED}, found {_found(key, value)}"
+    return ""
+
+
+_EXPECTED = "expected a number, an array or a schedule"
+
+
+def _is_number(parameter: inspect.Parameter) -> bool:
+    default = parameter.default
+    by_position = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    is_numeric = isinstance(default, int | float) and not isinstance(default, bool)
+    return by_position and (is_numeric or default is None)
+
+
+def _found(key: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return (
+            "a tree, which parameters are: they go to TrainState.create(params=..., tx=...) or to "
+            "tx.init(params)"
+        )
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    text = repr(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    if key == "b1" and isinstance(value, list | tuple) and len(value) == 2:
+        return f"{text}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
+    return f"{type(value).__name__} {text}"

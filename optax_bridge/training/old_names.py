@@ -1,0 +1,54 @@
+"""Names that an Optimizer of `flax.optim` had and a TrainState has not: what to write today."""
+
+from typing import Any
+
+OLD_ATTRIBUTES = {
+    "target": "the parameters are state.params",
+    "state": "state.state.step is state.step, and state.state.param_states is state.opt_state",
+    "optimizer_def": "the transformation is state.tx",
+    "hyper_params": "those of this project's transformations are state.tx.hyper_params",
+    "apply_gradient": (
+        "write state.apply_gradients(grads=gradients), with hyper-parameters of this step as "
+        "further keyword arguments, learning_rate=1e-3 say"
+    ),
+    "compute_gradient": (
+        "write value, grads = jax.value_and_grad(loss_fn)(state.params), with has_aux=True "
+        "where the loss returns more than the loss"
+    ),
+    "optimize": (
+        "write value, grads = jax.value_and_grad(loss_fn)(state.params), then "
+        "state.apply_gradients(grads=grads)"
+    ),
+    "replicate": (
+        "write flax.jax_utils.replicate(state), and average the gradients in the step with "
+        "jax.lax.pmean, which replicate() did by itself"
+    ),
+    "unreplicate": "write flax.jax_utils.unreplicate(state)",
+    "state_dict": "write flax.serialization.to_state_dict(state)",
+    "restore_state": (
+        "write optax_bridge.checkpoints.from_state_dict(state, saved), which takes what "
+        "flax.optim saved as well"
+    ),
+    "param_states": "the optimizer's state is state.opt_state",
+}
+OLD_ATTRIBUTES["compute_gradients"] = OLD_ATTRIBUTES["compute_gradient"]
+
+
+def missing_attribute(owner: Any, name: str) -> AttributeError:
+    """The error for one of `OLD_ATTRIBUTES`, which says what took its place."""
+    return AttributeError(
+        f"{type(owner).__name__!r} object has no attribute {name!r}, which an Optimizer of "
+        f"flax.optim had: {OLD_ATTRIBUTES[name]}",
+        name=name,
+        obj=owner,
+    )
+
+
+def misplaced_gradients(method: str, by_position: bool, kwargs: dict[str, Any]) -> TypeError:
+    """The error for a step whose gradients are not given by `grads=`."""
+    other = next((name for name in kwargs if name.startswith("grad") or name == "updates"), "")
+    found = f"{other}=" if other else "them by position" if by_position else "none"
+    return TypeError(
+        f"{method} takes the gradients by keyword, state.{method.rpartition('.')[2]}(grads=...), "
+        f"found {found}"
+    )
