@@ -2,18 +2,20 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _AdadeltaHyperParams:
-    learning_rate: Any
-    rho: Any
-    eps: Any
-    weight_decay: Any
+    learning_rate: Scalar | None
+    rho: Scalar
+    eps: Scalar
+    weight_decay: Scalar
 
 
 @struct.dataclass
@@ -34,19 +36,24 @@ class Adadelta(OptimizerDef):
 
     def __init__(
         self,
-        learning_rate: Any = None,
-        rho: Any = 0.9,
-        eps: Any = 1e-6,
-        weight_decay: Any = 0.0,
+        learning_rate: Scalar | None = None,
+        rho: Scalar = 0.9,
+        eps: Scalar = 1e-6,
+        weight_decay: Scalar = 0.0,
     ):
         super().__init__(_AdadeltaHyperParams(learning_rate, rho, eps, weight_decay))
 
-    def init_param_state(self, param: Any) -> _AdadeltaParamState:
+    def init_param_state(self, param: jax.Array) -> _AdadeltaParamState:
         return _AdadeltaParamState(jnp.zeros_like(param), jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         rho, eps = hyper_params.rho, hyper_params.eps

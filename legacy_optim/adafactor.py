@@ -1,37 +1,38 @@
 """Adafactor (Shazeer and Stern 2018, arXiv:1804.04235): `flax.optim.Adafactor`."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import DTypeLike
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _AdafactorHyperParams:
-    learning_rate: Any
+    learning_rate: Scalar | None
     factored: bool
     multiply_by_parameter_scale: bool
-    beta1: Any
-    decay_rate: Any
-    step_offset: Any
-    clipping_threshold: Any
-    weight_decay_rate: Any
+    beta1: Scalar | None
+    decay_rate: Scalar
+    step_offset: Scalar
+    clipping_threshold: Scalar | None
+    weight_decay_rate: Scalar | None
     min_dim_size_to_factor: int
-    epsilon1: Any
-    epsilon2: Any
+    epsilon1: Scalar
+    epsilon2: Scalar
 
 
 @struct.dataclass
 class _AdafactorParamState:
-    v_row: Any
-    v_col: Any
-    v: Any
-    m: Any
+    v_row: Array
+    v_col: Array
+    v: Array
+    m: Array
 
 
 class Adafactor(OptimizerDef):
@@ -60,18 +61,18 @@ class Adafactor(OptimizerDef):
 
     def __init__(
         self,
-        learning_rate: Any = None,
+        learning_rate: Scalar | None = None,
         factored: bool = True,
         multiply_by_parameter_scale: bool = True,
-        beta1: Any = None,
-        decay_rate: Any = 0.8,
-        step_offset: Any = 0,
-        clipping_threshold: Any = 1.0,
-        weight_decay_rate: Any = None,
+        beta1: Scalar | None = None,
+        decay_rate: Scalar = 0.8,
+        step_offset: Scalar = 0,
+        clipping_threshold: Scalar | None = 1.0,
+        weight_decay_rate: Scalar | None = None,
         min_dim_size_to_factor: int = 128,
-        epsilon1: Any = 1e-30,
-        epsilon2: Any = 1e-3,
-        dtype_momentum: Any = jnp.float32,
+        epsilon1: Scalar = 1e-30,
+        epsilon2: Scalar = 1e-3,
+        dtype_momentum: DTypeLike = jnp.float32,
     ):
         self.dtype_momentum = jax.dtypes.canonicalize_dtype(dtype_momentum)
         super().__init__(
@@ -90,7 +91,7 @@ class Adafactor(OptimizerDef):
             )
         )
 
-    def init_param_state(self, param: Any) -> _AdafactorParamState:
+    def init_param_state(self, param: jax.Array) -> _AdafactorParamState:
         shape = jnp.shape(param)
         fields = {name: jnp.zeros((1,)) for name in ("v_row", "v_col", "v", "m")}
         if axes := self._factored_dims(shape):
@@ -104,8 +105,13 @@ class Adafactor(OptimizerDef):
         return _AdafactorParamState(**fields)
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         scale = require_learning_rate(self, hyper_params)
         hp = hyper_params
         param, grad = jnp.asarray(param), jnp.asarray(grad, jnp.float32)
@@ -138,7 +144,7 @@ class Adafactor(OptimizerDef):
         return (kept - subtrahend).astype(param.dtype), _AdafactorParamState(**fields)
 
     @staticmethod
-    def _decay_rate_pow(i: Any, exponent: Any = 0.8) -> Any:
+    def _decay_rate_pow(i: Scalar, exponent: float = 0.8) -> jax.Array:
         """Decay of the second moment at step `i`: `1 - (i + 1) ** -exponent`, in float32."""
         return 1.0 - (jnp.array(i, jnp.float32) + 1.0) ** (-exponent)
 

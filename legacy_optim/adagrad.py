@@ -2,16 +2,18 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _AdagradHyperParams:
-    learning_rate: Any
-    eps: Any
+    learning_rate: Scalar | None
+    eps: Scalar
 
 
 @struct.dataclass
@@ -27,15 +29,20 @@ class Adagrad(OptimizerDef):
       eps: added to the root of the sum of squares.
     """
 
-    def __init__(self, learning_rate: Any = None, eps: Any = 1e-8):
+    def __init__(self, learning_rate: Scalar | None = None, eps: Scalar = 1e-8):
         super().__init__(_AdagradHyperParams(learning_rate, eps))
 
-    def init_param_state(self, param: Any) -> _AdagradParamState:
+    def init_param_state(self, param: jax.Array) -> _AdagradParamState:
         return _AdagradParamState(jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         squares = state.G + jnp.square(grad)

@@ -1,27 +1,27 @@
 """Adam (Kingma and Ba 2014, arXiv:1412.6980): `flax.optim.Adam`."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _AdamHyperParams:
-    learning_rate: Any
-    beta1: Any
-    beta2: Any
-    eps: Any
-    weight_decay: Any
+    learning_rate: Scalar | None
+    beta1: Scalar
+    beta2: Scalar
+    eps: Scalar
+    weight_decay: Scalar
 
 
 @struct.dataclass
 class _AdamParamState:
-    grad_ema: Any
-    grad_sq_ema: Any
+    grad_ema: Array
+    grad_sq_ema: Array
 
 
 class Adam(OptimizerDef):
@@ -37,20 +37,25 @@ class Adam(OptimizerDef):
 
     def __init__(
         self,
-        learning_rate: Any = None,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        eps: Any = 1e-8,
-        weight_decay: Any = 0.0,
+        learning_rate: Scalar | None = None,
+        beta1: Scalar = 0.9,
+        beta2: Scalar = 0.999,
+        eps: Scalar = 1e-8,
+        weight_decay: Scalar = 0.0,
     ):
         super().__init__(_AdamHyperParams(learning_rate, beta1, beta2, eps, weight_decay))
 
-    def init_param_state(self, param: Any) -> _AdamParamState:
+    def init_param_state(self, param: jax.Array) -> _AdamParamState:
         return _AdamParamState(jnp.zeros_like(param), jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         learning_rate = require_learning_rate(self, hyper_params)
         hp = hyper_params
         grad_ema = hp.beta1 * state.grad_ema + (1.0 - hp.beta1) * grad

@@ -12,6 +12,7 @@ from flax import jax_utils, serialization, struct
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
+from legacy_optim.typing import HyperParams, Params, ParamState, Scalar, Updates
 
 _said: set[str] = set()
 
@@ -39,7 +40,7 @@ class OptimizerDef:
       hyper_params: a flax dataclass (something with `replace`) of the hyper-parameters.
     """
 
-    def __init__(self, hyper_params: Any):
+    def __init__(self, hyper_params: HyperParams):
         self.hyper_params = hyper_params
         _say_once(
             "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To "
@@ -47,13 +48,18 @@ class OptimizerDef:
             "with the same numbers, and `optax-bridge check` shows it."
         )
 
-    def init_param_state(self, param: Any) -> Any:
+    def init_param_state(self, param: jax.Array) -> ParamState:
         """The initial state for one parameter."""
         raise NotImplementedError(f"{type(self).__name__} must define init_param_state(param)")
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         """Takes a step for one parameter.
 
         Args:
@@ -71,15 +77,15 @@ class OptimizerDef:
             "state, grad)"
         )
 
-    def init_state(self, params: Any) -> OptimizerState:
+    def init_state(self, params: Params) -> OptimizerState:
         """The state at step 0 for a tree of parameters."""
         return OptimizerState(
             jnp.asarray(0, jnp.int32), jax.tree.map(self.init_param_state, params)
         )
 
     def apply_gradient(
-        self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
-    ) -> tuple[Any, OptimizerState]:
+        self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
+    ) -> tuple[Params, OptimizerState]:
         """Takes a step for a tree of parameters.
 
         Args:
@@ -105,7 +111,7 @@ class OptimizerDef:
         new_states = treedef.unflatten([param_state for _, param_state in stepped])
         return new_params, OptimizerState(state.step + 1, new_states)
 
-    def update_hyper_params(self, **hyper_param_overrides: Any) -> Any:
+    def update_hyper_params(self, **hyper_param_overrides: Any) -> HyperParams:
         """The hyper-parameters of one step.
 
         Args:
@@ -118,7 +124,7 @@ class OptimizerDef:
         hyper_params = hyper_param_overrides.pop("hyper_params", self.hyper_params)
         return self._override(hyper_params, hyper_param_overrides)
 
-    def _override(self, hyper_params: Any, overrides: Mapping[str, Any]) -> Any:
+    def _override(self, hyper_params: HyperParams, overrides: Mapping[str, Any]) -> HyperParams:
         """Hyper-parameters with some of them replaced."""
         if not overrides:
             return hyper_params
@@ -131,7 +137,7 @@ class OptimizerDef:
             )
         return hyper_params.replace(**overrides)
 
-    def create(self, target: Any, focus: Traversal | None = None) -> "Optimizer":
+    def create(self, target: Params, focus: Traversal | None = None) -> "Optimizer":
         """An optimizer for a target.
 
         Args:
@@ -141,7 +147,7 @@ class OptimizerDef:
         definition = MultiOptimizer((focus, self)) if focus else self
         return Optimizer(definition, definition.init_state(target), target)
 
-    def state_dict(self, target: Any, state: Any) -> dict[str, Any]:
+    def state_dict(self, target: Params, state: OptimizerState) -> dict[str, Any]:
         """Target and state as nested dicts, the layout of checkpoints."""
         return {
             "target": serialization.to_state_dict(target),
@@ -149,8 +155,8 @@ class OptimizerDef:
         }
 
     def restore_state(
-        self, opt_target: Any, opt_state: Any, state_dict: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
+        self, opt_target: Params, opt_state: OptimizerState, state_dict: Mapping[str, Any]
+    ) -> tuple[Params, Any]:
         """Target and state from what `state_dict` made.
 
         Args:
@@ -183,9 +189,9 @@ class Optimizer(struct.PyTreeNode):
 
     optimizer_def: OptimizerDef = struct.field(pytree_node=False)
     state: Any = struct.field(pytree_node=True)
-    target: Any = struct.field(pytree_node=True)
+    target: Params = struct.field(pytree_node=True)
 
-    def apply_gradient(self, grads: Any, **hyper_param_overrides: Any) -> "Optimizer":
+    def apply_gradient(self, grads: Updates, **hyper_param_overrides: Any) -> "Optimizer":
         """Takes a step.
 
         Args:
@@ -202,7 +208,7 @@ class Optimizer(struct.PyTreeNode):
         )
         return self.replace(target=target, state=state)
 
-    def compute_gradient(self, loss_fn: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def compute_gradient(self, loss_fn: Callable[[Params], Any]) -> tuple[Any, ...]:
         """Loss and gradient at the target.
 
         Args:
@@ -215,7 +221,7 @@ class Optimizer(struct.PyTreeNode):
             "compute_gradient is deprecated: use jax.value_and_grad(loss_fn)(optimizer.target)."
         )
 
-        def with_aux(target: Any) -> Any:
+        def with_aux(target: Params) -> Any:
             out = loss_fn(target)
             return (out, _NoAux) if isinstance(out, jax.Array) else out
 
@@ -225,7 +231,7 @@ class Optimizer(struct.PyTreeNode):
     compute_gradients = compute_gradient
 
     def optimize(
-        self, loss_fn: Callable[[Any], Any], **hyper_param_overrides: Any
+        self, loss_fn: Callable[[Params], Any], **hyper_param_overrides: Any
     ) -> tuple[Any, ...]:
         """Takes a step down a loss function.
 
@@ -310,25 +316,25 @@ class ReplicatedOptimizer(OptimizerDef):
         self.devices = jax.local_devices() if devices is None else devices
         self.axis_name = axis_name
 
-    def init_state(self, params: Any) -> OptimizerState:
+    def init_state(self, params: Params) -> OptimizerState:
         return self.optimizer_def.init_state(params)
 
     def apply_gradient(
-        self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
-    ) -> tuple[Any, OptimizerState]:
+        self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
+    ) -> tuple[Params, OptimizerState]:
         copies = jax.lax.psum(1, self.axis_name)
         grads = jax.tree.map(lambda g: jax.lax.psum(g, self.axis_name) / copies, grads)
         return self.optimizer_def.apply_gradient(hyper_params, params, state, grads)
 
-    def update_hyper_params(self, **hyper_param_overrides: Any) -> Any:
+    def update_hyper_params(self, **hyper_param_overrides: Any) -> HyperParams:
         return self.optimizer_def.update_hyper_params(**hyper_param_overrides)
 
-    def state_dict(self, target: Any, state: Any) -> dict[str, Any]:
+    def state_dict(self, target: Params, state: OptimizerState) -> dict[str, Any]:
         return jax.tree.map(lambda x: x[0], self.optimizer_def.state_dict(target, state))
 
     def restore_state(
-        self, opt_target: Any, opt_state: Any, state_dict: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
+        self, opt_target: Params, opt_state: OptimizerState, state_dict: Mapping[str, Any]
+    ) -> tuple[Params, Any]:
         copies = jax_utils.replicate(dict(state_dict), devices=self.devices)
         return self.optimizer_def.restore_state(opt_target, opt_state, copies)
 
@@ -354,7 +360,7 @@ class MultiOptimizer(OptimizerDef):
         self.traversals, self.sub_optimizers = zip(*traversals_and_optimizers, strict=True)
         super().__init__([definition.hyper_params for definition in self.sub_optimizers])
 
-    def init_state(self, params: Any) -> OptimizerState:
+    def init_state(self, params: Params) -> OptimizerState:
         leaves, treedef = jax.tree.flatten(params)
         states: list[Any] = [None] * len(leaves)
         groups = self._groups(params)
@@ -366,8 +372,12 @@ class MultiOptimizer(OptimizerDef):
         return OptimizerState(jnp.asarray(0, jnp.int32), treedef.unflatten(states))
 
     def apply_gradient(
-        self, hyper_params: Sequence[Any], params: Any, state: OptimizerState, grads: Any
-    ) -> tuple[Any, OptimizerState]:
+        self,
+        hyper_params: Sequence[HyperParams],
+        params: Params,
+        state: OptimizerState,
+        grads: Updates,
+    ) -> tuple[Params, OptimizerState]:
         self._check_count(hyper_params)
         leaves, treedef = jax.tree.flatten(params)
         groups = self._groups(params)
@@ -386,13 +396,15 @@ class MultiOptimizer(OptimizerDef):
         new_state = OptimizerState(state.step + 1, treedef.unflatten(states))
         return treedef.unflatten(new_leaves), new_state
 
-    def _override(self, hyper_params: Any, overrides: Mapping[str, Any]) -> list[Any]:
+    def _override(
+        self, hyper_params: HyperParams, overrides: Mapping[str, Any]
+    ) -> list[HyperParams]:
         """Overrides go to every group; `hyper_params=[...]` gives each group its own."""
         self._check_count(hyper_params)
         pairs = zip(self.sub_optimizers, hyper_params, strict=True)
         return [definition._override(own, overrides) for definition, own in pairs]
 
-    def _check_count(self, hyper_params: Any) -> None:
+    def _check_count(self, hyper_params: HyperParams) -> None:
         expected = len(self.sub_optimizers)
         if isinstance(hyper_params, Sequence) and len(hyper_params) == expected:
             return
@@ -406,11 +418,11 @@ class MultiOptimizer(OptimizerDef):
             "[hp.replace(learning_rate=lr) for hp in optimizer.optimizer_def.hyper_params]"
         )
 
-    def _groups(self, params: Any) -> list[list[int]]:
+    def _groups(self, params: Params) -> list[list[int]]:
         return [leaf_indices(traversal, params) for traversal in self.traversals]
 
 
-def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Any:
+def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -> Any:
     """The learning rate of a step.
 
     Raises:
@@ -426,7 +438,7 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Any:
     return hyper_params.learning_rate
 
 
-def _check_overlap(params: Any, groups: Sequence[Sequence[int]]) -> None:
+def _check_overlap(params: Params, groups: Sequence[Sequence[int]]) -> None:
     """Raises a ValueError if a leaf is in several groups."""
     paths, treedef = jax.tree_util.tree_flatten_with_path(params)
     holders: list[list[int]] = [[] for _ in paths]

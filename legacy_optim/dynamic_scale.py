@@ -23,7 +23,7 @@ class DynamicScaleResult(NamedTuple):
     dynamic_scale: "DynamicScale"
     finite: Any
     aux: Any
-    grad: Any
+    grad: jax.Array
 
 
 class DynamicScale(struct.PyTreeNode):

@@ -1,26 +1,26 @@
 """LARS (You et al. 2017, arXiv:1708.03888): `flax.optim.LARS`."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _LARSHyperParams:
-    learning_rate: Any
-    beta: Any
-    weight_decay: Any
-    trust_coefficient: Any
-    eps: Any
+    learning_rate: Scalar | None
+    beta: Scalar
+    weight_decay: Scalar
+    trust_coefficient: Scalar
+    eps: Scalar
     nesterov: bool
 
 
 @struct.dataclass
 class _LARSParamState:
-    momentum: Any
+    momentum: Array
 
 
 class LARS(OptimizerDef):
@@ -38,23 +38,28 @@ class LARS(OptimizerDef):
 
     def __init__(
         self,
-        learning_rate: Any = None,
-        beta: Any = 0.9,
-        weight_decay: Any = 0,
-        trust_coefficient: Any = 0.001,
-        eps: Any = 0,
+        learning_rate: Scalar | None = None,
+        beta: Scalar = 0.9,
+        weight_decay: Scalar = 0,
+        trust_coefficient: Scalar = 0.001,
+        eps: Scalar = 0,
         nesterov: bool = False,
     ):
         super().__init__(
             _LARSHyperParams(learning_rate, beta, weight_decay, trust_coefficient, eps, nesterov)
         )
 
-    def init_param_state(self, param: Any) -> _LARSParamState:
+    def init_param_state(self, param: jax.Array) -> _LARSParamState:
         return _LARSParamState(jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         hp = hyper_params

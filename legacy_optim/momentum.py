@@ -1,24 +1,24 @@
 """Heavy-ball and Nesterov momentum: `flax.optim.Momentum`."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _MomentumHyperParams:
-    learning_rate: Any
-    beta: Any
-    weight_decay: Any
+    learning_rate: Scalar | None
+    beta: Scalar
+    weight_decay: Scalar
     nesterov: bool
 
 
 @struct.dataclass
 class _MomentumParamState:
-    momentum: Any
+    momentum: Array
 
 
 class Momentum(OptimizerDef):
@@ -33,19 +33,24 @@ class Momentum(OptimizerDef):
 
     def __init__(
         self,
-        learning_rate: Any = None,
-        beta: Any = 0.9,
-        weight_decay: Any = 0,
+        learning_rate: Scalar | None = None,
+        beta: Scalar = 0.9,
+        weight_decay: Scalar = 0,
         nesterov: bool = False,
     ):
         super().__init__(_MomentumHyperParams(learning_rate, beta, weight_decay, nesterov))
 
-    def init_param_state(self, param: Any) -> _MomentumParamState:
+    def init_param_state(self, param: jax.Array) -> _MomentumParamState:
         return _MomentumParamState(jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         if hyper_params.weight_decay != 0:

@@ -14,6 +14,8 @@ import jax.core
 import jax.numpy as jnp
 from jax.experimental import io_callback
 
+from legacy_optim.typing import PyTree
+
 
 class _Index:
     """`jax.ops.index`: `index[1:, 0]` is the index itself."""
@@ -57,7 +59,7 @@ def _curry(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(functools.partial, function)
 
 
-def _tree_multimap(function: Callable[..., Any], tree: Any, *rest: Any, **kwargs: Any) -> Any:
+def _tree_multimap(function: Callable[..., Any], tree: PyTree, *rest: Any, **kwargs: Any) -> PyTree:
     return jax.tree.map(function, tree, *rest, **kwargs)
 
 

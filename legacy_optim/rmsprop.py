@@ -2,23 +2,25 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _RMSPropHyperParams:
-    learning_rate: Any
-    beta2: Any
-    eps: Any
+    learning_rate: Scalar | None
+    beta2: Scalar
+    eps: Scalar
     centered: bool
 
 
 @struct.dataclass
 class _RMSPropParamState:
-    v: Any
+    v: Array
     mg: Any
 
 
@@ -35,20 +37,25 @@ class RMSProp(OptimizerDef):
 
     def __init__(
         self,
-        learning_rate: Any = None,
-        beta2: Any = 0.9,
-        eps: Any = 1e-8,
+        learning_rate: Scalar | None = None,
+        beta2: Scalar = 0.9,
+        eps: Scalar = 1e-8,
         centered: bool = False,
     ):
         super().__init__(_RMSPropHyperParams(learning_rate, beta2, eps, centered))
 
-    def init_param_state(self, param: Any) -> _RMSPropParamState:
+    def init_param_state(self, param: jax.Array) -> _RMSPropParamState:
         mg = jnp.zeros_like(param) if self.hyper_params.centered else None
         return _RMSPropParamState(jnp.zeros_like(param), mg)
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         beta2 = hyper_params.beta2

@@ -1,15 +1,15 @@
 """Gradient descent: `flax.optim.GradientDescent`."""
 
-from typing import Any
-
+import jax
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
+from legacy_optim.typing import HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
 class _GradientDescentHyperParams:
-    learning_rate: Any
+    learning_rate: Scalar | None
 
 
 class GradientDescent(OptimizerDef):
@@ -19,15 +19,20 @@ class GradientDescent(OptimizerDef):
       learning_rate: step size; None if every call gives it.
     """
 
-    def __init__(self, learning_rate: Any = None):
+    def __init__(self, learning_rate: Scalar | None = None):
         super().__init__(_GradientDescentHyperParams(learning_rate))
 
-    def init_param_state(self, param: Any) -> tuple[()]:
+    def init_param_state(self, param: jax.Array) -> tuple[()]:
         return ()
 
     def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[Any, Any]:
+        self,
+        step: Scalar,
+        hyper_params: HyperParams,
+        param: jax.Array,
+        state: ParamState,
+        grad: jax.Array,
+    ) -> tuple[jax.Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         return param - learning_rate * grad, state

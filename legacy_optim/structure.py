@@ -1,9 +1,10 @@
 """Trees that must have the structure of the parameters, and what to say when they do not."""
 
 from collections.abc import Collection
-from typing import Any
 
 import jax
+
+from legacy_optim.typing import Params, PyTree, TreeDef
 
 _REMEDY = {
     "grads": "Differentiate with respect to optimizer.target.",
@@ -15,7 +16,7 @@ class _Leaf:
     """Stands for a parameter, below which anything may be."""
 
 
-def flattened_like(treedef: Any, tree: Any, name: str) -> list[Any]:
+def flattened_like(treedef: TreeDef, tree: PyTree, name: str) -> list[PyTree]:
     """The parts of a tree that stand where the parameters have their leaves.
 
     Args:
@@ -37,7 +38,9 @@ def flattened_like(treedef: Any, tree: Any, name: str) -> list[Any]:
     )
 
 
-def leaves_by_path(params: Any, tree: Any, needed: Collection[int], name: str) -> list[Any]:
+def leaves_by_path(
+    params: Params, tree: PyTree, needed: Collection[int], name: str
+) -> list[PyTree]:
     """The leaves of a tree that stand at the paths of the parameters' leaves.
 
     Less strict than `flattened_like`, as the traversals of flax.optim were: a dict may be a
@@ -65,7 +68,7 @@ def leaves_by_path(params: Any, tree: Any, needed: Collection[int], name: str) -
     return [found.get(path) for path in paths]
 
 
-def _first_difference(expected: Any, found: Any, place: str) -> str | None:
+def _first_difference(expected: PyTree, found: PyTree, place: str) -> str | None:
     if isinstance(expected, _Leaf):
         return None
     if type(expected) is not type(found):
@@ -79,12 +82,12 @@ def _first_difference(expected: Any, found: Any, place: str) -> str | None:
     return next((difference for difference in below if difference), None)
 
 
-def _children(tree: Any) -> dict[str, Any]:
+def _children(tree: PyTree) -> dict[str, PyTree]:
     """The nodes one level down, by the key that leads there, as `jax.tree_util.keystr` shows it."""
     rows = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
     return {jax.tree_util.keystr(path): child for path, child in rows}
 
 
-def _shown(treedef: Any) -> str:
-    text = str(treedef).removeprefix("PyTreeDef(").removesuffix(")")
+def _shown(treedef: TreeDef) -> str:
+    text = str(treedef).removeprefix("TreeDef(").removesuffix(")")
     return text if len(text) <= 500 else f"{text[:500]}..."

@@ -19,19 +19,21 @@ from flax.traverse_util import empty_node as empty_node
 from flax.traverse_util import flatten_dict as flatten_dict
 from flax.traverse_util import unflatten_dict as unflatten_dict
 
+from legacy_optim.typing import PyTree
+
 
 class Traversal(abc.ABC):
     """Selects parts of a container; longer selections are written as chains: `t["a"].b.each()`."""
 
     @abc.abstractmethod
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         """A copy of `inputs` with every selected part replaced by `fn(part)`."""
 
     @abc.abstractmethod
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         """The selected parts, in the order in which `update` visits them."""
 
-    def set(self, values: list[Any], inputs: Any) -> Any:
+    def set(self, values: list[PyTree], inputs: PyTree) -> PyTree:
         """A copy of `inputs` with the selected parts replaced by `values`, which is emptied.
 
         Raises:
@@ -64,7 +66,7 @@ class Traversal(abc.ABC):
         """Selects every leaf of the selected pytrees."""
         return self.compose(TraverseTree())
 
-    def filter(self, fn: Callable[[Any], bool]) -> "Traversal":
+    def filter(self, fn: Callable[[PyTree], bool]) -> "Traversal":
         """Keeps the selected parts for which `fn` holds."""
         return self.compose(TraverseFilter(fn))
 
@@ -80,10 +82,10 @@ class Traversal(abc.ABC):
 class TraverseId(Traversal):
     """Selects the whole input."""
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         return fn(inputs)
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         yield inputs
 
 
@@ -96,12 +98,12 @@ class TraverseMerge(Traversal):
     def __init__(self, *traversals: Traversal):
         self._traversals = traversals
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         for traversal in self._traversals:
             inputs = traversal.update(fn, inputs)
         return inputs
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         for traversal in self._traversals:
             yield from traversal.iterate(inputs)
 
@@ -112,10 +114,10 @@ class TraverseCompose(Traversal):
     def __init__(self, x: Traversal, y: Traversal):
         self._outer, self._inner = x, y
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         return self._outer.update(lambda part: self._inner.update(fn, part), inputs)
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         for part in self._outer.iterate(inputs):
             yield from self._inner.iterate(part)
 
@@ -123,13 +125,13 @@ class TraverseCompose(Traversal):
 class TraverseFilter(Traversal):
     """Selects the input if a predicate holds for it."""
 
-    def __init__(self, fn: Callable[[Any], bool]):
+    def __init__(self, fn: Callable[[PyTree], bool]):
         self._predicate = fn
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         return fn(inputs) if self._predicate(inputs) else inputs
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         if self._predicate(inputs):
             yield inputs
 
@@ -140,7 +142,7 @@ class TraverseAttr(Traversal):
     def __init__(self, attr: str):
         self._name = attr
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         changed = {self._name: fn(getattr(inputs, self._name))}
         if _is_named_tuple(inputs):
             return inputs._replace(**changed)
@@ -150,7 +152,7 @@ class TraverseAttr(Traversal):
         setattr(result, self._name, changed[self._name])
         return result
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         yield getattr(inputs, self._name)
 
 
@@ -160,7 +162,7 @@ class TraverseItem(Traversal):
     def __init__(self, key: Any):
         self._key = key
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         if isinstance(inputs, tuple | list):
             chosen = set(np.atleast_1d(np.arange(len(inputs))[self._key]).tolist())
             items = [fn(item) if i in chosen else item for i, item in enumerate(inputs)]
@@ -172,7 +174,7 @@ class TraverseItem(Traversal):
         result[self._key] = changed
         return result
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         if isinstance(self._key, slice):
             yield from inputs[self._key]
         else:
@@ -182,7 +184,7 @@ class TraverseItem(Traversal):
 class TraverseEach(Traversal):
     """Selects every item of a dict, FrozenDict, list, tuple or NamedTuple."""
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         if isinstance(inputs, Mapping):
             items = {key: fn(value) for key, value in inputs.items()}
             if isinstance(inputs, FrozenDict):
@@ -197,17 +199,17 @@ class TraverseEach(Traversal):
             )
         return _rebuilt(inputs, [fn(item) for item in inputs])
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         yield from inputs.values() if isinstance(inputs, Mapping) else inputs
 
 
 class TraverseTree(Traversal):
     """Selects every leaf of a pytree."""
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         return jax.tree.map(fn, inputs)
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         yield from jax.tree.leaves(inputs)
 
 
@@ -222,12 +224,12 @@ class ModelParamTraversal(Traversal):
     def __init__(self, filter_fn: Callable[[str, Any], bool]):
         self._filter_fn = filter_fn
 
-    def iterate(self, inputs: Any) -> Iterator[Any]:
+    def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
         for key, value in sorted(flatten_dict(_as_dict(inputs)).items()):
             if self._filter_fn("/" + "/".join(key), value):
                 yield value
 
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+    def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
         flat = flatten_dict(_as_dict(inputs), keep_empty_nodes=True)
         for key, value in sorted(flat.items(), key=lambda item: item[0]):
             if value is not empty_node and self._filter_fn("/" + "/".join(key), value):
@@ -247,7 +249,7 @@ class _Leaf:
         self.dtype = jax.numpy.result_type(value)
 
 
-def leaf_indices(traversal: Any, tree: Any) -> list[int]:
+def leaf_indices(traversal: Any, tree: PyTree) -> list[int]:
     """Which leaves of a tree a traversal selects.
 
     Args:
@@ -276,7 +278,7 @@ def leaf_indices(traversal: Any, tree: Any) -> list[int]:
     return indices
 
 
-def _as_dict(inputs: Any) -> dict[str, Any]:
+def _as_dict(inputs: PyTree) -> dict[str, PyTree]:
     if not isinstance(inputs, dict | FrozenDict):
         raise ValueError(
             f"ModelParamTraversal goes over a nested dict of parameters, not over a "
@@ -289,6 +291,6 @@ def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _rebuilt(inputs: Any, items: list[Any]) -> Any:
+def _rebuilt(inputs: PyTree, items: list[PyTree]) -> PyTree:
     """The items in a container of the type of `inputs`."""
     return type(inputs)(*items) if _is_named_tuple(inputs) else type(inputs)(items)

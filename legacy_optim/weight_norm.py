@@ -10,6 +10,7 @@ from jax import lax
 
 from legacy_optim.base import OptimizerDef, OptimizerState
 from legacy_optim.structure import flattened_like
+from legacy_optim.typing import HyperParams, Params, Scalar, TreeDef, Updates
 
 _OWN = ("wn_decay", "wn_eps")  # all other overrides are for the wrapped optimizer
 
@@ -17,16 +18,16 @@ _OWN = ("wn_decay", "wn_eps")  # all other overrides are for the wrapped optimiz
 @struct.dataclass
 class _WeightNormHyperParams:
     inner: Any
-    wn_decay: Any
-    wn_eps: Any
+    wn_decay: Scalar
+    wn_eps: Scalar
 
 
 @struct.dataclass
 class _WeightNormParamState:
     direction_state: Any
     scale_state: Any
-    direction: Any
-    scale: Any
+    direction: jax.Array
+    scale: jax.Array
 
 
 class WeightNorm(OptimizerDef):
@@ -41,7 +42,9 @@ class WeightNorm(OptimizerDef):
       wn_eps: added to the squared norm.
     """
 
-    def __init__(self, wrapped_optimizer: OptimizerDef, wn_decay: Any = 0, wn_eps: Any = 1e-8):
+    def __init__(
+        self, wrapped_optimizer: OptimizerDef, wn_decay: Scalar = 0, wn_eps: Scalar = 1e-8
+    ):
         super().__init__(_WeightNormHyperParams(wrapped_optimizer.hyper_params, wn_decay, wn_eps))
         self.wrapped_optimizer = wrapped_optimizer
 
@@ -53,16 +56,16 @@ class WeightNorm(OptimizerDef):
         inner = self.wrapped_optimizer.update_hyper_params(**hyper_param_overrides)
         return self.hyper_params.replace(inner=inner, **own)
 
-    def _override(self, hyper_params: Any, overrides: Mapping[str, Any]) -> Any:
+    def _override(self, hyper_params: HyperParams, overrides: Mapping[str, Any]) -> HyperParams:
         own = {name: overrides[name] for name in _OWN if name in overrides}
         inner = {name: value for name, value in overrides.items() if name not in _OWN}
         inner = self.wrapped_optimizer._override(hyper_params.inner, inner)
         return hyper_params.replace(inner=inner, **own)
 
-    def init_state(self, params: Any) -> OptimizerState:
+    def init_state(self, params: Params) -> OptimizerState:
         eps = self.hyper_params.wn_eps
 
-        def split(param: Any) -> tuple[Any, Any]:
+        def split(param: jax.Array) -> tuple[jax.Array, Any]:
             if not _is_split(param):
                 return param, ()
             norm = jnp.sqrt(_squared_norm(param) + eps)
@@ -76,8 +79,8 @@ class WeightNorm(OptimizerDef):
         return _joined(treedef, state, directions, scales)
 
     def apply_gradient(
-        self, hyper_params: Any, params: Any, state: OptimizerState, grads: Any
-    ) -> tuple[Any, OptimizerState]:
+        self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
+    ) -> tuple[Params, OptimizerState]:
         treedef = jax.tree.structure(params)
         flattened_like(treedef, grads, "grads")
         rows = flattened_like(treedef, state.param_states, "optimizer.state.param_states")
@@ -86,13 +89,13 @@ class WeightNorm(OptimizerDef):
             for name in ("direction", "scale", "direction_state", "scale_state")
         )
 
-        def merge(directions: Any, scales: Any) -> Any:
+        def merge(directions: Params, scales: Params) -> Params:
             parts = (treedef.flatten_up_to(directions), treedef.flatten_up_to(scales))
             return treedef.unflatten(
                 [_merged(d, s, hyper_params.wn_eps) for d, s in zip(*parts, strict=True)]
             )
 
-        def decayed(direction: Any, grad: Any) -> Any:
+        def decayed(direction: jax.Array, grad: jax.Array) -> jax.Array:
             return grad + hyper_params.wn_decay * direction if _is_split(direction) else grad
 
         _, pull_back = jax.vjp(merge, directions, scales)
@@ -108,7 +111,9 @@ class WeightNorm(OptimizerDef):
         return new_params, _joined(treedef, new_state, new["direction"], new["scale"])
 
 
-def _joined(treedef: Any, state: OptimizerState, directions: Any, scales: Any) -> OptimizerState:
+def _joined(
+    treedef: TreeDef, state: OptimizerState, directions: Params, scales: Params
+) -> OptimizerState:
     """The wrapped optimizer's state and the parts, as one state for each parameter."""
     columns = (state.param_states["direction"], state.param_states["scale"], directions, scales)
     rows = zip(*map(treedef.flatten_up_to, columns), strict=True)
@@ -117,15 +122,15 @@ def _joined(treedef: Any, state: OptimizerState, directions: Any, scales: Any) -
     )
 
 
-def _is_split(param: Any) -> bool:
+def _is_split(param: jax.Array) -> bool:
     return param.ndim > 0 and param.size > param.shape[-1]
 
 
-def _squared_norm(param: Any) -> Any:
+def _squared_norm(param: jax.Array) -> jax.Array:
     return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
 
 
-def _merged(direction: Any, scale: Any, eps: Any) -> Any:
+def _merged(direction: jax.Array, scale: jax.Array, eps: Scalar) -> jax.Array:
     if not _is_split(direction):
         return direction
     return direction * (scale * lax.rsqrt(_squared_norm(direction) + eps))

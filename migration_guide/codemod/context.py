@@ -98,6 +98,7 @@ class Context:
       analysis: kinds and names of the original nodes.
       options: what the user asked for.
       removed: dotted names that are gone, of all rules.
+      answered: dotted names, or modules, that some rule answers for.
       needed: modules that what was written needs imported.
       said: for the summary: where, what, and whether a person has to do something.
       comments: statement -> comments to put above it.
@@ -110,6 +111,7 @@ class Context:
     analysis: Analysis
     options: Options
     removed: frozenset[str] = frozenset()
+    answered: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)

@@ -7,6 +7,8 @@ constants of its own, so that the names of the files mean nothing:
 - `IN_DEFINITIONS`: whether it applies to the bodies of the user's own definition classes as well,
   which otherwise stay legacy code.
 - `REMOVES`: dotted names that are gone; imports of them go where nothing uses them.
+- `ANSWERS_FOR`: dotted names, or modules, that it rewrites or speaks of itself, so that rules for
+  whatever is gone leave them alone.
 """
 
 import graphlib
@@ -40,6 +42,7 @@ class Rule:
       runs_after: names of rules that come before this one.
       in_definitions: whether it applies inside of the user's own definition classes.
       removes: dotted names that are gone.
+      answers_for: dotted names that other rules leave to it, with what is below them.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Rule:
     runs_after: tuple[str, ...] = ()
     in_definitions: bool = False
     removes: frozenset[str] = frozenset()
+    answers_for: frozenset[str] = frozenset()
 
 
 def ordered(found: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -83,6 +87,7 @@ def _collected() -> tuple[Rule, ...]:
                     tuple(getattr(module, "RUNS_AFTER", ())),
                     getattr(module, "IN_DEFINITIONS", False),
                     frozenset(getattr(module, "REMOVES", ())),
+                    frozenset(getattr(module, "ANSWERS_FOR", ())),
                 )
             )
     return ordered(found)

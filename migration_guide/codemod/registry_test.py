@@ -47,3 +47,9 @@ def test_an_order_that_cannot_be_is_refused(after: str, said: str):
     rules = [replace(r, runs_after=(after,)) if r.name == "create" else r for r in rules]
     with pytest.raises(ValueError, match=said):
         ordered(rules)
+
+
+def test_a_name_that_a_rule_answers_for_is_left_to_it():
+    source = "import jax\ny = jax.soft_pmap(f)(y)\n"
+    rules = [*RULES, Rule("new", "", {}, answers_for=frozenset({"jax.soft_pmap"}))]
+    assert rewrite(source, Options()).code != rewrite(source, Options(), rules=rules).code == source

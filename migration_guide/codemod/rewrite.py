@@ -104,9 +104,10 @@ def rewrite(
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
     removed = frozenset(name for rule in rules for name in rule.removes)
+    answered = frozenset(name for rule in rules for name in rule.answers_for)
     if analysis.names.unclear_star:
         options = dataclasses.replace(options, rules=frozenset({"star_imports"}))
-    context = Context(analysis, options, removed)
+    context = Context(analysis, options, removed, answered)
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
     updated = transformed(analysis.module, dispatcher.leave, _not_an_import)

@@ -1,13 +1,13 @@
 """Which optimizer of a checkpoint, or which `TrainState`, where there are several."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.recognise import Names, Part, find_parts, find_states
+from optax_bridge.metadata.trees import PyTree
 
 
-def choose_part(tree: Any, place: Any, name: str | None = None) -> Part:
+def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     """The optimizer to convert.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.fitting import is_key
 from optax_bridge.checkpoints.recognise import Names, is_array, leaves
+from optax_bridge.metadata.trees import Params, PyTree
 
 _STEPS = ("step", "global_step")
 # Field of a state -> what programs called the same.
@@ -25,7 +26,7 @@ _NAMES = {
 _STATISTICS = "batch_stats"
 
 
-def beside(tree: Any, path: Names) -> dict[Names, Any]:
+def beside(tree: PyTree, path: Names) -> dict[Names, PyTree]:
     """What stands beside the optimizer, and beside each level on the way to it, by path."""
     found: dict[Names, Any] = {}
     for length, name in enumerate(path):
@@ -39,7 +40,7 @@ def beside(tree: Any, path: Names) -> dict[Names, Any]:
 
 
 def fields_filled(
-    names: Collection[str], entries: Mapping[Names, Any], params: Any, step: int
+    names: Collection[str], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, Any], list[Names]]:
     """The fields that a checkpoint fills, and what is left over of it.
 
@@ -88,14 +89,14 @@ def _candidates(name: str, value: Any, names: Collection[str]) -> list[tuple[str
     return found
 
 
-def _within(field: str, value: Any) -> Any:
+def _within(field: str, value: Any) -> PyTree:
     """The collection itself, where it stands in a dict of collections under its own name."""
     name = {"batch_stats": "batch_stats", "ema_params": "params"}.get(field)
     is_alone = isinstance(value, Mapping) and set(value) == {name}
     return value[name] if is_alone else value
 
 
-def _fits(field: str, value: Any, params: Any) -> bool:
+def _fits(field: str, value: Any, params: Params) -> bool:
     """Whether a value is of the kind that the field holds."""
     if value is None or not any(True for _ in leaves(value)):
         return True
@@ -110,7 +111,7 @@ def _fits(field: str, value: Any, params: Any) -> bool:
     return True
 
 
-def _shapes(tree: Any) -> dict[Names, Any]:
+def _shapes(tree: PyTree) -> dict[Names, tuple[int, ...]]:
     return {path: np.shape(leaf) for path, leaf in leaves(tree)}
 
 

@@ -18,6 +18,7 @@ from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import at_path, find_states, leaves
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.write import Progress, compare, write
+from optax_bridge.metadata.trees import PyTree
 
 _LEGACY = "msgpack"  # what programs of flax.optim read
 KEEP, FLAT = "keep", "flat"
@@ -35,7 +36,7 @@ class Conversion:
     """
 
     read: Read
-    tree: Any
+    tree: PyTree
     definition: Any
     step: int | None
 
@@ -132,7 +133,7 @@ def _check_apart(source: Path, destination: Path) -> None:
         )  # fmt: skip
 
 
-def _parameters(read: Read, part: str | None) -> Any:
+def _parameters(read: Read, part: str | None) -> PyTree:
     """The parameters alone: whoever wants no more need not say which optimizer it was."""
     states = named(find_states(read.tree), part)
     if len(states) == 1:

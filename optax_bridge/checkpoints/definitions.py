@@ -6,7 +6,7 @@ from typing import Any
 
 import legacy_optim
 from legacy_optim.traverse_util import leaf_indices
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.recognise import (
     Part,
     candidates,
@@ -18,6 +18,7 @@ from optax_bridge.checkpoints.recognise import (
 from optax_bridge.correspondence import Described
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
+from optax_bridge.metadata.trees import Params, PyTree
 
 
 def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
@@ -70,7 +71,7 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
     return legacy_optim.ModelParamTraversal(lambda path, _: fnmatch.fnmatchcase(path, pattern))
 
 
-def infer_definitions(part: Part, place: Any) -> list[legacy_optim.OptimizerDef]:
+def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDef]:
     """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
 
     Which settings have no part in the shapes, learning rates and decays, nothing says: they are
@@ -112,7 +113,7 @@ def _is_plain(names: list[str]) -> bool:
 
 
 def focused(
-    definition: legacy_optim.OptimizerDef, part: Part, place: Any
+    definition: legacy_optim.OptimizerDef, part: Part, place: Place
 ) -> legacy_optim.OptimizerDef:
     """The definition that made a state with unmatched leaves, from the one for the matched leaves.
 
@@ -128,7 +129,7 @@ def focused(
     return legacy_optim.MultiOptimizer((traversal, definition))
 
 
-def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Any) -> Any:
+def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -> PyTree:
     """The parameter states of the layout up to flax 0.3.2, as a tree like the target.
 
     Args:
@@ -165,13 +166,13 @@ def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Any) -> 
     return _like(part.target, states, ())
 
 
-def _leaf_paths(target: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+def _leaf_paths(target: Params, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     if isinstance(target, dict):
         return [p for key, value in target.items() for p in _leaf_paths(value, (*path, key))]
     return [(path, target)]
 
 
-def _like(target: Any, states: Any, path: tuple[str, ...]) -> Any:
+def _like(target: Params, states: Any, path: tuple[str, ...]) -> PyTree:
     if isinstance(target, dict):
         return {key: _like(value, states, (*path, key)) for key, value in target.items()}
     return states[path]

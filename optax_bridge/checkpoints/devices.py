@@ -7,9 +7,10 @@ import numpy as np
 
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import is_array
+from optax_bridge.metadata.trees import Leaf
 
 
-def on_device(leaf: Any, sharding: Any = None) -> Any:
+def on_device(leaf: Leaf, sharding: Any = None) -> Leaf:
     """A leaf as a JAX array, perhaps over a mesh; left alone if JAX would narrow it."""
     if not is_array(leaf):
         return leaf
@@ -24,7 +25,7 @@ def on_device(leaf: Any, sharding: Any = None) -> Any:
     return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
 
 
-def _own_copy(leaf: Any) -> np.ndarray:
+def _own_copy(leaf: Leaf) -> np.ndarray:
     """An array in memory of its own, where JAX takes it as it is; made block by block."""
     alignment = 64
     memory = np.empty(leaf.nbytes + alignment, np.uint8)

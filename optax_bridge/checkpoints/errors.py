@@ -1,8 +1,11 @@
 """The error and the warning of this package: what is wrong with a file or tree, and what to do."""
 
+from pathlib import Path
 from typing import Any
 
 from jax.tree_util import DictKey, keystr
+
+Place = Path | str  # a file or a folder, and what is within it
 
 
 class CheckpointError(ValueError):
@@ -15,7 +18,7 @@ class CheckpointError(ValueError):
       remedy: what to do about it.
     """
 
-    def __init__(self, place: Any, expected: str, found: str, remedy: str):
+    def __init__(self, place: Place, expected: str, found: str, remedy: str):
         self.place, self.expected, self.found, self.remedy = str(place), expected, found, remedy
         super().__init__(f"{place}: expected {expected}, found {found}. {remedy}")
 

@@ -19,6 +19,7 @@ from optax_bridge.checkpoints.fitting import Fit, Names, kind, leaves
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.axis_metadata import key_names
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 _COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = ("hyperparams",)  # arguments of the transformation, which the program gives
@@ -68,7 +69,7 @@ class Filler:
     at: Names
     taken: set[tuple[int, Names]] = field(default_factory=set)
 
-    def filled(self, state: Any, rows: Mapping[Names, Row], path: Names) -> Any:
+    def filled(self, state: Any, rows: Mapping[Names, Row], path: Names) -> PyTree:
         """The state with its leaves from the rows.
 
         Args:
@@ -87,7 +88,7 @@ class Filler:
                     self.fit.remedy = _OTHER_OPTIMIZER
         return new
 
-    def _node(self, node: Any, rows: Mapping[Names, Row], path: Names, last: bool) -> Any:
+    def _node(self, node: PyTree, rows: Mapping[Names, Row], path: Names, last: bool) -> PyTree:
         if isinstance(node, legacy_optim.OptimizerState):
             own: Any = node
             step = self._count(own.step)
@@ -113,7 +114,9 @@ class Filler:
 
     _negated = False
 
-    def _named_tuple(self, node: Any, rows: Mapping[Names, Row], path: Names, last: bool) -> Any:
+    def _named_tuple(
+        self, node: PyTree, rows: Mapping[Names, Row], path: Names, last: bool
+    ) -> PyTree:
         name, new = type(node).__name__, {}
         for own in node._fields:
             value, at = getattr(node, own), (*path, own)
@@ -130,11 +133,11 @@ class Filler:
         return node._replace(**new)
 
     def _column(
-        self, tree: Any, key: str, rows: Mapping[Names, Row], path: Names, last: bool
-    ) -> Any:
+        self, tree: PyTree, key: str, rows: Mapping[Names, Row], path: Names, last: bool
+    ) -> PyTree:
         """A field with a tree like the parameters."""
 
-        def leaf(at: Any, old: Any) -> Any:
+        def leaf(at: Any, old: Leaf) -> Leaf:
             names = key_names(at)
             row = rows.get(names)
             fields: Any = {} if row is None or not isinstance(row.fields, Mapping) else row.fields
@@ -157,10 +160,10 @@ class Filler:
 
         return jax.tree_util.tree_map_with_path(leaf, tree)
 
-    def _own(self, tree: Any, rows: Mapping[Names, Row], path: Names) -> Any:
+    def _own(self, tree: PyTree, rows: Mapping[Names, Row], path: Names) -> PyTree:
         """The states that a definition of the user's own makes."""
 
-        def leaf(at: Any, old: Any) -> Any:
+        def leaf(at: Any, old: Leaf) -> Leaf:
             names = key_names(at)
             for length in range(len(names), -1, -1):
                 row = rows.get(names[:length])
@@ -175,7 +178,7 @@ class Filler:
 
         return jax.tree_util.tree_map_with_path(leaf, tree)
 
-    def _value(self, found: Any, old: Any, row: Row, names: Names) -> Any:
+    def _value(self, found: Any, old: Leaf, row: Row, names: Names) -> Leaf:
         dtype, path = next(self.dtypes), (*row.path, *names)
         if (row.index, names) in self.taken:
             self.fit.wrong.append((path, "one place in the new state", "several"))
@@ -190,16 +193,16 @@ class Filler:
             self.fit.remedy = _OTHER_DTYPE
         return new
 
-    def _count(self, old: Any) -> Any:
+    def _count(self, old: Leaf) -> Leaf:
         next(self.dtypes)
         dtype = old.dtype if hasattr(old, "dtype") else np.int32
         return np.broadcast_to(np.asarray(self.step, dtype), np.shape(old))
 
-    def _kept(self, old: Any) -> Any:
+    def _kept(self, old: Leaf) -> Leaf:
         next(self.dtypes)
         return old
 
-    def _unknown(self, old: Any, path: Names) -> Any:
+    def _unknown(self, old: Leaf, path: Names) -> Leaf:
         next(self.dtypes)
         self.fit.missing.append(path)
         return old
@@ -218,7 +221,7 @@ def _parts(rows: Mapping[Names, Row]) -> dict[Names, Row]:
     }
 
 
-def _is_placeholder(names: Names, leaf: Any, fields: Mapping[str, Any]) -> bool:
+def _is_placeholder(names: Names, leaf: Leaf, fields: Mapping[str, Any]) -> bool:
     """Whether this is what Adafactor has where it keeps nothing: one zero."""
     level: Any = fields
     for name in names[:-1]:

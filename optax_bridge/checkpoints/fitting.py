@@ -13,7 +13,14 @@ import numpy as np
 from flax import serialization
 from flax.training import train_state
 
-from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name, shown
+from optax_bridge.checkpoints.errors import (
+    CheckpointError,
+    LeftOverWarning,
+    Place,
+    leaf_name,
+    shown,
+)
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -48,7 +55,7 @@ def register(cls: type[Any], to_state_dict: Callable[..., Any], from_state_dict:
     serialization.register_serialization_state(cls, opaque_or_dict, from_state_dict, override=True)
 
 
-def register_states_of(target: Any) -> bool:
+def register_states_of(target: Params) -> bool:
     """Lets the states of a tree be recognised, also those of Flax's own `TrainState`.
 
     Returns:
@@ -64,7 +71,7 @@ def _fields_to_state_dict(state: Any) -> dict[str, Any]:
     return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
 
 
-def _fields_from_state_dict(state: Any, saved: Any) -> Any:
+def _fields_from_state_dict(state: Any, saved: PyTree) -> Any:
     """As Flax restores its dataclasses."""
     return state.replace(
         **{
@@ -74,7 +81,7 @@ def _fields_from_state_dict(state: Any, saved: Any) -> Any:
     )
 
 
-def outlined(target: Any) -> Any:
+def outlined(target: Params) -> PyTree:
     """The state dict of any tree, in which each `TrainState` stands as it is, for `Fit.tree`."""
     token = _opaque.set(True)
     try:
@@ -83,7 +90,7 @@ def outlined(target: Any) -> Any:
         _opaque.reset(token)
 
 
-def restored(target: T, fitted: Any) -> T:
+def restored(target: T, fitted: PyTree) -> T:
     """The target with what `Fit.tree` returned for it."""
     with already_fitted():
         made: Any = serialization.from_state_dict(target, fitted)
@@ -105,7 +112,7 @@ def already_fitted() -> Iterator[None]:
         _fitted.reset(token)
 
 
-def is_state(node: Any) -> bool:
+def is_state(node: PyTree) -> bool:
     """Whether this is a `TrainState`, Flax's own included."""
     return type(node) in _STATES or isinstance(node, train_state.TrainState)
 
@@ -116,7 +123,7 @@ def fields_of(state: Any) -> list[str]:
     return [field.name for field in fields if field.metadata.get("pytree_node", True)]
 
 
-def plain(tree: Any) -> Any:
+def plain(tree: PyTree) -> PyTree:
     """A state dict of dicts alone: lists by index, and keys as their bits."""
     if isinstance(tree, Mapping):
         return {str(name): plain(value) for name, value in tree.items()}
@@ -125,12 +132,12 @@ def plain(tree: Any) -> Any:
     return jax.random.key_data(tree) if is_key(tree) else tree
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: Leaf) -> bool:
     """Whether a leaf is made of typed keys, as of `jax.random.key`."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def legacy_states(tree: Any) -> list[Mapping[str, Any]] | None:
+def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
     """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
 
     Returns:
@@ -163,14 +170,14 @@ class Fit:
 
     if_missing = "optax_bridge.checkpoints restores in part if asked to, by missing='keep'."
 
-    def __init__(self, place: Any, *, keep: bool = False):
+    def __init__(self, place: Place, *, keep: bool = False):
         self.place, self.keep, self.remedy, self.changed = place, keep, _SAME_MAKE, False
         self.missing: list[Names] = []
         self.surplus: list[Names] = []
         self.left: list[Names] = []
         self.wrong: list[tuple[Names, str, str]] = []
 
-    def tree(self, expected: Any, saved: Any, path: Names, *, own: bool) -> Any:
+    def tree(self, expected: PyTree, saved: PyTree, path: Names, *, own: bool) -> PyTree:
         """Fits a part.
 
         Args:
@@ -190,7 +197,7 @@ class Fit:
             return self._unboxed(expected, saved, path, own)
         return self.leaf(expected, saved, path, own)
 
-    def state(self, template: Any, saved: Any, path: Names) -> Any:
+    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, or what stands in its place."""
         if legacy_states(saved) is not None:
             raise CheckpointError(
@@ -206,7 +213,9 @@ class Fit:
         saved = {name: value for name, value in saved.items() if name != _LAYOUT}
         return self._level(outline_of(template), saved, path, own=True)
 
-    def _level(self, expected: Mapping[str, Any], saved: Any, path: Names, own: bool) -> Any:
+    def _level(
+        self, expected: Mapping[str, PyTree], saved: PyTree, path: Names, own: bool
+    ) -> PyTree:
         if not isinstance(saved, Mapping):
             if set(expected) == {_LEVEL} and saved is not None:  # a box here, none there
                 self.changed = True
@@ -229,7 +238,9 @@ class Fit:
                 fitted[name] = self.lacking(value, (*path, name))
         return fitted
 
-    def _unboxed(self, expected: Any, saved: Mapping[str, Any], path: Names, own: bool) -> Any:
+    def _unboxed(
+        self, expected: PyTree, saved: Mapping[str, PyTree], path: Names, own: bool
+    ) -> PyTree:
         if set(saved) == {_LEVEL} and (own or array_like(expected)):
             self.changed = True
             return self.tree(expected, saved[_LEVEL], path, own=own)
@@ -244,7 +255,7 @@ class Fit:
         self.wrong.append((path, f"{kind(expected)} (is it in a box of its own class?)", found))
         return expected
 
-    def leaf(self, expected: Any, saved: Any, path: Names, own: bool) -> Any:
+    def leaf(self, expected: PyTree, saved: PyTree, path: Names, own: bool) -> Leaf:
         """Fits a leaf."""
         if expected is None:
             if own and saved is not None:
@@ -263,14 +274,14 @@ class Fit:
         self.wrong.append((path, kind(expected), kind(saved)))
         return expected
 
-    def _key(self, expected: Any, saved: Any, path: Names) -> Any:
+    def _key(self, expected: PyTree, saved: PyTree, path: Names) -> Leaf:
         bits = jax.eval_shape(jax.random.key_data, expected)
         if np.shape(saved) != bits.shape or np.dtype(getattr(saved, "dtype", object)) != bits.dtype:
             self.wrong.append((path, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved)))
             return expected
         return jax.random.wrap_key_data(jnp.asarray(saved), impl=jax.random.key_impl(expected))
 
-    def lacking(self, expected: Any, path: Names) -> Any:
+    def lacking(self, expected: PyTree, path: Names) -> PyTree:
         """Notes that the checkpoint lacks a part; gives the template's own."""
         if is_state(expected):
             self.missing.append(path)
@@ -278,7 +289,7 @@ class Fit:
         self.missing += [(*path, *at) for at, leaf in leaves(expected) if leaf is not None]
         return expected
 
-    def _over(self, saved: Any, path: Names, own: bool) -> None:
+    def _over(self, saved: PyTree, path: Names, own: bool) -> None:
         over = [(*path, *at) for at, leaf in leaves(saved) if leaf is not None]
         (self.surplus if own else self.left).extend(over)
 
@@ -337,7 +348,7 @@ def outline_of(state: Any) -> dict[str, Any]:
     return {name: outlined(getattr(state, name)) for name in fields_of(state)}
 
 
-def plain_outline(tree: Any) -> Any:
+def plain_outline(tree: PyTree) -> PyTree:
     """A template's part as a state dict, where the checkpoint has none."""
     if is_state(tree):
         return {name: plain_outline(value) for name, value in outline_of(tree).items()}
@@ -346,7 +357,7 @@ def plain_outline(tree: Any) -> Any:
     return tree
 
 
-def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
+def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
     """The leaves of nested dicts with their paths."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
@@ -355,7 +366,7 @@ def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
         yield path, tree
 
 
-def _of_named_tuple(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:
     fields, values = saved["fields"], saved["values"]
     fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
     if not fits or fields.keys() != values.keys():
@@ -363,7 +374,7 @@ def _of_named_tuple(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     return {str(fields[number]): values[number] for number in fields}
 
 
-def optimizers(tree: Any, path: Names = ()) -> Iterator[Names]:
+def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
     """Where legacy optimizers stand in a state dict."""
     if legacy_states(tree) is not None:
         yield path
@@ -372,12 +383,12 @@ def optimizers(tree: Any, path: Names = ()) -> Iterator[Names]:
             yield from optimizers(value, (*path, str(name)))
 
 
-def array_like(leaf: Any) -> bool:
+def array_like(leaf: Leaf) -> bool:
     """Whether a leaf is an array or a number."""
     return hasattr(leaf, "shape") or isinstance(leaf, bool | int | float | complex)
 
 
-def kind(leaf: Any) -> str:
+def kind(leaf: Leaf) -> str:
     """What a leaf is, in a word or two."""
     if leaf is None:
         return "nothing"

@@ -41,6 +41,7 @@ from optax_bridge.checkpoints.terminal.inspect import described
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 from optax_bridge.correspondence import UnsupportedSetting
+from optax_bridge.metadata.trees import PyTree
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = parse_definition("Adam(learning_rate=1e-2)")
@@ -196,7 +197,7 @@ def reworded(data: Any, rng: Source) -> Any:
     return data[: spot.start()] + _NUMBERS[int(rng.integers(len(_NUMBERS)))] + data[spot.end() :]
 
 
-def _places(tree: Any) -> Any:
+def _places(tree: PyTree) -> Any:
     """Each container with each of its keys."""
     if not isinstance(tree, dict | list):
         return
@@ -327,12 +328,12 @@ def _made(folder: Path) -> dict[str, Format]:
         named: Any = {"/".join(p): leaf for p, leaf in leaves({"opt": trees["adam"]})}
         compressed(folder / "npz" / f"{number}.npz", **named)
 
-    def read_t5x(path: Path) -> Any:
+    def read_t5x(path: Path) -> PyTree:
         read = read_checkpoint(path)
         is_adam = "grad_ema" in str(read.tree)
         return loaded(convert_tree(read.tree, ADAM if is_adam else ADAFACTOR, allow_nan=True))
 
-    def read_any(path: Path) -> Any:
+    def read_any(path: Path) -> PyTree:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
         tree = read_checkpoint(path).tree
         with contextlib.suppress(CheckpointError):

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.recognise import Names, is_array, is_train_state
+from optax_bridge.metadata.trees import PyTree
 
 LAYOUT = "legacy_layout"
 
@@ -45,7 +46,7 @@ class Layout:
         return {name: _made(kind, int(np.asarray(step))) for name, kind in self.steps.items()}
 
 
-def layout_of(part: Names, others: Mapping[str, Any], step: int) -> Layout:
+def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:
     """The layout of a checkpoint.
 
     Args:
@@ -57,7 +58,7 @@ def layout_of(part: Names, others: Mapping[str, Any], step: int) -> Layout:
     return Layout(part, {name: kind for name, kind in kinds.items() if kind})
 
 
-def read_layout(found: Any, place: Any) -> Layout:
+def read_layout(found: Any, place: Place) -> Layout:
     """The layout that a checkpoint remembers.
 
     Raises:
@@ -112,7 +113,7 @@ def renamed_back(name: str) -> str:
     return name.removeprefix("legacy_") if is_renamed else name
 
 
-def placed_among(others: Any, path: Names, tree: Any, place: Any) -> Any:
+def placed_among(others: PyTree, path: Names, tree: PyTree, place: Place) -> PyTree:
     """What else there is, with the optimizer at a path.
 
     Raises:
@@ -128,7 +129,7 @@ def placed_among(others: Any, path: Names, tree: Any, place: Any) -> Any:
     return {**others, name: inner}
 
 
-def with_lists(tree: Any) -> Any:
+def with_lists(tree: PyTree) -> PyTree:
     """The tree with a list where names are 0, 1, 2: what was a list or a tuple when it was saved.
 
     Msgpack does not tell them from dicts, Orbax does; TrainStates have lists of their own already.
@@ -140,7 +141,7 @@ def with_lists(tree: Any) -> Any:
     return [new[number] for number in numbers] if new and sorted(new) == sorted(numbers) else new
 
 
-def place_in(others: Mapping[str, Any]) -> Names:
+def place_in(others: Mapping[str, PyTree]) -> Names:
     """Where the optimizer stood, if nothing says so: the gap in a tuple, or `optimizer`."""
     numbers = {str(index) for index in range(len(others) + 1)}
     gap = numbers - set(others)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
+from optax_bridge.metadata.trees import Leaf
 
 MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
 BLOCK = 2**24  # bytes that are handled at a time
@@ -96,7 +97,7 @@ class ChunkedArray(LazyArray):
         return np.concatenate(found)
 
 
-def bytes_of(leaf: Any) -> Callable[[int, int], np.ndarray]:
+def bytes_of(leaf: Leaf) -> Callable[[int, int], np.ndarray]:
     """A function to any range of an array's bytes, so that not all are needed at once."""
     if isinstance(leaf, ChunkedArray):
         return leaf.bytes_at
@@ -104,7 +105,7 @@ def bytes_of(leaf: Any) -> Callable[[int, int], np.ndarray]:
     return lambda start, stop: flat[start:stop]
 
 
-def release(leaf: Any) -> None:
+def release(leaf: Leaf) -> None:
     """Gives the memory of a mapped file back to the system; what is read again is loaded again.
 
     Args:

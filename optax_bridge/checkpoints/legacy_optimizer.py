@@ -13,9 +13,10 @@ from flax import serialization
 import legacy_optim
 from optax_bridge._internals import enable_x64
 from optax_bridge.checkpoints.definitions import focused, ungrouped
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import Part, is_array, leaves
+from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
 OTHER_OPTIMIZER = (
@@ -30,7 +31,7 @@ _BY_AXIS = (
 
 
 def restore(
-    part: Part, definition: legacy_optim.OptimizerDef, place: Any, allow_nan: bool = False
+    part: Part, definition: legacy_optim.OptimizerDef, place: Place, allow_nan: bool = False
 ) -> legacy_optim.Optimizer:
     """The legacy optimizer in memory; every leaf is checked against what the definition makes.
 
@@ -55,7 +56,7 @@ def restore(
     return legacy_optim.Optimizer(definition, state, part.target)
 
 
-def loaded(tree: Any) -> Any:
+def loaded(tree: PyTree) -> PyTree:
     """A tree whose arrays are NumPy's: those of T5X and Orbax are read only now."""
     return jax.tree.map(
         lambda leaf: (
@@ -65,7 +66,9 @@ def loaded(tree: Any) -> Any:
     )
 
 
-def shape_of_state(init: Any, params: Any, place: Any, definition: Any) -> Any:
+def shape_of_state(
+    init: Any, params: Params, place: Place, definition: legacy_optim.OptimizerDef
+) -> OptState:
     """The state that a definition or its transformation makes for parameters, without data.
 
     Raises:
@@ -80,7 +83,7 @@ def shape_of_state(init: Any, params: Any, place: Any, definition: Any) -> Any:
         ) from error  # fmt: skip
 
 
-def check_parameters(part: Part, place: Any) -> None:
+def check_parameters(part: Part, place: Place) -> None:
     """Checks that the target has arrays of floating-point numbers only.
 
     Raises:
@@ -99,7 +102,12 @@ def check_parameters(part: Part, place: Any) -> None:
 
 
 def check_leaves(
-    expected: Any, found: Any, path: Any, place: Any, definition: Any, allow_nan: bool
+    expected: PyTree,
+    found: PyTree,
+    path: Any,
+    place: Place,
+    definition: legacy_optim.OptimizerDef,
+    allow_nan: bool,
 ) -> None:
     """Checks the leaves of a state against those that a definition makes.
 
@@ -136,11 +144,11 @@ def check_leaves(
         )  # fmt: skip
 
 
-def _is_wide(target: Any) -> bool:
+def _is_wide(target: Params) -> bool:
     return any(leaf.dtype in (np.float64, np.complex128) for _, leaf in leaves(target))
 
 
-def _has_nan(found: Any) -> bool:
+def _has_nan(found: PyTree) -> bool:
     if isinstance(found, jax.Array):  # perhaps over many devices
         return bool(found.size) and bool(jnp.isnan(jnp.min(found)))
     data = bytes_of(found)
@@ -155,9 +163,9 @@ def _has_nan(found: Any) -> bool:
     return False
 
 
-def _kind(found: Any) -> str:
+def _kind(found: PyTree) -> str:
     return f"{found.dtype}{list(found.shape)}" if is_array(found) else shown(found)
 
 
-def _name(definition: Any) -> str:
+def _name(definition: legacy_optim.OptimizerDef) -> str:
     return type(definition).__name__

@@ -12,7 +12,7 @@ import legacy_optim
 from optax_bridge._definition import check_definition
 from optax_bridge.checkpoints.choosing import choose_part
 from optax_bridge.checkpoints.definitions import infer_definitions
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.fitting import plain
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
@@ -33,6 +33,7 @@ from optax_bridge.checkpoints.legacy_optimizer import (
 from optax_bridge.checkpoints.recognise import Part, is_array, leaves
 from optax_bridge.checkpoints.restore import LegacyFit
 from optax_bridge.checkpoints.transformed import (
+    Definition,
     filled,
     is_transformation,
     param_states,
@@ -41,6 +42,7 @@ from optax_bridge.checkpoints.transformed import (
 from optax_bridge.correspondence import default_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_legacy, to_optax
+from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,19 @@ class Converted:
 
     definition: Any
     exact: bool | None
-    params: Any
-    opt_state: Any
+    params: Params
+    opt_state: OptState
     step: np.ndarray
     others: dict[str, Any] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
 
-    def tree(self, place: Any = "state") -> Any:
+    def tree(self, place: Place = "state") -> PyTree:
         """What was converted, with `step`, `params`, `opt_state` where its optimizer stood."""
         state = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
         part = self.layout.part
         return with_lists(placed_among(self.others, part, state, place)) if part else state
 
-    def flat_tree(self) -> dict[str, Any]:
+    def flat_tree(self) -> dict[str, PyTree]:
         """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
         tree = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
         for name, value in self.others.items():
@@ -82,13 +84,13 @@ class Converted:
 
 
 def convert_tree(
-    tree: Any,
-    optimizer_def: Any = None,
+    tree: PyTree,
+    optimizer_def: Definition | None = None,
     *,
     exact: bool | None = True,
     part: str | None = None,
     allow_nan: bool = False,
-    place: Any = "state",
+    place: Place = "state",
 ) -> Converted:
     """Converts a legacy state dict, or a tree that holds one.
 
@@ -119,7 +121,7 @@ def convert_tree(
         path = (*chosen.path, "state", "param_states")
         check_leaves(wanted, chosen.param_states, path, place, template, allow_nan)
         definition, target = optimizer_def, chosen.target
-        opt_state: Any = filled(optimizer_def, template, chosen)
+        opt_state: OptState = filled(optimizer_def, template, chosen)
     else:
         if optimizer_def is not None:
             optimizer = restore(chosen, optimizer_def, place, allow_nan)
@@ -136,7 +138,9 @@ def convert_tree(
     return Converted(definition, exact, target, opt_state, step, others, layout)
 
 
-def _optax_state(chosen: Part, optimizer: Any, exact: bool | None, place: Any) -> Any:
+def _optax_state(
+    chosen: Part, optimizer: legacy_optim.Optimizer, exact: bool | None, place: Place
+) -> PyTree:
     if exact is None:
         return _default_state(chosen, optimizer, place)
     if not exact:  # some fields change sign or dtype on the way to public Optax
@@ -156,7 +160,7 @@ def _optax_state(chosen: Part, optimizer: Any, exact: bool | None, place: Any) -
     return opt_state
 
 
-def _default_state(chosen: Part, optimizer: Any, place: Any) -> Any:
+def _default_state(chosen: Part, optimizer: legacy_optim.Optimizer, place: Place) -> PyTree:
     """The state of the transformation that `migrate` writes."""
     tx = build(default_recipe(optimizer.optimizer_def))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), optimizer.target)
@@ -169,7 +173,9 @@ def _default_state(chosen: Part, optimizer: Any, place: Any) -> Any:
     return new
 
 
-def _check_kept(chosen: Part, optimizer: Any, opt_state: Any, place: Any) -> None:
+def _check_kept(
+    chosen: Part, optimizer: legacy_optim.Optimizer, opt_state: OptState, place: Place
+) -> None:
     """Checks that public Optax keeps the moments in dtypes that hold them."""
     definition, step = optimizer.optimizer_def, optimizer.state.step
     again = jax.eval_shape(
@@ -186,7 +192,7 @@ def _check_kept(chosen: Part, optimizer: Any, opt_state: Any, place: Any) -> Non
             )  # fmt: skip
 
 
-def _inferred(part: Part, place: Any, allow_nan: bool) -> legacy_optim.Optimizer:
+def _inferred(part: Part, place: Place, allow_nan: bool) -> legacy_optim.Optimizer:
     failures: list[CheckpointError] = []
     for definition in infer_definitions(part, place):
         try:
@@ -196,7 +202,7 @@ def _inferred(part: Part, place: Any, allow_nan: bool) -> legacy_optim.Optimizer
     raise failures[0]
 
 
-def _unreplicated(tree: Any, copies: int) -> Any:
+def _unreplicated(tree: PyTree, copies: int) -> PyTree:
     """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
@@ -206,7 +212,7 @@ def _unreplicated(tree: Any, copies: int) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
 
 
-def _without(tree: Any, path: tuple[str, ...]) -> Any:
+def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
     """The tree without what stands at the path, as dicts."""
     if isinstance(tree, list | tuple):
         tree = {str(index): value for index, value in enumerate(tree)}

@@ -23,13 +23,24 @@ from optax_bridge.checkpoints.layout import (
 from optax_bridge.checkpoints.legacy_optimizer import OTHER_OPTIMIZER, loaded, shape_of_state
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.recognise import Names, at_path, find_states, is_array, leaves
-from optax_bridge.checkpoints.transformed import is_transformation, legacy_dict, state_template
+from optax_bridge.checkpoints.transformed import (
+    Definition,
+    is_transformation,
+    legacy_dict,
+    state_template,
+)
 from optax_bridge.correspondence import default_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy, to_legacy
+from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 
-def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict[str, Any]:
+def legacy_tree(
+    params: Params,
+    opt_state: OptState,
+    step: Any,
+    definition: Definition,
+) -> dict[str, PyTree]:
     """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
 
     Args:
@@ -56,7 +67,9 @@ def legacy_tree(params: Any, opt_state: Any, step: Any, definition: Any) -> dict
     return serialization.to_state_dict(optimizer)
 
 
-def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[tuple[bool, Any]]:
+def state_templates(
+    definition: legacy_optim.OptimizerDef, params: Params
+) -> list[tuple[bool, OptState]]:
     """Optimizer states without data that may belong to a definition: exact (True), or stock."""
     if is_transformation(definition):
         return [(True, state_template(definition, params, "opt_state"))]
@@ -74,7 +87,7 @@ def state_templates(definition: legacy_optim.OptimizerDef, params: Any) -> list[
 
 def back(
     read: Read, definition: legacy_optim.OptimizerDef | None, part: str | None = None
-) -> tuple[Any, int]:
+) -> tuple[PyTree, int]:
     """The legacy tree for a TrainState's checkpoint, and its step.
 
     Args:
@@ -122,7 +135,7 @@ def back(
     return placed_among(others | layout.steps_at(step), path, tree, read.path), number
 
 
-def _replaced(tree: Any, path: Names, value: Any) -> Any:
+def _replaced(tree: PyTree, path: Names, value: Any) -> PyTree:
     if not path:
         return value
     if isinstance(tree, list | tuple):
@@ -130,7 +143,9 @@ def _replaced(tree: Any, path: Names, value: Any) -> Any:
     return {**tree, path[0]: _replaced(tree[path[0]], path[1:], value)}
 
 
-def _fitted(found: Any, definition: legacy_optim.OptimizerDef, params: Any, place: Path) -> Any:
+def _fitted(
+    found: PyTree, definition: legacy_optim.OptimizerDef, params: Params, place: Path
+) -> OptState:
     """The state of a file in the NamedTuples of the exact or of the stock recipe."""
     actual = {p: (v.shape, v.dtype) for p, v in leaves(found) if is_array(v)}
     differing: list[str] = []
@@ -150,7 +165,7 @@ def _fitted(found: Any, definition: legacy_optim.OptimizerDef, params: Any, plac
     )  # fmt: skip
 
 
-def _completed(plain: Any, found: Any) -> Any:
+def _completed(plain: PyTree, found: PyTree) -> PyTree:
     """The found leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
     if isinstance(plain, Mapping):
         if isinstance(found, list | tuple):

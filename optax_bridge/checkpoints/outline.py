@@ -9,11 +9,12 @@ from rich.tree import Tree
 
 from optax_bridge.checkpoints.errors import shown
 from optax_bridge.checkpoints.recognise import is_array
+from optax_bridge.metadata.trees import PyTree
 
 AT_FIRST = 1000  # lines; a terminal has no use for more unless somebody asks
 
 
-def print_outline(console: Console, name: str, node: Any, limit: int | None = AT_FIRST) -> None:
+def print_outline(console: Console, name: str, node: PyTree, limit: int | None = AT_FIRST) -> None:
     """Prints a tree, and how much of it was left out.
 
     Args:
@@ -29,7 +30,7 @@ def print_outline(console: Console, name: str, node: Any, limit: int | None = AT
         console.print(f"and {left:,} lines more: --all shows them", highlight=False)
 
 
-def _grow(root: Tree, node: Any, limit: int | None) -> int:
+def _grow(root: Tree, node: PyTree, limit: int | None) -> int:
     """Adds a line for each level and leaf, in order; returns how many are left out."""
     count = 0
     waiting = [(root, _items(node))]
@@ -58,5 +59,5 @@ def _grow(root: Tree, node: Any, limit: int | None) -> int:
     return count - limit if limit is not None and count > limit else 0
 
 
-def _items(node: Any) -> Any:
+def _items(node: PyTree) -> Any:
     return iter(list(node.items()) if isinstance(node, Mapping) else list(enumerate(node)))

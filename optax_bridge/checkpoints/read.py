@@ -3,11 +3,11 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.formats import orbax, registry
 from optax_bridge.checkpoints.recognise import find_states
+from optax_bridge.metadata.trees import PyTree
 
 ORBAX = orbax.FORMAT.name
 # `checkpoint_100` of flax.training, `ckpt-7.flax` of clu; the step may be a decimal number.
@@ -37,7 +37,7 @@ class Read:
 
     path: Path
     format: str
-    tree: Any
+    tree: PyTree
     version: int | None = None
     variant: str = ""
     level: str | None = None

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.fitting import legacy_states
 from optax_bridge.correspondence import ENTRIES, Entry
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 Names = tuple[str, ...]
 
@@ -27,7 +28,7 @@ class Part:
     """
 
     path: Names
-    target: Any
+    target: Params
     param_states: Any
     step: int
     copies: int | None = None
@@ -43,7 +44,7 @@ class Part:
         return "/".join(self.path)
 
 
-def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
+def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
     """The leaves of nested dicts and lists with their paths; empty dicts have none."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
@@ -55,17 +56,17 @@ def leaves(tree: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
         yield path, tree
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: Leaf) -> bool:
     """Whether a leaf has a shape and a dtype."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def is_train_state(tree: Any) -> bool:
+def is_train_state(tree: PyTree) -> bool:
     """Whether this is the state dict of a TrainState."""
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
-def find_states(tree: Any, path: Names = ()) -> Iterator[Names]:
+def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
     """Where the state dicts of TrainStates stand in a tree."""
     if isinstance(tree, list | tuple):
         tree = {str(index): value for index, value in enumerate(tree)}
@@ -76,14 +77,14 @@ def find_states(tree: Any, path: Names = ()) -> Iterator[Names]:
     yield from found or ([path] if is_train_state(tree) else [])
 
 
-def at_path(tree: Any, path: Names) -> Any:
+def at_path(tree: PyTree, path: Names) -> PyTree:
     """What stands at a path."""
     for name in path:
         tree = tree[int(name)] if isinstance(tree, list | tuple) else tree[name]
     return tree
 
 
-def find_parts(tree: Any, place: Any) -> list[Part]:
+def find_parts(tree: PyTree, place: Place) -> list[Part]:
     """Finds every legacy optimizer in a tree, in the order of the tree.
 
     Args:
@@ -96,7 +97,7 @@ def find_parts(tree: Any, place: Any) -> list[Part]:
     return list(_parts(tree, (), place))
 
 
-def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
+def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
     if isinstance(tree, list | tuple):
         tree = {str(index): value for index, value in enumerate(tree)}
     if not isinstance(tree, Mapping):
@@ -130,7 +131,7 @@ def _parts(tree: Any, path: Names, place: Any) -> Iterator[Part]:
     yield Part(path, target, param_states if is_list else param_states[0], step, copies)
 
 
-def _as_dicts(tree: Any) -> Any:
+def _as_dicts(tree: PyTree) -> PyTree:
     """A tree without lists, as `flax.serialization.to_state_dict` makes it."""
     if isinstance(tree, list | tuple):
         tree = {str(index): value for index, value in enumerate(tree)}
@@ -139,7 +140,7 @@ def _as_dicts(tree: Any) -> Any:
     return tree
 
 
-def _step(value: Any, path: Names, place: Any) -> tuple[int, int | None]:
+def _step(value: Any, path: Names, place: Place) -> tuple[int, int | None]:
     array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
     wrong = array.dtype.kind not in "iu" or array.ndim > 1 or array.size == 0
     if wrong or (array != array.flat[0]).any() or not 0 <= int(array.flat[0]) < 2**31:
@@ -150,7 +151,7 @@ def _step(value: Any, path: Names, place: Any) -> tuple[int, int | None]:
     return int(array.flat[0]), array.size if array.ndim else None
 
 
-def _first(tree: Any, copies: int, path: Names, place: Any) -> Any:
+def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
     """The first device's copy; all must be the same, bit for bit."""
     if isinstance(tree, Mapping):
         return {k: _first(v, copies, (*path, k), place) for k, v in tree.items()}
@@ -171,7 +172,7 @@ def _first(tree: Any, copies: int, path: Names, place: Any) -> Any:
     )  # fmt: skip
 
 
-def rows(part: Part, place: Any = "checkpoint") -> list[tuple[Names, Any, Any]]:
+def rows(part: Part, place: Place = "checkpoint") -> list[tuple[Names, Any, Any]]:
     """Each parameter with its state: path in the target, parameter, dict of fields or None.
 
     Raises:
@@ -182,7 +183,7 @@ def rows(part: Part, place: Any = "checkpoint") -> list[tuple[Names, Any, Any]]:
     return list(_rows(part.target, part.param_states, (), part, place))
 
 
-def _rows(target: Any, state: Any, path: Names, part: Part, place: Any) -> Iterator[Any]:
+def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> Iterator[Any]:
     where = f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
@@ -204,7 +205,7 @@ def _rows(target: Any, state: Any, path: Names, part: Part, place: Any) -> Itera
         yield from _rows(value, state[name], (*path, str(name)), part, place)
 
 
-def candidates(part: Part, place: Any = "checkpoint") -> list[str]:
+def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
     """The legacy classes whose state has the fields of this one, most special first.
 
     Returns:
@@ -222,7 +223,7 @@ def entry_of_class(name: str) -> Entry | None:
     return next((entry for entry in ENTRIES.values() if entry.legacy.__name__ == name), None)
 
 
-def within(part: Part, holder: Entry, place: Any = "checkpoint") -> list[Part]:
+def within(part: Part, holder: Entry, place: Place = "checkpoint") -> list[Part]:
     """What there is of each optimizer within one that holds others; none in the older layout."""
     if holder.parts is None or part.is_grouped:
         return []
@@ -235,7 +236,7 @@ def within(part: Part, holder: Entry, place: Any = "checkpoint") -> list[Part]:
     return inner
 
 
-def looks_like(part: Part, place: Any = "checkpoint") -> str:
+def looks_like(part: Part, place: Place = "checkpoint") -> str:
     """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
     names = candidates(part, place)
     holder = entry_of_class(names[0]) if len(names) == 1 else None
@@ -245,6 +246,6 @@ def looks_like(part: Part, place: Any = "checkpoint") -> str:
     return " or ".join(names) or "none of legacy_optim's optimizers"
 
 
-def has_unmatched(part: Part, place: Any = "checkpoint") -> bool:
+def has_unmatched(part: Part, place: Place = "checkpoint") -> bool:
     """Whether some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
     return any(state is None for _, _, state in rows(part, place))

@@ -10,7 +10,7 @@ import numpy as np
 from flax import serialization
 
 from optax_bridge.checkpoints.collections import beside, fields_filled
-from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.fill import Filler, Row
 from optax_bridge.checkpoints.fitting import (
     Fit,
@@ -30,6 +30,7 @@ from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
 from optax_bridge.checkpoints.recognise import Part, is_array, rows
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 T = TypeVar("T")
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
@@ -115,7 +116,7 @@ def restore_checkpoint(
     with quiet():
         from flax.training import checkpoints  # Orbax, slow to import
 
-    def by_flax(path: Any, into: Any, at: Any = None) -> Any:
+    def by_flax(path: Any, into: PyTree, at: Any = None) -> PyTree:
         return checkpoints.restore_checkpoint(
             path, into, at, prefix, parallel, gda_manager, allow_partial_mpa_restoration,
             orbax_checkpointer, orbax_transforms,
@@ -166,7 +167,7 @@ def _path(
     return folder if latest is None and is_checkpoint(Path(folder)) else latest
 
 
-def as_arrays(tree: Any) -> Any:
+def as_arrays(tree: PyTree) -> PyTree:
     """A state dict whose arrays are in memory: those read when asked for, or mapped from a file."""
     return jax.tree.map(
         lambda leaf: np.array(leaf) if is_array(leaf) and not isinstance(leaf, jax.Array) else leaf,
@@ -182,7 +183,7 @@ def placed_like(target: T, tree: T) -> T:
     )  # fmt: skip
 
 
-def restored_like(target: T, saved: Any, place: Any) -> T:
+def restored_like(target: T, saved: PyTree, place: Place) -> T:
     """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later.
 
     Raises:
@@ -197,12 +198,12 @@ def restored_like(target: T, saved: Any, place: Any) -> T:
     return _restored(target, saved, place, "error")
 
 
-def _restored(target: T, saved: Any, place: Any, missing: str) -> T:
+def _restored(target: T, saved: PyTree, place: Place, missing: str) -> T:
     _, fitted = _fitted(target, saved, place, missing)
     return restored(target, fitted)
 
 
-def _fitted(target: Any, saved: Any, place: Any, missing: str) -> tuple["LegacyFit", Any]:
+def _fitted(target: Params, saved: PyTree, place: Place, missing: str) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     outline, saved = outlined(target), plain(saved)
@@ -220,20 +221,20 @@ class LegacyFit(Fit):
       copies: the size of the target's leading axis, if it is replicated.
     """
 
-    def __init__(self, place: Any, outline: Any, saved: Any, *, keep: bool):
+    def __init__(self, place: Place, outline: Any, saved: PyTree, *, keep: bool):
         super().__init__(place, keep=keep)
         self.saved_copies, self.copies = _copies(outline, saved) or (None, None)
 
-    def state(self, template: Any, saved: Any, path: Names) -> Any:
+    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, from a legacy optimizer where one stands in its place."""
         if legacy_states(saved) is None:
             return self._within(template, saved, path)
         fitted = self._optimizer(template, saved, path)
         return fitted | self._fields(outline_of(template), {}, path)
 
-    def _optimizer(self, template: Any, saved: Any, path: Names) -> dict[str, Any]:
+    def _optimizer(self, template: Any, saved: PyTree, path: Names) -> dict[str, Any]:
         """Step, parameters and state from a legacy optimizer."""
-        states: Any = legacy_states(saved)
+        states: PyTree = legacy_states(saved)
         self.changed = True
         self.surplus += [(*path, n) for n in saved if n not in ("target", "state")]
         for state in states:
@@ -248,7 +249,7 @@ class LegacyFit(Fit):
         plain_state = plain(serialization.to_state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
-    def _within(self, template: Any, saved: Any, path: Names) -> Any:
+    def _within(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState` that stands for a whole legacy checkpoint, optimizer and the rest."""
         is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
         parts = [] if is_new else list(optimizers(saved))
@@ -270,7 +271,9 @@ class LegacyFit(Fit):
         self.left += [(*path, *names) for names in left]
         return fitted | self._fields(outline, found, path)
 
-    def _fields(self, outline: Mapping[str, Any], found: Mapping[str, Any], path: Names) -> Any:
+    def _fields(
+        self, outline: Mapping[str, PyTree], found: Mapping[str, PyTree], path: Names
+    ) -> PyTree:
         """The fields besides the optimizer's, as far as they are found."""
         return {
             name: self.tree(value, found[name], (*path, name), own=True)
@@ -280,7 +283,7 @@ class LegacyFit(Fit):
             if name not in _OF_THE_OPTIMIZER
         }
 
-    def _step(self, expected: Any, states: Sequence[Mapping[str, Any]], path: Names) -> Any:
+    def _step(self, expected: PyTree, states: Sequence[Mapping[str, Any]], path: Names) -> Any:
         steps = [np.asarray(state["step"]) for state in states]
         at = (*path, "state", "step")
         if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
@@ -297,7 +300,9 @@ class LegacyFit(Fit):
         if any(p[: len(at)] == at for p in found):
             raise self.error()
 
-    def opt_state(self, template: Any, params: Any, saved: Any, step: Any, path: Names) -> Any:
+    def opt_state(
+        self, template: Any, params: Params, saved: PyTree, step: Any, path: Names
+    ) -> OptState:
         """The state of the template's transformation, from a legacy optimizer's.
 
         Args:
@@ -307,7 +312,7 @@ class LegacyFit(Fit):
           step: steps taken.
           path: where it stands.
         """
-        states: Any = legacy_states(saved)
+        states: PyTree = legacy_states(saved)
         raw, old = unboxed(template.params), unboxed(template.opt_state)
         by_path = self._rows(raw, saved, states, old, path)
         filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, params)), path)
@@ -316,7 +321,7 @@ class LegacyFit(Fit):
         return treedef.unflatten(jax.tree.leaves(new))
 
     def _rows(
-        self, params: Any, saved: Any, states: Any, opt_state: Any, path: Names
+        self, params: Params, saved: PyTree, states: PyTree, opt_state: OptState, path: Names
     ) -> dict[Names, Row]:
         """The rows of the checkpoint by the paths of the template's parameters."""
         flat = leaves_with_path(params)
@@ -333,7 +338,7 @@ class LegacyFit(Fit):
             for names, index in index_of.items()
         }
 
-    def _grouped(self, target: Any, states: Any, opt_state: Any, path: Names) -> Any:
+    def _grouped(self, target: Params, states: PyTree, opt_state: OptState, path: Names) -> Any:
         """The rows of the layout up to flax 0.3.2: each group has its leaves by sorted paths."""
         inner = getattr(opt_state, "inner", None)
         where = self.named((*path, "state"))
@@ -359,7 +364,7 @@ class LegacyFit(Fit):
             found |= {n: held[str(i)] for i, n in enumerate(names)}
         return found
 
-    def _dtypes(self, template: Any, params: Any) -> list[Any]:
+    def _dtypes(self, template: Any, params: Params) -> list[Any]:
         """What the transformation keeps for parameters of the checkpoint's dtypes."""
         own = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(template.opt_state)]
         pairs = zip(jax.tree.leaves(template.params), jax.tree.leaves(params), strict=True)
@@ -370,14 +375,14 @@ class LegacyFit(Fit):
         made = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(tx.init, shapes))]
         return made if len(made) == len(own) else own
 
-    def leaf(self, expected: Any, saved: Any, path: Names, own: bool) -> Any:
+    def leaf(self, expected: PyTree, saved: PyTree, path: Names, own: bool) -> Leaf:
         """Fits a leaf, whichever of both have copies for devices."""
         if self.saved_copies != self.copies and hasattr(saved, "shape") and expected is not None:
             new = self.reconciled(saved, expected, path)
             saved = saved if new is None else new
         return super().leaf(expected, saved, path, own)
 
-    def reconciled(self, found: Any, expected: Any, path: Names) -> Any:
+    def reconciled(self, found: PyTree, expected: PyTree, path: Names) -> Leaf:
         """An array of the checkpoint in the shape of the target's; None if it has another."""
         shape = np.shape(expected)
         found = found if hasattr(found, "shape") else np.asarray(found)
@@ -399,7 +404,7 @@ class LegacyFit(Fit):
         return found if self.copies is None else np.broadcast_to(np.asarray(found), shape)
 
 
-def _copies(expected: Any, saved: Any) -> tuple[int | None, int | None] | None:
+def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | None:
     """The leading axes of the first state's step in checkpoint and template."""
     if is_state(expected):
         states = legacy_states(saved)
@@ -414,12 +419,12 @@ def _copies(expected: Any, saved: Any) -> tuple[int | None, int | None] | None:
     return None
 
 
-def _leading(step: Any, tree: Any) -> int | None:
+def _leading(step: Any, tree: PyTree) -> int | None:
     """The size of the leading axis, if a tree was replicated: all its arrays have the same."""
     copies = step.shape[0] if getattr(step, "ndim", 0) == 1 else None
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     return copies if all(leaf.shape[:1] == (copies,) for leaf in arrays) else None
 
 
-def _dtype(leaf: Any) -> np.dtype:
+def _dtype(leaf: Leaf) -> np.dtype:
     return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype

@@ -8,28 +8,27 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import serialization
 
 import legacy_optim
 from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.devices import on_device
-from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place, leaf_name
 from optax_bridge.checkpoints.fitting import is_state
 from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.mapping import Converted, convert_tree
 from optax_bridge.checkpoints.mapping_back import legacy_tree
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.recognise import Names, find_parts
-from optax_bridge.checkpoints.transformed import is_transformation
+from optax_bridge.checkpoints.transformed import Definition, is_transformation
 from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.legacy import from_legacy
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
 _NAMED = 8  # leaves that a message names before it counts the rest
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
-Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
 def from_legacy_checkpoint(
@@ -70,7 +69,7 @@ def to_legacy_checkpoint(
         compare(file, tree, path, "msgpack")
 
 
-def _others(state: Any) -> dict[str, Any]:
+def _others(state: Any) -> dict[str, PyTree]:
     """What a state has besides the optimizer; keys as the bits that programs had then."""
     own = {"params", "opt_state"}
     fields = [f.name for f in dataclasses.fields(state) if f.metadata.get("pytree_node", True)]
@@ -82,7 +81,7 @@ def _others(state: Any) -> dict[str, Any]:
     return serialization.to_state_dict(with_bits)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Leaf) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -93,7 +92,7 @@ def train_state(
     sharding: Any = None,
     fields: dict[str, Any] | None = None,
     part: str | None = None,
-    place: Any = "state",
+    place: Place = "state",
 ) -> State:
     """A TrainState whose leaves are put on their devices one after another."""
     made: Any = cls
@@ -141,17 +140,17 @@ def _collections(
     return fields_filled(names, entries, converted.params, int(converted.step))
 
 
-def _scale(given: Any, found: Mapping[str, Any]) -> Any:
+def _scale(given: Any, found: Mapping[str, PyTree]) -> Any:
     """The loss scale with its settings as given: no checkpoint has them."""
     made = legacy_optim.DynamicScale() if given is None else given
     return serialization.from_state_dict(made, dict(found))
 
 
-def _say_left(place: Any, text: str) -> None:
+def _say_left(place: Place, text: str) -> None:
     warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
 
 
-def _placed(tree: dict[str, Any], sharding: Any) -> dict[str, Any]:
+def _placed(tree: dict[str, PyTree], sharding: Any) -> dict[str, Any]:
     """The fields of a state with their leaves on devices, one after another."""
     if is_state(sharding):
         fields = {name: getattr(sharding, name) for name in tree}

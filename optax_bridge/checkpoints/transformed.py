@@ -1,22 +1,32 @@
 """States for a transformation that has no legacy definition: Adafactor by axis, as T5X had it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import optax
 from flax import serialization
 
-from optax_bridge.checkpoints.errors import CheckpointError, shown
+import legacy_optim
+from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.recognise import Part
 from optax_bridge.legacy_layout import factored_otherwise_in_t5x, opt_state_of, param_states_of
+from optax_bridge.metadata.trees import OptState, Params, PyTree
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
-def is_transformation(definition: Any) -> bool:
+# A legacy definition, or a transformation with a state like one's: Adafactor by axis.
+Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
+
+
+def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformation]":
     """Whether this is a transformation, and not a legacy definition."""
     return hasattr(definition, "init") and hasattr(definition, "update")
 
 
-def state_template(tx: Any, params: Any, place: Any) -> Any:
+def state_template(tx: optax.GradientTransformation, params: Params, place: Place) -> OptState:
     """The state that a transformation has for these parameters, without data.
 
     Raises:
@@ -33,7 +43,9 @@ def state_template(tx: Any, params: Any, place: Any) -> Any:
     return template
 
 
-def param_states(tx: Any, opt_state: Any, params: Any, place: Any) -> Any:
+def param_states(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params, place: Place
+) -> OptState:
     """The legacy layout of a state: a dict of fields for each parameter, None for none.
 
     Raises:
@@ -57,17 +69,19 @@ def param_states(tx: Any, opt_state: Any, params: Any, place: Any) -> Any:
     return rows
 
 
-def filled(tx: Any, template: Any, part: Part) -> Any:
+def filled(tx: optax.GradientTransformation, template: OptState, part: Part) -> PyTree:
     """The state with the values of a checkpoint, whose leaves have been checked to fit."""
     return opt_state_of(tx, template, part.target, part.param_states, part.step)
 
 
-def legacy_dict(tx: Any, opt_state: Any, params: Any, step: Any) -> dict[str, Any]:
+def legacy_dict(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params, step: Any
+) -> dict[str, PyTree]:
     """The state dict of an optimizer for a state that `filled` made."""
     plain = param_states(tx, opt_state, params, "opt_state")
     state = {"step": np.asarray(step, np.int32), "param_states": plain}
     return serialization.to_state_dict({"target": params, "state": state})
 
 
-def _shapes(params: Any) -> Any:
+def _shapes(params: Params) -> Params:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)

@@ -12,13 +12,14 @@ from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.formats.registry import contents, written_as
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.metadata.trees import PyTree
 
 Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
 
 
 def write(
     path: Path,
-    tree: Any,
+    tree: PyTree,
     file_format: str = "orbax",
     *,
     progress: Progress | None = None,
@@ -35,7 +36,11 @@ def write(
 
 
 def compare(
-    path: Path, tree: Any, name: Path, file_format: str = "orbax", progress: Progress | None = None
+    path: Path,
+    tree: PyTree,
+    name: Path,
+    file_format: str = "orbax",
+    progress: Progress | None = None,
 ) -> None:
     """Reads again what was written and compares every leaf, bit for bit.
 
@@ -59,7 +64,7 @@ def compare(
         tell("verify", done, total)
 
 
-def _same(expected: Any, found: Any) -> bool:
+def _same(expected: PyTree, found: Any) -> bool:
     if not is_array(expected):
         return is_array(found) == is_array(expected) and bool(expected == found)
     if not is_array(found) or expected.shape != found.shape or expected.dtype != found.dtype:

@@ -26,16 +26,9 @@ from legacy_optim import gone
 from migration_guide.codemod import constants, imports
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.names import dotted
-from migration_guide.codemod.rules import jax_names, jax_ops, jax_tree, pre_linen
 
 RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
 IN_DEFINITIONS = True
-_ELSEWHERE = {
-    *jax_names._EQUAL,
-    *jax_names._BY_HAND,
-    *jax_ops._METHODS,
-    *jax_tree._EQUAL,
-}
 # Modules whose names have new ones, each for itself.
 _TAKEN_APART = frozenset(
     module
@@ -61,7 +54,7 @@ def rewrite_reference(
 ) -> cst.BaseExpression | None:
     """A name that is gone, as it is used."""
     name = context.name(original)
-    entry = _entry(name)
+    entry = _entry(context, name)
     if entry is None or _is_within_another(context, original):
         return None
     new = entry.new
@@ -103,14 +96,9 @@ def rewrite_call(
         _looked_up(context, original)
         return None
     if name == "importlib.import_module" and original.args:
-        entry = _entry(constants.text(context, original.args[0].value) or "")
+        entry = _entry(context, constants.text(context, original.args[0].value) or "")
         if entry is not None:
             _say(context, original, entry)
-    if jax_names._EQUAL.get(name) == "jax.Array":
-        context.by_hand(
-            original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
-        )
-        return None
     args = list(updated.args)
     for index, arg in enumerate(original.args):
         entry = gone.find_keyword(name, arg.keyword.value) if arg.keyword else None
@@ -132,13 +120,13 @@ def rewrite_statement(
     for node in original.body:
         if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
             module = dotted(node.module) if node.module and not node.relative else None
-            entry = _entry(module or "")
+            entry = _entry(context, module or "")
             if entry is not None:
                 _say(context, original, entry)
         elif isinstance(node, cst.Import | cst.ImportFrom):
             for name, _, _ in imports.aliases(node):
                 # With a new name, or names below it that have some, it goes when its uses went.
-                entry = _entry(name)
+                entry = _entry(context, name)
                 if entry is not None and entry.new is None and name not in _TAKEN_APART:
                     _say(context, original, entry)
 
@@ -176,13 +164,15 @@ def _looked_up(context: Context, call: cst.Call) -> None:
         _say(context, call, entry)
 
 
-def _entry(name: str) -> gone.Gone | None:
+def _entry(context: Context, name: str) -> gone.Gone | None:
     """The inventory's entry, unless a rule of its own is there for the name."""
-    if not name or name in _ELSEWHERE or name.startswith(tuple(f"{n}." for n in _ELSEWHERE)):
-        return None
-    if any(f"{name}.".startswith(f"{module}.") for module in pre_linen.MODULES):
-        return None
-    return gone.find(name)
+    return gone.find(name) if name and not _is_elsewhere(context, name) else None
+
+
+def _is_elsewhere(context: Context, name: str) -> bool:
+    """Whether another rule answers for a name, or for the module that it is in."""
+    parts = name.split(".")
+    return any(".".join(parts[: i + 1]) in context.answered for i in range(len(parts)))
 
 
 def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:
@@ -191,8 +181,12 @@ def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:
     return (
         isinstance(above, cst.Attribute)
         and above.value is node
-        and (_entry(context.name(above)) is not None or context.name(above) in _ELSEWHERE)
+        and _is_gone(context, context.name(above))
     )
+
+
+def _is_gone(context: Context, name: str) -> bool:
+    return name in context.answered or _entry(context, name) is not None
 
 
 def _can_be_written(context: Context, new: str) -> bool:

@@ -64,7 +64,18 @@ _BY_HAND = {
 }
 
 IN_DEFINITIONS = True
+ANSWERS_FOR = {*_EQUAL, *_BY_HAND}
 REMOVES = {*_EQUAL, "jax.config"}
+
+
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+    """A class of arrays that is called."""
+    del updated
+    name = context.name(original.func)
+    if _EQUAL.get(name) == "jax.Array":
+        context.by_hand(
+            original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
+        )
 
 
 def rewrite_reference(

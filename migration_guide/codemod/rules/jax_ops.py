@@ -26,7 +26,7 @@ _METHODS = {
 }
 
 IN_DEFINITIONS = True
-REMOVES = frozenset(_METHODS)
+REMOVES = ANSWERS_FOR = frozenset(_METHODS)
 
 
 def rewrite_call(

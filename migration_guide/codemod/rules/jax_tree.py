@@ -32,7 +32,7 @@ _EQUAL = {
 }
 
 IN_DEFINITIONS = True
-REMOVES = frozenset(_EQUAL)
+REMOVES = ANSWERS_FOR = frozenset(_EQUAL)
 
 
 def rewrite_reference(

@@ -19,7 +19,7 @@ from migration_guide.codemod.context import Context
 from migration_guide.codemod.imports import mentions
 
 IN_DEFINITIONS = True
-MODULES = ("flax.nn", "flax.deprecated")
+ANSWERS_FOR = ("flax.nn", "flax.deprecated")
 _SAID = (
     "flax.nn went with flax 0.4: port these modules to flax.linen, which lays parameters out anew"
 )
@@ -32,7 +32,7 @@ def rewrite_statement(
     del updated
     for node in original.body:
         if isinstance(node, cst.Import | cst.ImportFrom) and any(
-            mentions(node, module) for module in MODULES
+            mentions(node, module) for module in ANSWERS_FOR
         ):
             context.by_hand(original, _SAID)
 
@@ -51,4 +51,4 @@ def rewrite_reference(
 
 def _is_gone(context: Context, node: cst.Attribute) -> bool:
     """Whether a node is `flax.nn` itself, reached through `flax`."""
-    return context.name(node) in MODULES
+    return context.name(node) in ANSWERS_FOR

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optax_bridge.metadata.trees import PyTree
+
 Written = Callable[[int], None]  # told of the bytes written so far
 
 
@@ -19,7 +21,7 @@ class Contents:
       variant: in words, where a format has several without a version.
     """
 
-    tree: Any
+    tree: PyTree
     version: int | None = None
     variant: str = ""
 

@@ -15,6 +15,7 @@ import numpy as np
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _MAX_MEMBERS = 1_000_000
 # DEFLATE cannot pack tighter than this, so a larger promise is a lie.
@@ -62,7 +63,7 @@ class NpzArray(LazyArray):
         return np.array(array.astype(self.dtype, copy=False), order="C")
 
 
-def read_npz(path: Path) -> Any:
+def read_npz(path: Path) -> PyTree:
     """Reads the names of an npz file into nested dicts.
 
     Args:
@@ -75,7 +76,7 @@ def read_npz(path: Path) -> Any:
     Raises:
       CheckpointError: it is damaged, promises more than it holds, or has objects in it.
     """
-    tree: dict[str, Any] = {}
+    tree: dict[str, PyTree] = {}
     try:
         archive = zipfile.ZipFile(path)  # open as long as its arrays are in use
         infos = archive.infolist()
@@ -136,7 +137,7 @@ def _array(
     return NpzArray(where, tuple(shape), own, archive, info, start, dtype, fortran)
 
 
-def _put(tree: dict[str, Any], names: tuple[str, ...], array: Any, path: Path) -> None:
+def _put(tree: dict[str, PyTree], names: tuple[str, ...], array: Leaf, path: Path) -> None:
     if len(names) > 100:
         raise CheckpointError(path, "names of at most 100 parts", shown("/".join(names)), DAMAGED)
     node = tree
@@ -152,7 +153,7 @@ def _put(tree: dict[str, Any], names: tuple[str, ...], array: Any, path: Path) -
     node[names[-1]] = array
 
 
-def _optimizer_under_opt(tree: dict[str, Any]) -> dict[str, Any]:
+def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, Any]:
     """Puts back the empty dicts of states without arrays, for which npz has no name."""
     for holder in (tree, tree.get("opt"), tree.get("optimizer")):
         if not isinstance(holder, dict) or "target" not in holder:
@@ -163,7 +164,7 @@ def _optimizer_under_opt(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _completed(target: Any, state: Any) -> Any:
+def _completed(target: Params, state: Any) -> PyTree:
     if not isinstance(target, dict) or not isinstance(state, dict):
         return state
     return state | {name: _completed(value, state.get(name, {})) for name, value in target.items()}

@@ -22,6 +22,7 @@ from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgp
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import stored_array
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
+from optax_bridge.metadata.trees import PyTree
 
 INDEX = "checkpoint"
 # How many times larger a chunk may be than its file: none packs tighter than this.
@@ -85,18 +86,18 @@ class ZarrArray(LazyArray):
                 )
 
 
-def is_index(tree: Any) -> bool:
+def is_index(tree: PyTree) -> bool:
     """Whether a msgpack file is the index of a T5X checkpoint."""
     if not isinstance(tree, Mapping):
         return False
     return _has_version(tree) or "_optimizer" in tree or _has_placeholder(tree)
 
 
-def _has_version(tree: Mapping[str, Any]) -> bool:
+def _has_version(tree: Mapping[str, PyTree]) -> bool:
     return type(tree.get("version")) is int and ("optimizer" in tree or "_optimizer" in tree)
 
 
-def _has_placeholder(node: Any) -> bool:
+def _has_placeholder(node: PyTree) -> bool:
     if isinstance(node, Mapping):
         return any(map(_has_placeholder, node.values()))
     return isinstance(node, str) and node.startswith(_PLACEHOLDER)
@@ -146,11 +147,11 @@ def _read(folder: Path) -> Contents:
     return Contents(_renamed(_resolved(tree, (), folder, version)), version)
 
 
-def _renamed(tree: dict[str, Any]) -> dict[str, Any]:
+def _renamed(tree: dict[str, PyTree]) -> dict[str, PyTree]:
     return {"optimizer" if name == "_optimizer" else name: v for name, v in tree.items()}
 
 
-def _resolved(node: Any, path: tuple[str, ...], folder: Path, version: int) -> Any:
+def _resolved(node: PyTree, path: tuple[str, ...], folder: Path, version: int) -> PyTree:
     if isinstance(node, Mapping) and "driver" in node and "kvstore" in node:
         return _leaf(node, path, folder, version)
     if isinstance(node, Mapping):

@@ -22,6 +22,7 @@ from optax_bridge.checkpoints.recognise import is_array, leaves
 from optax_bridge.checkpoints.template import template_named
 from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.metadata.trees import Params
 
 DONE, FAILED, MISUSE = 0, 1, 2
 
@@ -133,7 +134,7 @@ def _is_stock(done: Conversion, options: dict[str, Any]) -> bool:
     return not exact
 
 
-def _has_small_floats(params: Any) -> bool:
+def _has_small_floats(params: Params) -> bool:
     return any(leaf.dtype.itemsize < 4 for _, leaf in leaves(params) if is_array(leaf))
 
 

@@ -23,6 +23,7 @@ from optax_bridge.checkpoints.recognise import (
     leaves,
     looks_like,
 )
+from optax_bridge.metadata.trees import Leaf
 
 FOUND, FAILED = 0, 1
 
@@ -99,7 +100,7 @@ def _facts(read: Read, parts: list[Part], states: dict[Names, Any]) -> dict[str,
     }  # fmt: skip
 
 
-def _array_facts(leaf: Any) -> dict[str, Any]:
+def _array_facts(leaf: Leaf) -> dict[str, Any]:
     return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 

@@ -15,6 +15,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from optax_bridge.metadata.trees import Params
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
@@ -79,7 +81,7 @@ def params(dtype: Any = np.float32) -> dict[str, Any]:
     }
 
 
-def trained(definition: Any, target: Any, **create: Any) -> Any:
+def trained(definition: Any, target: Params, **create: Any) -> Any:
     """An optimizer after `STEPS` steps on gradients from a fixed seed."""
     optimizer = definition.create(target, **create)
     rng = np.random.default_rng(6)

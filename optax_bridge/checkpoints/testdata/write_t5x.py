@@ -14,12 +14,14 @@ import numpy as np
 import tensorstore as ts
 from flax import serialization
 
+from optax_bridge.metadata.trees import PyTree
+
 STORES = ("file", "gcs", "gfile", "absolute_gcs", "url")
 
 
 def write_t5x(
     folder: Path,
-    tree: Any,
+    tree: PyTree,
     *,
     version: int | None = 3,
     key: str = "optimizer",
@@ -46,7 +48,7 @@ def write_t5x(
     """
     folder.mkdir(parents=True)
 
-    def moved(node: Any, names: tuple[str, ...]) -> Any:
+    def moved(node: PyTree, names: tuple[str, ...]) -> Any:
         if isinstance(node, dict):
             return {name: moved(value, (*names, name)) for name, value in node.items()}
         if not isinstance(node, np.ndarray) or node.size < least_size:

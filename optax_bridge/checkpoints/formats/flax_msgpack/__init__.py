@@ -2,7 +2,6 @@
 
 import mmap
 from pathlib import Path
-from typing import Any
 
 from flax import serialization
 
@@ -10,9 +9,10 @@ from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.formats.format import Contents, Format, Written
+from optax_bridge.metadata.trees import PyTree
 
 
-def read_msgpack(path: Path) -> Any:
+def read_msgpack(path: Path) -> PyTree:
     """Reads a file that `flax.serialization.msgpack_serialize` wrote.
 
     Args:
@@ -57,7 +57,7 @@ def _read(path: Path) -> Contents:
     return Contents(read_msgpack(path))
 
 
-def _write(path: Path, tree: Any, written: Written, name: Path) -> None:
+def _write(path: Path, tree: PyTree, written: Written, name: Path) -> None:
     del name
     done = 0
 

@@ -11,8 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
+from optax_bridge.metadata.trees import PyTree
 
 MAX_DEPTH = 100
 # Containers, numbers and text; a checkpoint of a large model has some ten thousand.
@@ -46,7 +47,7 @@ def _dtypes() -> dict[str, np.dtype]:
 DTYPES = _dtypes()
 
 
-def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
+def decode(data: bytes | memoryview, place: Place = "msgpack") -> PyTree:
     """Decodes the bytes of one msgpack document.
 
     Args:
@@ -72,7 +73,7 @@ def decode(data: bytes | memoryview, place: Any = "msgpack") -> Any:
 class _Decoder:
     """A position in the bytes, and the tree built so far."""
 
-    def __init__(self, data: memoryview, place: Any, start: int = 0, *, is_inner: bool = False):
+    def __init__(self, data: memoryview, place: Place, start: int = 0, *, is_inner: bool = False):
         self.data, self.place, self.start, self.is_inner = data, place, start, is_inner
         self.at, self.nodes = 0, 0
 
@@ -95,7 +96,7 @@ class _Decoder:
     def number(self, code: str, path: tuple[str, ...]) -> Any:
         return struct.unpack(code, self.take(struct.calcsize(code), path, "a number"))[0]
 
-    def value(self, path: tuple[str, ...], depth: int) -> Any:
+    def value(self, path: tuple[str, ...], depth: int) -> PyTree:
         self.nodes += 1
         if depth > MAX_DEPTH or self.nodes > MAX_NODES:
             what = f"nesting deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else "more entries"
@@ -142,9 +143,9 @@ class _Decoder:
         self.check_count(length, path)
         return [self.value((*path, str(index)), depth + 1) for index in range(length)]
 
-    def mapping(self, length: int, path: tuple[str, ...], depth: int) -> Any:
+    def mapping(self, length: int, path: tuple[str, ...], depth: int) -> PyTree:
         self.check_count(2 * length, path)
-        tree: dict[str, Any] = {}
+        tree: dict[str, PyTree] = {}
         for _ in range(length):
             key = self.value(path, depth + 1)
             if not isinstance(key, str) or key in tree:
@@ -202,7 +203,7 @@ class _Decoder:
             )
         return np.frombuffer(buffer, dtype).reshape(dims)
 
-    def joined(self, tree: dict[str, Any], path: tuple[str, ...]) -> Any:
+    def joined(self, tree: dict[str, PyTree], path: tuple[str, ...]) -> PyTree:
         """Flax cuts arrays of more than 1 GiB into pieces."""
         shape, chunks = (_numbered(tree.get(key)) for key in ("shape", "chunks"))
         pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
@@ -222,7 +223,7 @@ class _Decoder:
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
 
 
-def _numbered(node: Any) -> list[Any] | None:
+def _numbered(node: PyTree) -> list[Any] | None:
     """The values of `{'0': a, '1': b}`, or None if that is not what it is."""
     if isinstance(node, list):
         return node

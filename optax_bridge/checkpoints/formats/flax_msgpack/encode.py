@@ -10,12 +10,15 @@ import numpy as np
 
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 MAX_CHUNK_SIZE = 2**30  # as in Flax: msgpack's own limit is four times that
 _pack: Any = msgpack.packb
 
 
-def write_msgpack(file: BinaryIO, tree: Any, progress: Callable[[int], None] | None = None) -> None:
+def write_msgpack(
+    file: BinaryIO, tree: PyTree, progress: Callable[[int], None] | None = None
+) -> None:
     """Writes a tree; the bytes are those of `flax.serialization.msgpack_serialize(tree)`.
 
     Args:
@@ -28,7 +31,7 @@ def write_msgpack(file: BinaryIO, tree: Any, progress: Callable[[int], None] | N
     _write(file, tree, told)
 
 
-def _write(file: BinaryIO, node: Any, told: Callable[[int], None]) -> None:
+def _write(file: BinaryIO, node: PyTree, told: Callable[[int], None]) -> None:
     if isinstance(node, Mapping):
         file.write(msgpack.Packer().pack_map_header(len(node)))
         for key, value in node.items():
@@ -88,7 +91,7 @@ def _ext_header(code: int, length: int) -> bytes:
     return struct.pack(">BIb", 0xC9, length, code)
 
 
-def _chunked(file: BinaryIO, leaf: Any, told: Callable[[int], None]) -> None:
+def _chunked(file: BinaryIO, leaf: Leaf, told: Callable[[int], None]) -> None:
     count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
     starts = range(0, leaf.size, count)
     file.write(msgpack.Packer().pack_map_header(3))

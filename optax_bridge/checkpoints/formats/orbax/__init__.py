@@ -2,7 +2,6 @@
 
 import gc
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -11,6 +10,7 @@ from optax_bridge.checkpoints.formats.format import Contents, Format, Written
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.recognise import is_array
+from optax_bridge.metadata.trees import PyTree
 
 
 def _find(path: Path) -> Path | None:
@@ -22,7 +22,7 @@ def _read(path: Path) -> Contents:
     return Contents(read_orbax(path))
 
 
-def _write(path: Path, tree: Any, written: Written, name: Path) -> None:
+def _write(path: Path, tree: PyTree, written: Written, name: Path) -> None:
     from optax_bridge.checkpoints.formats.orbax.write import write_orbax  # slow to import
 
     # Arrays that JAX holds are restored as such, NumPy's as NumPy's.

@@ -16,6 +16,7 @@ import tensorstore as ts
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import LAYOUT, read_layout
 from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 METADATA = "_METADATA"
 _OCDBT = "manifest.ocdbt"
@@ -41,7 +42,7 @@ class OrbaxArray(LazyArray):
         return self.store.read().result()
 
 
-def read_orbax(folder: Path) -> Any:
+def read_orbax(folder: Path) -> PyTree:
     """Reads a checkpoint.
 
     Args:
@@ -60,12 +61,12 @@ def read_orbax(folder: Path) -> Any:
     if not isinstance(entries, Mapping):
         raise CheckpointError(folder / METADATA, "a tree", shown(entries), DAMAGED)
     context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
-    tree: dict[str, Any] = {}
+    tree: dict[str, PyTree] = {}
     for entry in entries.values():
         names, kind = _entry(entry, folder)
         place = f"{folder}, {leaf_name(names)}"
         if kind in _EMPTY:
-            leaf: Any = _EMPTY[kind]
+            leaf: Leaf = _EMPTY[kind]
         elif kind == "string":
             leaf = _json(folder / _STRINGS).get(".".join(names))
         elif kind == "scalar" or kind in _ARRAYS:
@@ -142,7 +143,7 @@ def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
     return names, kind
 
 
-def _put(tree: dict[str, Any], names: tuple[str, ...], leaf: Any, place: str) -> None:
+def _put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str) -> None:
     node = tree
     for name in names[:-1]:
         node = node.setdefault(name, {})

@@ -17,6 +17,7 @@ from flax.serialization import to_state_dict
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.layout import LAYOUT, is_layout
 from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -32,7 +33,7 @@ class _Empty(np.ndarray):
 
 
 def write_orbax(
-    folder: Path, tree: Any, told: Callable[[int], None] | None = None, place: Path | None = None
+    folder: Path, tree: PyTree, told: Callable[[int], None] | None = None, place: Path | None = None
 ) -> None:
     """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores.
 
@@ -76,7 +77,7 @@ def write_orbax(
             ) from error  # fmt: skip
 
 
-def _without_size(leaf: Any) -> Any:
+def _without_size(leaf: Leaf) -> Leaf:
     return np.asarray(leaf).view(_Empty) if is_array(leaf) and leaf.size == 0 else leaf
 
 
@@ -124,7 +125,7 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _check_names(tree: Any) -> None:
+def _check_names(tree: PyTree) -> None:
     paths = [path for path, _ in leaves(to_state_dict(tree))]
     counted = Counter(".".join(path) for path in paths)
     for path in paths:

@@ -1,0 +1,17 @@
+"""Names for what goes in and out of optimizers."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+Array = jax.Array | np.ndarray
+Scalar = ArrayLike  # a number, or an array of rank 0, of JAX or NumPy
+
+PyTree = Any  # a tree of arrays, in any containers
+TreeDef = Any  # `jax.tree_util.PyTreeDef`, which to type checkers is a variable
+Params = Any  # the parameters, a tree of arrays
+Updates = Any  # gradients, a tree like the parameters
+HyperParams = Any  # a definition's own dataclass of hyper-parameters, or one for each group
+ParamState = Any  # what a definition keeps for one parameter, its own dataclass
