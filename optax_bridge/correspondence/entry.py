@@ -1,6 +1,9 @@
 """What one entry of the correspondence says, as data."""
 
+from __future__ import annotations
+
 import enum
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -181,6 +184,28 @@ class UnsupportedSetting(ValueError):
     """A setting with no equal in the kind of recipe asked for."""
 
 
+class LegacyClass:
+    """A class of `legacy_optim` by its name; with it JAX is imported, so only when it is asked for.
+
+    A recipe can be printed without.
+    """
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> legacy_optim.OptimizerDef:
+        """Makes a definition."""
+        return self.cls(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"legacy_optim.{self.__name__}"
+
+    @functools.cached_property
+    def cls(self) -> type[legacy_optim.OptimizerDef]:
+        """The class itself."""
+        return getattr(legacy_optim, self.__name__)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One legacy optimizer and its equals.
@@ -203,7 +228,7 @@ class Entry:
       excluded: values of the suite's axes that cannot be, each with the reason.
     """
 
-    legacy: type[legacy_optim.OptimizerDef]
+    legacy: LegacyClass
     port: str
     hyper_params: tuple[HyperParam, ...]
     state: tuple[StateField, ...]

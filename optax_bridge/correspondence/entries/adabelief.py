@@ -1,7 +1,14 @@
 """AdaBelief is Optax's adabelief with one epsilon in both places."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -9,7 +16,7 @@ from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps"), "eps_root": s("eps")}
 
 ENTRY = Entry(
-    legacy=legacy_optim.AdaBelief,
+    legacy=LegacyClass("AdaBelief"),
     port="optax_bridge.adabelief",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

@@ -1,13 +1,20 @@
 """Adadelta is Optax's scale_by_adadelta with the weight decay behind it."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 ENTRY = Entry(
-    legacy=legacy_optim.Adadelta,
+    legacy=LegacyClass("Adadelta"),
     port="optax_bridge.adadelta",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

@@ -1,10 +1,10 @@
 """LARS: without weight decay Optax's is the same up to rounding, with it another optimizer."""
 
-import legacy_optim
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     Stock,
     different,
@@ -25,7 +25,7 @@ _LARS = call(
 )
 
 ENTRY = Entry(
-    legacy=legacy_optim.LARS,
+    legacy=LegacyClass("LARS"),
     port="optax_bridge.lars",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

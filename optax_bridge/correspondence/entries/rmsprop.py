@@ -1,13 +1,20 @@
 """RMSProp is Optax's rmsprop with eps_in_sqrt=False."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    rounding,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 
 ENTRY = Entry(
-    legacy=legacy_optim.RMSProp,
+    legacy=LegacyClass("RMSProp"),
     port="optax_bridge.rmsprop",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
