@@ -34,6 +34,8 @@ def _row(obligation: Obligation, programs: dict[int, list[Any]]) -> dict[str, An
         "places": list(obligation.places),
         "general": equality.general,
     }
+    if obligation.where:
+        row["where"] = [list(each) for each in obligation.where]
     if equality.assumptions:
         row["assumptions"] = equality.assumptions
     if equality.stopped:

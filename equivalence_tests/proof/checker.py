@@ -219,10 +219,16 @@ class _Run:
         for row in self.case["obligations"]:
             if row["when"] != "step" or row.get("terms") is None:
                 continue
+            if any(
+                int(before[side][place]) != value for side, place, value in row.get("where", [])
+            ):
+                continue  # it is about other states of a counter
             source = shown if row["params"] else held
             for side in (0, 1):
                 if side == 0 and not row["params"] and self.case["relation_given"]:
                     continue  # the relation's result, which the left side does not hold
+                if row["places"][side] is None:
+                    continue  # the relation's result as well
                 array = source[side][row["places"][side]]
                 if interpreter.is_key(array):
                     continue

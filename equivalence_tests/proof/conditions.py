@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from flint import fmpq, fmpq_mpoly
@@ -121,6 +122,40 @@ class Conditions(Quotients):
             whole=True,
         )
         return self.atom((kind, str(num)), atom)
+
+    def counts_asked(self, value: Rat) -> list[tuple[int, str, int]]:
+        """Conditions in a value that an input, no array, is a whole number.
+
+        Returns:
+          The condition's atom, the input's name and the number, for each.
+        """
+        found = []
+        for gen in self.atoms_of(value):
+            atom = self.atoms[gen]
+            if atom.kind != "zero":
+                continue
+            poly = atom.args[0].num
+            (own, *others), rows = self.used(poly) or [-1], {}
+            leaf = self.atoms[own] if own >= 0 and not others else None
+            if leaf is None or leaf.kind != "leaf" or leaf.index:
+                continue
+            rows = self.coefficients(poly, own)
+            if set(rows) <= {0, 1} and rows[1].is_constant():
+                constant = rows.get(0, self.ctx.constant(0))
+                number = (
+                    -(constant / rows[1].leading_coefficient())
+                    .to_dict()
+                    .get((0,) * self._capacity, fmpq(0))
+                )
+                if number.q == 1:
+                    found.append((gen, leaf.name, int(number.p)))
+        return found
+
+    def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
+        """Whether two values are equal where none of some conditions holds."""
+        names = {f"g{gen}": 0 for gen in conditions}
+        a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
+        return self.equal(a, b)
 
     def absolute(self, value: Rat) -> Rat:
         """The absolute value."""

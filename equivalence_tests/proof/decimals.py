@@ -1,16 +1,19 @@
 """Floating-point constants, read as the numbers that they stand for."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from flint import fmpq
+
+_MOST_DENOMINATOR = 99
 
 
 def decimal(value: Any) -> tuple[fmpq, bool]:
     """The number that a floating-point constant stands for: the shortest decimal that rounds to it.
 
     What Python has computed in float64, 1 - 0.9 say, is read as a short decimal within a few units
-    in the last place, if there is one.
+    in the last place, if there is one; what has all digits of its dtype, as a simple fraction.
 
     Args:
       value: NumPy scalar, finite.
@@ -26,7 +29,23 @@ def decimal(value: Any) -> tuple[fmpq, bool]:
             shorter = f"{wide:.{length}g}"
             if abs(float(shorter) - wide) <= 4 * np.spacing(abs(wide)):
                 return _fraction(shorter), float(shorter) == wide
+        return (_simple(value) or _fraction(text)), True
+    if digits > 6 and value.dtype == np.float32:
+        return (_simple(value) or _fraction(text)), True
     return _fraction(text), True
+
+
+def _simple(value: Any) -> fmpq | None:
+    """A fraction with a small denominator, times a power of ten, that rounds to the constant.
+
+    A third of 0.1, say. None if there is none.
+    """
+    exact = Fraction(float(value))
+    scale = Fraction(10) ** (1 - len(str(int(1 / abs(exact))))) if abs(exact) < 1 else Fraction(1)
+    near = (exact / scale).limit_denominator(_MOST_DENOMINATOR) * scale
+    if near.denominator == 1 or value.dtype.type(float(near)) != value:
+        return None
+    return fmpq(near.numerator, near.denominator)
 
 
 def _fraction(text: str) -> fmpq:

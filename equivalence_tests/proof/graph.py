@@ -12,7 +12,7 @@ is computed before it is spread; `where` with one outcome is that outcome. Addit
 reordered, nothing is distributed, nothing is cancelled.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +91,7 @@ ELEMENTWISE = frozenset(
 _SAME = frozenset(
     ["copy", "copy_p", "optimization_barrier", "stop_gradient", "device_put", "sharding_constraint"]
 )
-_COMMUTATIVE = frozenset(("add", "mul", "eq", "ne", "and", "or", "xor"))
+COMMUTATIVE = frozenset(("add", "mul", "eq", "ne", "and", "or", "xor"))
 _MIRRORED = {"gt": "lt", "ge": "le"}
 
 
@@ -135,10 +135,12 @@ class Graph:
     Attributes:
       nodes: key -> node.
       values: the constants by their nodes' ids.
+      never_negative: names of inputs that are known to be 0 or more.
     """
 
     nodes: dict[Hashable, Node] = field(default_factory=dict)
     values: dict[int, np.ndarray] = field(default_factory=dict)
+    never_negative: set[str] = field(default_factory=set)
 
     def leaf(self, name: str, shape: Sequence[int], dtype: Any) -> Node:
         """An input."""
@@ -211,6 +213,19 @@ class Graph:
             return self.splat(args[0], node.shape)
         return self.apply(node.op, args, node.params, node.shape, node.dtype)
 
+    def with_inputs(self, known: Mapping[int, Node], *nodes: Node) -> list[Node]:
+        """Nodes with others in the place of inputs.
+
+        Args:
+          known: an input's id -> what replaces it.
+          nodes: what is computed anew.
+        """
+        found = dict(known)
+        for node in cone(*nodes):
+            if node.id not in found:
+                found[node.id] = self.again(node, [found[arg.id] for arg in node.args])
+        return [found[node.id] for node in nodes]
+
     def _node(self, op: str, args: Any, params: Hashable, shape: Any, dtype: Any) -> Node:
         key = (op, tuple(arg.id for arg in args), params, shape, str(dtype))
         if key not in self.nodes:
@@ -252,6 +267,9 @@ def _elementwise(g: Graph, op: str, args: Any, params: Any, shape: Any, dtype: A
     if op == "sub" and (floating or whole):
         negative = g.apply("neg", (args[1],), (), args[1].shape, dtype)
         return again("add", args[0], negative)
+    if op == "pow" and floating and args[1].dtype != dtype:  # so JAX lowers a whole exponent
+        exponent = g.apply("convert_element_type", (args[1],), (), args[1].shape, dtype)
+        return again("pow", args[0], exponent)
     if op in ("square", "integer_pow") and (floating or whole):
         power = 2 if op == "square" else dict(params)["y"]
         if power == 1:
@@ -300,7 +318,7 @@ def _elementwise(g: Graph, op: str, args: Any, params: Any, shape: Any, dtype: A
         for here, there in (args, args[::-1]):
             if g.scalar(here) == 1:
                 return fitted(there)
-    ordered = op in _COMMUTATIVE or (op in ("max", "min") and not floating)
+    ordered = op in COMMUTATIVE or (op in ("max", "min") and not floating)
     if ordered and not jnp.issubdtype(args[0].dtype, jnp.complexfloating):
         args = tuple(sorted(args, key=lambda arg: arg.id))
     if op == "and" or op == "or":
@@ -366,6 +384,8 @@ def _folded(g: Graph, op: str, args: Any, params: Any, dtype: Any) -> Node | Non
     values = [g.values[arg.id] for arg in args]
     if op in _ROUNDS and jnp.issubdtype(dtype, jnp.floating):
         return None
+    if op in ("rem", "div") and (values[1] == 0 or max(map(abs, map(int, values))) > 2**31):
+        return None
     if op == "not" and dtype != np.bool_:
         return None
     if op == "convert_element_type":
@@ -394,8 +414,16 @@ _FOLDS = {
     "ge": np.greater_equal,
     "not": np.logical_not,
     "convert_element_type": lambda value: value,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "max": np.maximum,
+    "min": np.minimum,
+    "rem": np.fmod,
+    "div": lambda a, b: np.trunc(a / b) if b else np.zeros_like(a),
+    "sign": np.sign,
+    "clamp": lambda low, value, high: np.minimum(np.maximum(value, low), high),
 }
-_ROUNDS = ("add", "sub", "mul")
+_ROUNDS = ("add", "sub", "mul", "div", "rem", "max", "min", "sign", "clamp")
 
 
 def _sign_off(g: Graph, node: Node) -> tuple[Node, bool]:

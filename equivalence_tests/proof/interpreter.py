@@ -267,9 +267,9 @@ def exactly(jaxpr: Any, args: Sequence[Array], exact: Callable[[Any], Any]) -> l
 
 
 @contextlib.contextmanager
-def precise() -> Iterator[None]:
-    """Within it, balls have 200 bits."""
-    before, flint.ctx.prec = flint.ctx.prec, PRECISION
+def precise(bits: int = PRECISION) -> Iterator[None]:
+    """Within it, balls have so many bits."""
+    before, flint.ctx.prec = flint.ctx.prec, bits
     try:
         yield
     finally:

@@ -1,6 +1,9 @@
-"""From a jaxpr to a graph: calls are followed, branches become selections, loops stay whole."""
+"""From a jaxpr to a graph: calls are followed, branches become selections.
 
-from collections.abc import Hashable, Sequence
+Short loops whose end is known beforehand are followed step by step, others stay whole.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,11 +11,12 @@ import numpy as np
 from jax.extend import core
 
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
 
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
 # known that equal arguments give equal results, and nothing else.
 UNKNOWN = "unknown_"
+_UNROLLED = 16  # steps of a loop that are followed one by one
 _CALLS = {
     "pjit": "jaxpr",
     "jit": "jaxpr",
@@ -109,6 +113,10 @@ class _Run:
             return self.program(inner, args)
         if name == "cond":
             return self.branches(eqn, args)
+        if name == "scan" and eqn.params["length"] <= _UNROLLED:
+            return self.scan(eqn, args)
+        if name == "while" and (results := self.loop(eqn.params, args)) is not None:
+            return results
         if name in ("optimization_barrier", "device_put"):
             return args
         name = "add" if name == "add_any" else name  # what differentiation writes
@@ -134,6 +142,36 @@ class _Run:
             self.graph.apply("select_n", (which, *column), (), var.aval.shape, var.aval.dtype)
             for var, *column in zip(eqn.outvars, *cases, strict=True)
         ]
+
+    def scan(self, eqn: Any, args: list[Node]) -> list[Node]:
+        """A short loop, step by step."""
+        params, graph = eqn.params, self.graph
+        n, m = params["num_consts"], params["num_carry"]
+        consts, state, rows = args[:n], args[n : n + m], args[n + m :]
+        order = range(params["length"])
+        seen: list[list[Node]] = []
+        for place in reversed(order) if params["reverse"] else order:
+            here = [_row(graph, array, place) for array in rows]
+            results = self.program(params["jaxpr"], [*consts, *state, *here])
+            state = results[:m]
+            seen.append(results[m:])
+        columns = zip(*(seen[::-1] if params["reverse"] else seen), strict=True)
+        stacked = [_stacked(graph, column) for column in columns]
+        return [*state, *stacked]
+
+    def loop(self, params: Any, args: list[Node]) -> list[Node] | None:
+        """A loop whose end is known beforehand, step by step; None if it is not."""
+        n, m = params["cond_nconsts"], params["body_nconsts"]
+        of_cond, of_body, state = args[:n], args[n : n + m], args[n + m :]
+        for _ in range(_UNROLLED):
+            (again,) = self.program(params["cond_jaxpr"], [*of_cond, *state])
+            goes_on = self.graph.scalar(again)
+            if goes_on is None:
+                return None
+            if not goes_on:
+                return state
+            state = self.program(params["body_jaxpr"], [*of_body, *state])
+        return None
 
     def params(self, eqn: Any) -> Hashable:
         shown = []
@@ -172,6 +210,71 @@ class _Run:
         results = _Run(self.graph, self.depth + 1).program(jaxpr, bound)
         shapes = tuple((node.shape, str(node.dtype)) for node in bound)
         return ("program", shapes, tuple(node.id for node in results))
+
+
+def _row(graph: Graph, array: Node, place: int) -> Node:
+    """One row of an array."""
+    shape = array.shape
+    limits = (place + 1, *shape[1:])
+    params = (("limit_indices", limits), ("start_indices", (place, *(0 for _ in shape[1:]))))
+    row = graph.apply("slice", (array,), params, (1, *shape[1:]), array.dtype)
+    return graph.apply("reshape", (row,), (), shape[1:], array.dtype)
+
+
+def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
+    """Rows as one array: what is computed of each row alike is computed of all at once."""
+    first, shape = rows[0], (len(rows), *rows[0].shape)
+    if all(row is first for row in rows) and (not first.shape or first.op == "splat"):
+        return graph.splat(first.args[0] if first.op == "splat" else first, shape)
+    alike = first.op in ELEMENTWISE and all(
+        (row.op, row.params, row.shape, row.dtype, len(row.args))
+        == (first.op, first.params, first.shape, first.dtype, len(first.args))
+        for row in rows
+    )
+    if alike:
+        columns = list(zip(*map(_ordered(rows), rows), strict=True))
+        args = [
+            column[0]
+            if not column[0].shape and all(arg is column[0] for arg in column)
+            else _stacked(graph, column)
+            for column in columns
+        ]
+        if all(arg.shape in ((), shape) for arg in args):
+            return graph.apply(first.op, args, first.params, shape, first.dtype)
+    whole = _rows_of(rows)
+    if whole is not None:
+        return whole
+    parts = [graph.apply("reshape", (row,), (), (1, *row.shape), row.dtype) for row in rows]
+    return graph.apply("concatenate", parts, (("dimension", 0),), shape, first.dtype)
+
+
+def _ordered(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
+    """The operands of a row, with what all rows have in common in one place."""
+    if rows[0].op not in COMMUTATIVE:
+        return lambda row: row.args
+    common = set.intersection(*({arg.id for arg in row.args} for row in rows))
+    return lambda row: sorted(row.args, key=lambda arg: arg.id not in common)
+
+
+def _rows_of(rows: Sequence[Node]) -> Node | None:
+    """The array of which these are all rows in order; None if there is none."""
+    found = None
+    for place, row in enumerate(rows):
+        cut = row.args[0] if row.op == "reshape" else row
+        if cut.op != "slice" or found not in (None, cut.args[0]):
+            return None
+        found = cut.args[0]
+        if found.shape != (len(rows), *row.shape) or cut is not _cut(found, place, cut):
+            return None
+    return found
+
+
+def _cut(array: Node, place: int, cut: Node) -> Node | None:
+    """The slice, if it is that row of the array."""
+    start = (place, *(0 for _ in array.shape[1:]))
+    own = cut.settings
+    is_row = tuple(own["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
+    return cut if is_row and own.get("strides") is None else None
 
 
 def _is_from_bool(node: Node) -> bool:

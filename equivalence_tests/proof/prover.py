@@ -1,15 +1,16 @@
 """`prove_equivalence`: are two optimizers the same for all inputs?"""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from equivalence_tests.proof import induction
 from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import search
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.induction import Induction, World
-from equivalence_tests.proof.interpreter import NoRule
+from equivalence_tests.proof.fitted import Fits
+from equivalence_tests.proof.induction import Hints, Induction, World
+from equivalence_tests.proof.interpreter import NoRule, Unclear
 from equivalence_tests.proof.relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.proof.symbols import NotASymbol
@@ -164,15 +165,15 @@ def _case(
         relation = traced_relation(relate, pair[0], given, right)
 
     def done(best: Induction, **more: Any) -> CaseProof:
-        return CaseProof(fixed, excluded, best, **more)
+        return CaseProof(fixed, excluded, best, world, **more)
 
     def tried(level: Level) -> Induction:
         """With the relation that is given, else with one that is found."""
-        world = World(given)
         if relation is not None:
             return induction.by_given_relation(world, left, right, relation, level)
         return induction.by_found_relation(world, left, right, level)
 
+    world = World(given)
     best = tried(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
         return done(best)
@@ -182,11 +183,30 @@ def _case(
             return done(best, counterexample=example)
     except NoRule as error:
         tries, stopped = None, str(error)
+    world = World(given)
     best = tried(Level.REALS)
     if best.level is not Level.UNKNOWN:
         return done(best)
+    if relation is None:
+        for world, found in _guessed(given, (left, right)):  # noqa: B007
+            if found.level is not Level.UNKNOWN:
+                return done(found)
     example = None
     if tries is not None:
         example = tries.find(quick=False)
         stopped = f"no counterexample among {tries.tried} inputs"
     return done(best, counterexample=example, stopped=stopped)
+
+
+def _guessed(given: Inputs, sides: tuple[Program, Program]) -> Iterator[tuple[World, Induction]]:
+    """Inductions with relations that are more than equalities."""
+    try:
+        derived = Fits(sides, given).derived()
+    except (NoRule, Unclear, ValueError, ZeroDivisionError, OverflowError):
+        derived = []
+    tried = [Hints(tuple(derived))] if derived else []
+    tried += [Hints(by_state=True)] + [Hints(tuple(derived), True)] * bool(derived)
+    for hints in tried:
+        for level in (Level.IDENTICAL, Level.REALS):
+            world = World(given)
+            yield world, induction.by_found_relation(world, *sides, level, hints)

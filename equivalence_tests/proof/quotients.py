@@ -318,11 +318,13 @@ class Quotients:
         """Whether something in values is no number."""
         return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
 
-    def leaf(self, name: str, index: Sequence[Index], *, whole: bool = False) -> Rat:
+    def leaf(
+        self, name: str, index: Sequence[Index], *, whole: bool = False, nonneg: bool = False
+    ) -> Rat:
         """An entry of an input."""
         index = tuple(index)
         free = symbols_of(index)
-        atom = Atom("leaf", name, index=index, free=free, whole=whole)
+        atom = Atom("leaf", name, index=index, free=free, whole=whole, nonneg=nonneg)
         return self.atom(("leaf", name, index), atom)
 
     def position(self, index: Index) -> Rat:

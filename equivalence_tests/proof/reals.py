@@ -149,7 +149,9 @@ class Reals:
     def leaf(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """An entry of an input."""
         whole = not jnp.issubdtype(node.dtype, jnp.inexact)
-        value = self.algebra.leaf(str(node.params), index, whole=whole)
+        name = str(node.params)
+        nonneg = name in self.graph.never_negative
+        value = self.algebra.leaf(name, index, whole=whole, nonneg=nonneg)
         return self.algebra.positive(value) if node.dtype == np.bool_ else value
 
     def const(self, node: Node, index: tuple[Index, ...]) -> Rat:

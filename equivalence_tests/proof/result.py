@@ -10,7 +10,7 @@ import jax
 from equivalence_tests.proof.certificate import VERSION, obligation_rows
 from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Counterexample
-from equivalence_tests.proof.induction import Induction, Obligation
+from equivalence_tests.proof.induction import Induction, Obligation, World
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",
@@ -31,6 +31,7 @@ class CaseProof:
       fixed: hyper-parameters that are this number in this case.
       excluded: what symbols are not in this case.
       induction: obligations and relation.
+      world: the graph in which they stand.
       counterexample: an input on which both part.
       stopped: what else stopped the proof.
     """
@@ -38,6 +39,7 @@ class CaseProof:
     fixed: Mapping[str, float]
     excluded: tuple[str, ...]
     induction: Induction
+    world: World = field(repr=False)
     counterexample: Counterexample | None = None
     stopped: str = ""
 

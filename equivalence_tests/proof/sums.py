@@ -21,7 +21,41 @@ class Sums(Powers):
             if self.free(body) & symbols:
                 raise Undecided("a sum over what is not defined everywhere")
             return self.selected([body], lambda args: self.total(args[0], bounds))
-        return self._total(body, list(bounds))
+        return self._total(*self._by_digits(body, bounds))
+
+    def _by_digits(
+        self, body: Rat, bounds: Sequence[tuple[str, int]]
+    ) -> tuple[Rat, list[tuple[str, int]]]:
+        """A sum over an index that is read by its digits alone, as one over the digits.
+
+        So a sum over a flattened array is the sum over the array.
+        """
+        result: list[tuple[str, int]] = []
+        for symbol, size in bounds:
+            used: set[Index] = set()
+            self._uses(body, symbol, used)
+            digits = sorted((i for i in used if isinstance(i, tuple)), key=lambda i: -i[2])
+            tops = [stride * own for _, _, stride, own in digits]
+            strides = [stride for _, _, stride, _ in digits]
+            fits = len(digits) == len(used) > 1 and tops == [size, *strides[:-1]]
+            fits = fits and strides[-1] == 1
+            if not fits:
+                result.append((symbol, size))
+                continue
+            names: dict[Index, str] = {digit: self.fresh() for digit in digits}
+            body = self.renamed(body, {**names, symbol: symbol})
+            result += [(names[digit], digit[3]) for digit in digits]
+        return body, result
+
+    def _uses(self, value: Rat, symbol: str, used: set[Index]) -> None:
+        """Collects the indices in which a symbol occurs: itself, or its digits."""
+        for gen in self.atoms_of(value):
+            atom = self.atoms[gen]
+            if symbol in atom.free:
+                for index in atom.index:
+                    _parts(index, symbol, used)
+                for arg in atom.args:
+                    self._uses(arg, symbol, used)
 
     def _total(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
         symbols = {symbol for symbol, _ in bounds}
@@ -149,7 +183,7 @@ class Sums(Powers):
         """A symbol for an index that occurs nowhere else."""
         return f"u{next(self._fresh)}"
 
-    def renamed(self, value: Rat, names: dict[str, str]) -> Rat:
+    def renamed(self, value: Rat, names: dict[Any, str]) -> Rat:
         """A value with symbols of indices replaced."""
         gens = [gen for gen in self.atoms_of(value) if self.atoms[gen].free & names.keys()]
         if not gens:
@@ -169,11 +203,11 @@ class Sums(Powers):
         first, second = parts
         return self.make(first.num * second.den, first.den * second.num)
 
-    def _renamed_atom(self, gen: int, names: dict[str, str]) -> Rat:
+    def _renamed_atom(self, gen: int, names: dict[Any, str]) -> Rat:
         atom = self.atoms[gen]
         index = tuple(_renamed_index(item, names) for item in atom.index)
         if atom.kind == "leaf":
-            return self.leaf(atom.name, index, whole=atom.whole)
+            return self.leaf(atom.name, index, whole=atom.whole, nonneg=atom.nonneg)
         if atom.kind == "index":
             return self.position(index[0])
         if atom.kind == "array":  # its arguments have indices of their own
@@ -196,9 +230,18 @@ def _fields(atom: Atom) -> dict[str, Any]:
     return {name: getattr(atom, name) for name in atom.__dataclass_fields__}
 
 
-def _renamed_index(index: Index, names: dict[str, str]) -> Index:
-    if isinstance(index, str):
-        return names.get(index, index)
+def _renamed_index(index: Index, names: dict[Any, str]) -> Index:
+    if not isinstance(index, int) and index in names:
+        return names[index]
     if isinstance(index, tuple):
         return (index[0], *(_renamed_index(part, names) for part in index[1:]))
     return index
+
+
+def _parts(index: Index, symbol: str, used: set[Index]) -> None:
+    """Collects where a symbol occurs in an index."""
+    if index == symbol or (isinstance(index, tuple) and index[:2] == ("of", symbol)):
+        used.add(index)
+    elif isinstance(index, tuple):
+        for part in index[1:]:
+            _parts(part, symbol, used)

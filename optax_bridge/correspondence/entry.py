@@ -26,6 +26,31 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True)
+class StepBound:
+    """How far rounding alone can take one step from the legacy one, by analysis.
+
+    `equivalence_tests.proof.rounding_bound` finds it, the suite holds every case to it.
+
+    Attributes:
+      ulp: of the parameters, in units in the last place of 1, from equal states.
+      ranges: field of the legacy state -> its least and largest value, beside parameters and
+        gradients as they are given here or from -1 to 1.
+    """
+
+    ulp: float
+    ranges: Mapping[str, tuple[float, float]]
+
+    @property
+    def all_ranges(self) -> dict[str, tuple[float, float]]:
+        """Those of parameters and gradients as well."""
+        return {"params": (-1.0, 1.0), "grads": (-1.0, 1.0), **self.ranges}
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.all_ranges.items())
+        return f"{self.ulp:g} ULP a step, for {told}"
+
+
+@dataclass(frozen=True)
 class Claim:
     """What is claimed of a recipe, and what the suite therefore holds it to.
 
@@ -34,6 +59,9 @@ class Claim:
       ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
         that a run of 100 steps may reach, in units in the last place at the tensor's largest
         magnitude so far, in float32. A longer run may drift in proportion.
+      step: for rounding only, what one step can make of it, by analysis; None where no useful bound
+        is known. Over many steps roundings of both signs meet: `ulp` lies between one such step and
+        all of them.
       why: where the rounding or the difference comes from.
       key: under which the suite records what it measures of it; see `seen`.
     """
@@ -41,6 +69,7 @@ class Claim:
     verdict: Verdict
     ulp: float | None = None
     why: str = ""
+    step: StepBound | None = None
     key: str = field(default="", compare=False)
 
     def __post_init__(self):
@@ -73,9 +102,9 @@ def identical(why: str = "") -> Claim:
     return Claim(Verdict.IDENTICAL, why=why)
 
 
-def rounding(ulp: float, why: str) -> Claim:
-    """Claims that only rounding differs, by `ulp` at most."""
-    return Claim(Verdict.ROUNDING, ulp=ulp, why=why)
+def rounding(ulp: float, why: str, step: StepBound | None = None) -> Claim:
+    """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step)
 
 
 def different(why: str) -> Claim:

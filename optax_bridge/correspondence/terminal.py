@@ -75,6 +75,8 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim, why: str = "
         if claim.ulp is None
         else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
     )
+    if claim.step is not None:
+        bound += f"; by analysis at most {claim.step}"
     reason = f" ({claim.reason})" if claim.reason else ""
     _say(console, f"{why + ': ' if why else ''}{claim.verdict.value}{bound}{reason}", kind)
     _say(console, f"proved for all inputs: {claim.proved}")

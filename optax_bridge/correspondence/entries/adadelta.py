@@ -6,12 +6,15 @@ from optax_bridge.correspondence.entry import (
     HyperParam,
     LegacyClass,
     StateField,
+    StepBound,
     Stock,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
+
+_STEP = StepBound(3.75, {"sq_avg": (0.01, 1), "acc_delta": (0, 0.01)})
 
 ENTRY = Entry(
     legacy=LegacyClass("Adadelta"),
@@ -34,7 +37,7 @@ ENTRY = Entry(
                 rho=s("rho"),
                 eps=s("eps"),
             ),
-            rounding(32, "order of operations only"),
+            rounding(32, "order of operations only", step=_STEP),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -44,7 +47,7 @@ ENTRY = Entry(
                 call("optax.add_decayed_weights", s("weight_decay")),
                 call("optax.scale_by_learning_rate", s("learning_rate")),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two"),
+            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
         ),
     ),
     cases=(

@@ -6,6 +6,7 @@ from optax_bridge.correspondence.entry import (
     HyperParam,
     LegacyClass,
     StateField,
+    StepBound,
     Stock,
     rounding,
 )
@@ -13,6 +14,7 @@ from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
+_STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps")}
 
 ENTRY = Entry(
@@ -32,7 +34,9 @@ ENTRY = Entry(
     stock=(
         Stock(
             call("optax.adam", learning_rate=s("learning_rate"), **_MOMENTS),
-            rounding(32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d"),
+            rounding(
+                32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d", step=_STEP
+            ),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -42,7 +46,7 @@ ENTRY = Entry(
                 **_MOMENTS,
                 weight_decay=s("weight_decay"),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two"),
+            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
         ),
     ),
     cases=(

@@ -6,6 +6,7 @@ from optax_bridge.correspondence.entry import (
     HyperParam,
     LegacyClass,
     StateField,
+    StepBound,
     Stock,
     different,
     rounding,
@@ -24,6 +25,9 @@ _LARS = call(
     nesterov=s("nesterov"),
 )
 
+# Norms, and so the trust ratio, of tensors that are not nearly 0.
+_STEP = StepBound(1.25, {"params": (0.1, 1), "grads": (0.1, 1), "momentum": (-0.01, 0.01)})
+
 ENTRY = Entry(
     legacy=LegacyClass("LARS"),
     port="optax_bridge.lars",
@@ -39,7 +43,11 @@ ENTRY = Entry(
         StateField("momentum", exact="LarsState.trace", stock=("TraceState.trace",), stock_sign=-1),
     ),
     stock=(
-        Stock(_LARS, rounding(8, "order of operations only"), when={"weight_decay": 0}),
+        Stock(
+            _LARS,
+            rounding(8, "order of operations only", step=_STEP),
+            when={"weight_decay": 0},
+        ),
         Stock(
             _LARS,
             different("the trust ratio's denominator: |g| + wd * |p| here, |g + wd * p| in Optax"),

@@ -6,12 +6,16 @@ from optax_bridge.correspondence.entry import (
     HyperParam,
     LegacyClass,
     StateField,
+    StepBound,
     Stock,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
+
+# Where `v` comes near `mg` squared, what is left of their difference has no digits.
+_STEP = StepBound(1.6, {"v": (0.01, 1), "mg": (-0.05, 0.05)})
 
 ENTRY = Entry(
     legacy=LegacyClass("RMSProp"),
@@ -38,7 +42,7 @@ ENTRY = Entry(
                 centered=s("centered"),
                 eps_in_sqrt=False,
             ),
-            rounding(32, "order of operations only"),
+            rounding(32, "order of operations only", step=_STEP),
         ),
     ),
     cases=(

@@ -1,0 +1,337 @@
+"""Relations of states that are found by trying: a sign, a factor, a power of a count.
+
+Both sides are run in exact arithmetic on one random input; what one side holds that is, in this
+run, a constant times what the other holds (and perhaps times a count), or a constant to the power
+of a count, is a guess. Guesses are proved like every other relation, or dropped.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flint import arb, fmpq
+
+from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.graph import Graph, Node
+from equivalence_tests.proof.traced_sides import Inputs, Program
+
+_STEPS = 6
+_CLOSE = 1e-30
+_MOST = 10**6  # numerator or denominator of a constant
+Place = tuple[int, int]  # side, number of the leaf
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A constant, perhaps of hyper-parameters, as text and as a node."""
+
+    text: str
+    node: Callable[[Graph, Any], Node]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What a side holds, as a function of what is held elsewhere.
+
+    Attributes:
+      place: what it is about.
+      sources: what it is a function of.
+      text: the function, with `{0}`, `{1}` for the sources.
+      build: from the graph and the sources' nodes to its node.
+    """
+
+    place: Place
+    sources: tuple[Place, ...]
+    text: str
+    build: Callable[[Graph, Sequence[Node]], Node]
+
+
+class Fits:
+    """Both sides' states along one run."""
+
+    def __init__(self, sides: tuple[Program, Program], given: Inputs):
+        """Runs both.
+
+        Args:
+          sides: the programs.
+          given: what both get.
+
+        Raises:
+          NoRule: something cannot be followed in exact arithmetic.
+          Unclear: a comparison is too close.
+        """
+        self.sides = sides
+        with interpreter.precise():
+            rng = np.random.default_rng(5)
+            self.numbers = {name: _ball(value) for name, value in given.numbers.items()}
+            settings = [_array(self.numbers[name]) for name in sorted(self.numbers)]
+            params = [_random(rng, leaf.shape) for leaf in given.shapes]
+            grads = [[_random(rng, leaf.shape) for leaf in given.shapes] for _ in range(_STEPS)]
+            self.runs = [_run(side, settings, params, grads) for side in sides]
+
+    def derived(self) -> list[Derived]:
+        """Guesses for leaves that have no equal on the other side."""
+        found: dict[Place, Derived] = {}
+        used = set[Place]()
+        with interpreter.precise():
+            alone = self._alone()
+            # What the right side holds as a function of the left side's, else the other way round.
+            for place in [at for at in alone if at[0] == 1] + [at for at in alone if at[0] == 0]:
+                others = [at for at in self._all() if at != place and at not in found]
+                guess = None if place in used else next(self._guesses(place, others), None)
+                if guess is not None:
+                    found[place] = guess
+                    used |= set(guess.sources)
+        return list(found.values())
+
+    def _all(self) -> list[Place]:
+        return [
+            (side, i)
+            for side in (0, 1)
+            for i, leaf in enumerate(self.sides[side].avals)
+            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) and leaf.dtype != np.bool_
+        ]
+
+    def _alone(self) -> list[Place]:
+        """Leaves that no leaf of the other side was equal to."""
+        return [
+            place
+            for place in self._all()
+            if not any(
+                self._aval(place).shape == self._aval(other).shape
+                and all(_are_equal(a, b) for a, b in _pairs(self._rows(place), self._rows(other)))
+                for other in self._all()
+                if other[0] != place[0]
+            )
+        ]
+
+    def _guesses(self, place: Place, sources: Sequence[Place]) -> Iterator[Derived]:
+        mine = self._rows(place)
+        counts = [each for each in sources if self._aval(each).shape == ()]
+        if not self._is_float(place):
+            for other in sources:
+                if not self._is_float(other) and self._aval(other).shape == self._aval(place).shape:
+                    yield from self._offset(place, other)
+            return
+        for other in sources:
+            if other[0] == place[0] or self._aval(other).shape != self._aval(place).shape:
+                continue
+            theirs = self._rows(other)
+            if not self._is_float(other):
+                continue
+            if (
+                factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])
+            ) is not None:
+                yield _scaled(place, other, factor)
+                continue
+            for count in counts:
+                ratios = self._by_count(mine, theirs, self._rows(count))
+                if (factor := self._constant(ratios)) is not None:
+                    yield _scaled(place, other, factor, count)
+        if self._aval(place).shape == ():
+            for count in counts:
+                yield from self._power(place, count)
+
+    def _by_count(self, mine: Any, theirs: Any, steps: Any) -> list[Any]:
+        """What one is to the other times a count; nothing where that cannot be."""
+        found, counts = [], set[str]()
+        for a, b, row in zip(mine, theirs, steps, strict=True):
+            count = _plain(row.flat[0])
+            counts.add(str(count))
+            for x, y in zip(a.flat, b.flat, strict=True):
+                if count == 0:
+                    if _plain(x) != 0:
+                        return []
+                    continue
+                found.append(_ratio(x, y * count))
+        return found if len(counts) > 2 else []
+
+    def _offset(self, place: Place, other: Place) -> Iterator[Derived]:
+        apart = {int(a) - int(b) for a, b in _pairs(self._rows(place), self._rows(other))}
+        if len(apart) == 1 and place[0] != other[0] and (number := apart.pop()) != 0:
+
+            def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+                (node,) = nodes
+                more = graph.const(number, node.dtype)
+                return graph.apply("add", (node, more), (), node.shape, node.dtype)
+
+            yield Derived(place, (other,), f"{{0}} + {number}", build)
+
+    def _power(self, place: Place, count: Place) -> Iterator[Derived]:
+        values = [row.flat[0] for row in self._rows(place)]
+        steps = [row.flat[0] for row in self._rows(count)]
+        if any(b - a != 1 for a, b in itertools.pairwise(steps)):
+            return
+        base = self._constant([_ratio(b, a) for a, b in itertools.pairwise(values)])
+        if base is None or base.text == "1":
+            return
+        first = _ratio(values[0], _ratio(values[1], values[0]) ** int(steps[0]))
+        factor = self._constant([first])
+        if factor is None:
+            return
+
+        def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+            (node,) = nodes
+            kind = self._aval(place).dtype
+            exponent = graph.apply("convert_element_type", (node,), (), (), kind)
+            power = graph.apply("pow", (base.node(graph, kind), exponent), (), (), kind)
+            return graph.apply("mul", (power, factor.node(graph, kind)), (), (), kind)
+
+        yield Derived(
+            place,
+            (count,),
+            f"{factor.text} * " * (factor.text != "1") + f"({base.text}) ** {{0}}",
+            build,
+        )
+
+    def _constant(self, ratios: Sequence[Any]) -> Factor | None:
+        """What all of these are; None if they differ, or are no simple number."""
+        known = [ratio for ratio in ratios if ratio is not None]
+        if not known or not all(each.is_finite() and each.overlaps(known[0]) for each in known):
+            return None
+        number = known[0]
+        if abs(number) < _CLOSE or number.rad() > _CLOSE * abs(number):
+            return None
+        for text, value, build in self._settings():
+            for sign in (1, -1):
+                if number.overlaps(sign * value):
+                    return Factor(f"{'-' if sign < 0 else ''}{text}", _signed(sign, build))
+        fraction = _fraction(number)
+        if fraction is None:
+            return None
+        return Factor(str(fraction), lambda graph, kind: _node(graph, fraction, kind))
+
+    def _settings(self) -> Iterator[tuple[str, Any, Callable[[Graph, Any], Node]]]:
+        """Products of hyper-parameters and what is missing of them to 1."""
+        parts: list[tuple[str, Any, Callable[[Graph, Any], Node]]] = []
+        for name, value in self.numbers.items():
+            parts.append((name, value, self._symbol(name, False)))
+            parts.append((f"(1 - {name})", 1 - value, self._symbol(name, True)))
+        for text, value, build in parts:
+            yield text, value, build
+            yield f"1 / {text}", 1 / value, _combined("div", lambda g, k: g.const(1, k), build)
+        for (a, x, f), (b, y, g) in itertools.permutations(parts, 2):
+            yield f"{a} * {b}", x * y, _combined("mul", f, g)
+            yield f"{a} / {b}", x / y, _combined("div", f, g)
+
+    def _symbol(self, name: str, rest: bool) -> Callable[[Graph, Any], Node]:
+        def build(graph: Graph, kind: Any) -> Node:
+            symbol = graph.leaf(name, (), jnp.result_type(float))
+            node = graph.apply("convert_element_type", (symbol,), (), (), kind)
+            if not rest:
+                return node
+            return graph.apply("sub", (graph.const(1, kind), node), (), (), kind)
+
+        return build
+
+    def _rows(self, place: Place) -> list[np.ndarray]:
+        return [np.asarray(held[place[1]]) for held in self.runs[place[0]]]
+
+    def _aval(self, place: Place) -> Any:
+        return self.sides[place[0]].avals[place[1]]
+
+    def _is_float(self, place: Place) -> bool:
+        return interpreter.is_float(self._aval(place).dtype)
+
+
+def _run(side: Program, settings: Any, params: Any, grads: Any) -> list[list[Any]]:
+    """What a side holds after each step, from the first on."""
+    found = []
+    lift = interpreter.ball
+    held = interpreter.exactly(side.start, [*settings, *params], lift)[: len(side.paths)]
+    for each in grads:
+        held = interpreter.exactly(side.step, [*settings, *held, *each], lift)[: len(side.paths)]
+        found.append(held)
+    return found
+
+
+def _ball(value: float) -> arb:
+    return interpreter.ball(np.float64(value))
+
+
+def _array(value: arb) -> np.ndarray:
+    result = np.empty((), object)
+    result[()] = value
+    return result
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    result = np.empty(shape, object)
+    for place in np.ndindex(shape):
+        result[place] = arb(fmpq(int(rng.integers(1, 64)) * int(rng.choice([-1, 1])), 16))
+    return result
+
+
+def _pairs(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+    for a, b in zip(left, right, strict=True):
+        yield from zip(a.flat, b.flat, strict=True)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    return bool(_plain(a).overlaps(_plain(b)))
+
+
+def _ratio(a: Any, b: Any) -> Any:
+    """The quotient; None of 0 and 0, or of what is no number."""
+    a, b = _plain(a), _plain(b)
+    if b == 0 and a == 0:
+        return None
+    return a / b if not b.contains(0) else arb("nan")
+
+
+def _plain(value: Any) -> arb:
+    return value if isinstance(value, arb) else arb(int(value))
+
+
+def _fraction(number: arb) -> fmpq | None:
+    """The simple fraction that a ball holds."""
+    rest, before, now = number, (0, 1), (1, 0)
+    for _ in range(30):
+        term = int((rest.mid() + arb(0.5)).floor().unique_fmpz())
+        before, now = now, (term * now[0] + before[0], term * now[1] + before[1])
+        if max(map(abs, now)) > _MOST:
+            return None
+        if number.overlaps(arb(fmpq(*now))):
+            return fmpq(*now)
+        rest = 1 / (rest - term)
+    return None
+
+
+def _node(graph: Graph, fraction: fmpq, kind: Any) -> Node:
+    top, bottom = graph.const(int(fraction.p), kind), graph.const(int(fraction.q), kind)
+    return graph.apply("div", (top, bottom), (), (), kind)
+
+
+def _signed(sign: int, build: Callable[[Graph, Any], Node]) -> Callable[[Graph, Any], Node]:
+    if sign > 0:
+        return build
+    return lambda graph, kind: graph.apply("neg", (build(graph, kind),), (), (), kind)
+
+
+def _combined(op: str, first: Any, second: Any) -> Callable[[Graph, Any], Node]:
+    return lambda graph, kind: graph.apply(
+        op, (first(graph, kind), second(graph, kind)), (), (), kind
+    )
+
+
+def _scaled(place: Place, other: Place, factor: Factor, count: Place | None = None) -> Derived:
+    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+        node = nodes[0]
+        if factor.text == "-1":
+            result = graph.apply("neg", (node,), (), node.shape, node.dtype)
+        else:
+            constant = factor.node(graph, node.dtype)
+            result = graph.apply("mul", (node, constant), (), node.shape, node.dtype)
+        if len(nodes) == 1:
+            return result
+        count = graph.apply("convert_element_type", (nodes[1],), (), (), node.dtype)
+        return graph.apply("mul", (result, count), (), node.shape, node.dtype)
+
+    text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
+    if count is None:
+        return Derived(place, (other,), text, build)
+    return Derived(place, (other, count), f"{text} * {{1}}", build)

@@ -1,0 +1,291 @@
+"""Real values within an interval, and how far from them the computed ones may be.
+
+Endpoints and errors are FLINT's balls, so a bound is not itself rounded in the wrong direction.
+Beside the absolute error goes a relative one where it is known, which is the sharper of the two for
+products, quotients and roots.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from flint import arb
+
+# Functions that XLA approximates are taken for good to so many units in the last place.
+FUNCTION_ULP = 4
+_INF = arb("inf")
+_ZERO = arb(0)
+
+
+class Unclear(Exception):
+    """What is computed depends on a comparison that the ranges leave open."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a dtype rounds.
+
+    Attributes:
+      half: half a unit in the last place of 1.
+      tiny: what is smaller may be rounded to 0.
+    """
+
+    half: arb
+    tiny: arb
+
+    @staticmethod
+    @functools.cache
+    def of(dtype: Any) -> "Precision":
+        """That of a floating-point dtype."""
+        info = jnp.finfo(dtype)
+        return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)))
+
+    def rounding(self, size: arb, units: int) -> arb:
+        """How far results of at most that magnitude are rounded.
+
+        Args:
+          size: the largest magnitude.
+          units: how many roundings; a product for a quotient takes two, for instance.
+        """
+        upper = float(size.abs_upper())
+        if not math.isfinite(upper):
+            return _INF
+        octave = math.frexp(upper * (1 + 1e-15))[1] - 1
+        once = self.half * arb(2) ** octave if upper else _ZERO
+        return once + size * self.half * (units - 1) + self.tiny
+
+
+class Rounded:
+    """A real value within an interval, computed with an error.
+
+    Attributes:
+      low: lower end.
+      high: upper end.
+      error: how far the computed value may be from the real one.
+      relative: the same over the real value's magnitude; None if there is no such bound.
+    """
+
+    __slots__ = ("error", "high", "low", "relative")
+
+    def __init__(self, low: arb, high: arb, error: arb, relative: arb | None):
+        """Takes over the smaller error of the two."""
+        self.low, self.high, self.relative = low, high, relative
+        if relative is not None:
+            error = error.min(relative * abs(low).max(abs(high)))
+        self.error = error
+
+    @staticmethod
+    def exact(low: Any, high: Any = None) -> "Rounded":
+        """A value without an error."""
+        first = arb(low)
+        return Rounded(first, first if high is None else arb(high), _ZERO, _ZERO)
+
+    @property
+    def size(self) -> arb:
+        """The largest magnitude of the real value."""
+        return abs(self.low).max(abs(self.high))
+
+    @property
+    def least_size(self) -> arb:
+        """The least magnitude of the real value."""
+        if self.low > 0:
+            return self.low
+        return -self.high if self.high < 0 else _ZERO
+
+    def as_computed(self) -> "Rounded":
+        """The computed value, taken for an input: a wider interval, without an error."""
+        return Rounded.exact(self.low - self.error, self.high + self.error)
+
+    def is_below(self, other: "Rounded") -> bool | None:
+        """Whether the computed value is less than the other one; None if that is open."""
+        slack = self.error + other.error
+        if self.high + slack < other.low:
+            return True
+        return False if self.low - slack >= other.high else None
+
+    def is_equal(self, other: "Rounded") -> bool | None:
+        """Whether the computed values are equal; None if that is open."""
+        if self.is_below(other) or other.is_below(self):
+            return False
+        both = (self, other)
+        exact = all(each.low == each.high and each.error == 0 for each in both)
+        return True if exact and self.low == other.low else None
+
+
+def rounded(
+    ends: Sequence[arb], error: arb, relative: arb | None, precision: Precision, units: int = 1
+) -> Rounded:
+    """The result of an operation, after its own rounding.
+
+    Args:
+      ends: values among which the least and the largest are.
+      error: what the operands' errors make.
+      relative: the same, relative; None if unknown.
+      precision: that of the result.
+      units: how many roundings.
+    """
+    low, high = least(ends), most(ends)
+    size = abs(low).max(abs(high)) + error
+    plain = Rounded(low, high, error, None)
+    if relative is not None:
+        # Below this a result may be rounded to 0, which is no small relative error.
+        safe = plain.least_size * (1 - relative) > precision.tiny
+        relative = (1 + relative) * (1 + precision.half) ** units - 1 if safe else None
+    total = error + precision.rounding(size, units)
+    return Rounded(low, high, total, relative)
+
+
+def least(values: Sequence[arb]) -> arb:
+    """The smallest."""
+    result = values[0]
+    for value in values[1:]:
+        result = result.min(value)
+    return result
+
+
+def most(values: Sequence[arb]) -> arb:
+    """The largest."""
+    return -least([-value for value in values])
+
+
+def add(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
+    """The sum."""
+    alike = (a.low >= 0 and b.low >= 0) or (a.high <= 0 and b.high <= 0)
+    relative = _larger(a, b) if alike else None
+    return rounded([a.low + b.low, a.high + b.high], a.error + b.error, relative, precision)
+
+
+def neg(a: Rounded) -> Rounded:
+    """The negative."""
+    return Rounded(-a.high, -a.low, a.error, a.relative)
+
+
+def _both(a: Rounded, b: Rounded) -> arb | None:
+    """The relative error of a product, before its rounding."""
+    if a.relative is None or b.relative is None:
+        return None
+    return (1 + a.relative) * (1 + b.relative) - 1
+
+
+def mul(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
+    """The product."""
+    error = a.size * b.error + b.size * a.error + a.error * b.error
+    if a is b:
+        ends = [a.least_size**2, a.size**2]
+    else:
+        ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return rounded(ends, error, _both(a, b), precision)
+
+
+def div(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
+    """The quotient, which XLA may make a product with the inverse."""
+    smallest = b.least_size
+    if not smallest > b.error:
+        return Rounded(-_INF, _INF, _INF, None)
+    ends = [x / y for x in (a.low, a.high) for y in (b.low, b.high)]
+    size = most([abs(end) for end in ends])
+    error = (a.error + size * b.error) / (smallest - b.error)
+    relative = None
+    if a.relative is not None and b.relative is not None and b.relative < 1:
+        relative = (1 + a.relative) / (1 - b.relative) - 1
+    return rounded(ends, error, relative, precision, 2)
+
+
+def sqrt(a: Rounded, precision: Precision) -> Rounded:
+    """The root."""
+    low, high = a.low.max(_ZERO).sqrt(), a.high.max(_ZERO).sqrt()
+    error = a.error.sqrt()
+    if a.low > a.error:
+        error = a.error / (a.low.sqrt() + (a.low - a.error).sqrt())
+    relative = None
+    if a.relative is not None and a.relative < 1:
+        relative = 1 - (1 - a.relative).sqrt()
+    return rounded([low, high], error, relative, precision)
+
+
+def power(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
+    """A power of something positive, or a whole one."""
+    whole = b.low.unique_fmpz() if b.low == b.high and b.error == 0 else None
+    if not a.low > a.error:
+        if whole is None or int(whole) < 0 or (a.low < 0 and int(whole) > 64):
+            raise Unclear("a power of what may be 0 or less")
+        if a.low >= 0:
+            size, ends = a.size, [a.low ** int(whole), a.high ** int(whole)]
+            error = (size + a.error) ** int(whole) - size ** int(whole)
+            return rounded(ends, error, None, precision, 2 * FUNCTION_ULP)
+        result = Rounded.exact(1)
+        for _ in range(int(whole)):
+            result = mul(result, a, precision)
+        return result
+    ends = [(x.log() * y).exp() for x in (a.low, a.high) for y in (b.low, b.high)]
+    relative = a.error / a.low if a.relative is None else a.relative.min(a.error / a.low)
+    logs = abs(a.low.log()).max(abs(a.high.log()))
+    wrong = b.size * -(-relative).log1p() + (logs - (-relative).log1p()) * b.error
+    factor = wrong.expm1()
+    size = most([abs(end) for end in ends])
+    return rounded(ends, size * factor, factor, precision, 2 * FUNCTION_ULP)
+
+
+def monotone(
+    function: Callable[[arb], arb], slope: Callable[[arb], arb]
+) -> Callable[[Rounded, Precision], Rounded]:
+    """A rising function.
+
+    Args:
+      function: of balls.
+      slope: from the interval of computed values, as a ball, to its slope there.
+    """
+
+    def of(a: Rounded, precision: Precision) -> Rounded:
+        around = (a.low - a.error).union(a.high + a.error)
+        steepest = abs(slope(around)).abs_upper()
+        error = a.error * steepest if a.error != 0 else _ZERO
+        if not error.is_finite():
+            return Rounded(-_INF, _INF, _INF, None)
+        ends = [function(a.low), function(a.high)]
+        return rounded(ends, error, None, precision, 2 * FUNCTION_ULP)
+
+    return of
+
+
+def wave(function: Callable[[arb], arb]) -> Callable[[Rounded, Precision], Rounded]:
+    """Sine or cosine, whose slope is 1 at most."""
+
+    def of(a: Rounded, precision: Precision) -> Rounded:
+        value = function(a.low.union(a.high))
+        ends = [value.lower(), value.upper()]
+        return rounded(ends, a.error, None, precision, 2 * FUNCTION_ULP)
+
+    return of
+
+
+def _larger(a: Rounded, b: Rounded) -> arb | None:
+    """The larger of both relative errors."""
+    if a.relative is None or b.relative is None:
+        return None
+    return a.relative.max(b.relative)
+
+
+def largest(a: Rounded, b: Rounded) -> Rounded:
+    """The larger of two."""
+    low, high = a.low.max(b.low), a.high.max(b.high)
+    return Rounded(low, high, a.error.max(b.error), None)
+
+
+def smallest(a: Rounded, b: Rounded) -> Rounded:
+    """The smaller of two."""
+    return neg(largest(neg(a), neg(b)))
+
+
+def either(a: Rounded, b: Rounded) -> Rounded:
+    """One of two."""
+    low, high = a.low.min(b.low), a.high.max(b.high)
+    return Rounded(low, high, a.error.max(b.error), _larger(a, b))
+
+
+def magnitude(a: Rounded) -> Rounded:
+    """The absolute value."""
+    return Rounded(a.least_size, a.size, a.error, a.relative)
