@@ -38,7 +38,7 @@ class StepBound:
     """
 
     ulp: float
-    ranges: Mapping[str, tuple[float, float]]
+    ranges: Mapping[str, tuple[float, float]] = field(hash=False)
 
     @property
     def all_ranges(self) -> dict[str, tuple[float, float]]:
