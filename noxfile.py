@@ -20,8 +20,12 @@ CONSTRAINTS = Path(".ci", "constraints.txt")
 
 
 def lowest_dependencies() -> list[str]:
-    """The lower bounds of pyproject.toml's dependencies as pins; jaxlib is pinned with jax."""
-    dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
+    """The lower bounds of all that users install as pins; jaxlib is pinned with jax."""
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    extras = project["optional-dependencies"]
+    dependencies = [*project["dependencies"]]
+    for name in re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]):
+        dependencies += [d for d in extras[name] if not d.startswith("optax-bridge")]
     pins = []
     for dependency in dependencies:
         match = re.fullmatch(r"([\w-]+)>=([\d.]+)", dependency)
@@ -95,16 +99,16 @@ def lock(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def soak(session: nox.Session) -> None:
     """Takes 100,000 steps with every optimizer, exact beside legacy; arguments name optimizers."""
-    session.install("-e", ".")
+    session.install("-e", ".[all]")
     session.run("python", "-m", "equivalence_tests.soak", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def fuzz(session: nox.Session) -> None:
-    """Random faults and rewrites for the prover, random files by coverage for each format."""
-    session.install("-e", ".", "atheris")
+    """Random faults and rewrites for the prover, random files and expressions by coverage."""
+    session.install("-e", ".[all]", "atheris")
     session.run("python", "-W", "ignore", "-m", "equivalence_tests.proof.fuzz", *session.posargs)
-    for name in ("msgpack", "npz", "t5x", "orbax"):
+    for name in ("msgpack", "npz", "t5x", "orbax", "expression"):
         target = ("-m", "optax_bridge.checkpoints.fuzz_by_coverage", name)
         session.run("python", *target, "-max_total_time=120")
 
@@ -112,7 +116,7 @@ def fuzz(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def trainer_kills(session: nox.Session) -> None:
     """Kills a training thirty times at random moments, in one process and in two."""
-    session.install("-e", ".")
+    session.install("-e", ".[all]")
     for processes in ("1", "2"):
         command = ("-m", "optax_bridge.spmd.killing", "--kills", "30", "--processes", processes)
         session.run("python", *command, *session.posargs)
@@ -121,7 +125,7 @@ def trainer_kills(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def check(session: nox.Session) -> None:
     """Installs as a user does and runs the suite; arguments go to optax-bridge check."""
-    session.install(".")
+    session.install(".[all]")
     session.run("optax-bridge", "check", *session.posargs)
 
 
@@ -156,7 +160,7 @@ def reference(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def gone_names(session: nox.Session) -> None:
     """Reads old releases of JAX, Flax, Optax, NumPy and writes which of their names are gone."""
-    session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".", "chex")
+    session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".[all]", "chex")
     session.run("python", "-m", "legacy_optim.gone.inventory.record", *session.posargs)
 
 
@@ -170,7 +174,7 @@ def guide(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def benchmarks(session: nox.Session) -> None:
     """Measures step time and import time as ratios, and migrate in seconds."""
-    session.install("-e", ".")
+    session.install("-e", ".[all]")
     session.run("python", "-m", "benchmarks.step_time", *session.posargs)
     session.run("python", "-m", "benchmarks.import_time")
     session.run("python", "-m", "benchmarks.migrate_time")

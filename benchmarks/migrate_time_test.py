@@ -10,9 +10,12 @@ from migration_guide.codemod.context import Options
 
 
 def test_a_tree_and_a_file_are_measured(capsys):
-    assert migrate_time.main(["--files", "100", "--lines", "40", "--turns", "1"]) == 0
-    tree, file = capsys.readouterr().out.splitlines()
+    assert (
+        migrate_time.main(["--files", "100", "--dense", "1", "--lines", "40", "--turns", "1"]) == 0
+    )
+    tree, dense, file = capsys.readouterr().out.splitlines()
     assert tree.startswith("100 files, 1 parsed")
+    assert dense.startswith("1 files of the corpus, 2")
     assert file.startswith("one file of 40 lines")
 
 
@@ -25,7 +28,7 @@ def test_the_long_file_is_long_and_needs_rewriting(tmp_path):
     assert dict(result.counts)["apply_gradient"] == text.count("apply_gradient(")
 
 
-@pytest.mark.parametrize("name", ["files", "lines", "turns"])
+@pytest.mark.parametrize("name", ["files", "dense", "lines", "turns"])
 def test_misuse_is_said(name: str, capsys):
     with pytest.raises(SystemExit) as caught:
         migrate_time.main([f"--{name}", "0"])

@@ -178,9 +178,8 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
 
     whole = suite.sides.stock
     monkeypatch.setattr(suite.sides, "stock", raising)
-    chosen = ["sgd", "momentum"]
     file = tmp_path / "junit.xml"
-    assert check.check(chosen, steps=2, junit_file=file) == 1
+    assert check.check(["sgd"], steps=2, junit_file=file) == 1
     printed = capsys.readouterr().out
     assert "RuntimeError: out of luck" in printed
     assert "1 claims did NOT hold" in printed
@@ -188,7 +187,7 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
     (error,) = tests.iter("error")
     assert error.attrib["message"] == "RuntimeError: out of luck"
     assert tests.attrib["failures"] == "0"
-    assert int(tests.attrib["tests"]) > 5
+    assert int(tests.attrib["tests"]) >= 4
 
 
 def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsys, tmp_path: Path):

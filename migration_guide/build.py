@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(
             f"The guide is built with {', '.join(NEEDS.values())}; not installed here: "
-            f"{', '.join(missing)}. Run: pip install 'optax-bridge[guide]'",
+            f"{', '.join(missing)}. Run: pip install '.[guide]'",
             file=sys.stderr,
         )
         return MISUSE

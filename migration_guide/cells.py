@@ -67,7 +67,22 @@ def shell(command: str) -> None:
     """Runs a command as in a terminal and prints both, for pages that show it.
 
     Args:
+      command: see `printed`.
+
+    Raises:
+      RuntimeError: the command failed; says what it printed.
+    """
+    print(f"$ {command}", printed(command), sep="\n")
+
+
+def printed(command: str) -> str:
+    """Runs a command as in a terminal.
+
+    Args:
       command: the command line; programs of this Python's environment are found, active or not.
+
+    Returns:
+      What it printed, without spaces at the ends of lines and without the current folder's name.
 
     Raises:
       RuntimeError: the command failed; says what it printed.
@@ -80,5 +95,5 @@ def shell(command: str) -> None:
         raise RuntimeError(
             f"{command!r} ended with status {done.returncode}:\n{done.stdout}{done.stderr}"
         )
-    lines = (line.rstrip() for line in done.stdout.rstrip().splitlines())
-    print(f"$ {command}", *lines, sep="\n")
+    lines = done.stdout.replace(f"{Path.cwd()}{os.sep}", "").rstrip().splitlines()
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,21 +1,43 @@
-"""Every snippet of the guide runs, every link leads somewhere, every optimizer is in the table."""
+"""Every snippet of the guide runs, every link leads somewhere, everything public is in it."""
 
+import functools
+import importlib
+import inspect
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from migration_guide import build, cells, tables
+from migration_guide import build, cells
+from migration_guide.api_reference import MODULES, home, public_names
+from migration_guide.codemod.registry import RULES
+from migration_guide.command_reference import GROUP, commands_markdown
+from migration_guide.docstrings import as_rest
+from migration_guide.generated import PARTS, filled_in, marks
+from migration_guide.rules_page import COLUMN, described
+from migration_guide.tables import optimizers_markdown, overview_markdown
 from optax_bridge.correspondence import ENTRIES
 
 PAGES = cells.pages()
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 _LINK = re.compile(r"\]\(([^)]+)\)")
+_PAIRED = re.compile(r"^:tags: \[(?:old|new)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def _name(page: Path) -> str:
+    return page.relative_to(cells.SOURCE).with_suffix("").as_posix()
+
+
+@functools.cache
+def _filled(page: Path) -> str:
+    return filled_in(TEXTS[page])
+
+
+@functools.cache
 def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as Sphinx makes them."""
-    text = page.read_text(encoding="utf-8").replace(tables.MARK, tables.correspondence_markdown())
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$", "", _filled(page), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
@@ -23,26 +45,41 @@ def _anchors(page: Path) -> set[str]:
 def _links() -> list[tuple[Path, str]]:
     return [
         (page, target)
-        for page in PAGES
-        for target in _LINK.findall(page.read_text(encoding="utf-8"))
+        for page, text in TEXTS.items()
+        for target in _LINK.findall(text)
         if "://" not in target
     ]
 
 
 def test_there_are_pages():
-    assert {"index", "quick_start", "in_steps", "flip_1009"} <= {page.stem for page in PAGES}
+    assert {"index", "quick_start", "have/training_step"} <= {_name(page) for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write files
     cells.run(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_no_code_block_is_overlooked(page):
-    text = page.read_text(encoding="utf-8")
-    assert len(list(cells.cells(page))) == text.count("{code-cell}")
+    assert len(list(cells.cells(page))) == TEXTS[page].count("{code-cell}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_old_and_new_fit_beside_each_other(page):
+    paired = [line for code in _PAIRED.findall(TEXTS[page]) for line in code.splitlines()]
+    assert not [line for line in paired if len(line) > COLUMN]
+    assert TEXTS[page].count(":tags: [old") == TEXTS[page].count(":tags: [new")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name == "have"], ids=lambda page: page.stem
+)
+def test_a_page_of_what_one_has_compares_old_and_new(page):
+    assert ":tags: [old" in TEXTS[page]
+    assert "agree(" in TEXTS[page] or "check_equivalence(" in TEXTS[page]
+    assert f"(have/{page.name})" in TEXTS[cells.SOURCE / "index.md"]
 
 
 @pytest.mark.parametrize(
@@ -50,22 +87,103 @@ def test_no_code_block_is_overlooked(page):
 )
 def test_links_lead_somewhere(page, target):
     file, _, anchor = target.partition("#")
-    linked = page.parent / file if file else page
+    linked = (page.parent / file).resolve() if file else page
     assert linked.is_file()
     assert not anchor or anchor in _anchors(linked)
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
 def test_the_table_has_every_optimizer(entry):
-    text = tables.correspondence_markdown()
     name = entry.legacy.__name__
-    section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    assert f"[{name}](#{name.lower()})" in text
+    section = f"\n{optimizers_markdown()}".partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert f"[{name}](#{name.lower()})" in overview_markdown()
     assert entry.notes in section
     for hp in entry.hyper_params:
         assert f"| `{hp.legacy}` | `{hp.port}` |" in section
     for stock in entry.stock:
         assert stock.claim.verdict.value in section
+
+
+def test_a_quoted_message_is_raised_below_its_heading():
+    text = TEXTS[cells.SOURCE / "troubleshooting.md"]
+    sections = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    quoted = {match[1]: section for section in sections if (match := re.match("`(.+)`\n", section))}
+    assert len(quoted) > 20
+    for message, section in quoted.items():
+        assert f'"{message}"' in section, message
+
+
+def test_every_part_stands_on_a_page():
+    assert {name for text in TEXTS.values() for name, _ in marks(text)} == PARTS.keys()
+
+
+def test_the_reference_has_every_public_module():
+    documented = [
+        module for text in TEXTS.values() for name, module in marks(text) if name == "api"
+    ]
+    assert sorted(map(str, documented)) == sorted(MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_reference_has_every_public_name(module):
+    names = public_names(module)
+    assert names
+    filled = "\n".join(map(_filled, PAGES))
+    for name in names:
+        where = home(module, name)
+        assert re.search(rf":: {re.escape(f'{where}.{name}')}$", filled, re.MULTILINE), name
+        value = getattr(importlib.import_module(module), name)
+        own = inspect.getdoc(value) or ""
+        is_code = inspect.isclass(value) or inspect.isroutine(value)
+        assert not is_code or own, f"{module}.{name} has no docstring"
+
+
+def test_the_packages_that_list_their_names_are_in_the_reference():
+    """A new module of the trainer's, say, is either in the reference or named here."""
+    package = "optax_bridge.spmd"
+    folder = Path(importlib.import_module(package).__path__[0])
+    found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    inner = {
+        "__init__",
+        "__pycache__",
+        "command",
+        "terminal",
+        "examples",
+        "killing",
+        "loss_curve",
+        "progress",
+    }
+    ours = {module.rpartition(".")[2] for module in MODULES if module.startswith(package)}
+    assert {name for name in found if not name.endswith("_test")} == ours | inner
+
+
+def test_the_reference_has_every_subcommand_and_its_options():
+    text = commands_markdown()
+    for point in metadata.entry_points(group=GROUP):
+        section = text.partition(f"## optax-bridge {point.name}\n")[2].partition("\n## ")[0]
+        assert "--" in section, point.name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_has_a_before_and_an_after(rule):
+    found = described(rule.name)
+    assert found.before
+    assert found.after
+    assert found.before != found.after
+
+
+def test_docstrings_become_rest():
+    code = ["`f`, two `Call`s:", "", "    x = f(1)", "", "Returns:", "  One: or none."]
+    assert as_rest(code) == [
+        "`f`, two `Call`\\ s:",
+        "",
+        ".. code-block:: python",
+        "",
+        "    x = f(1)",
+        "",
+        "Returns:",
+        "  : One: or none.",
+    ]
 
 
 def test_a_failing_cell_names_its_page_and_line(tmp_path):
@@ -81,4 +199,4 @@ def test_build_says_what_is_missing(monkeypatch, capsys):
     assert build.main([]) == build.MISUSE
     said = capsys.readouterr().err
     assert "no-such-package" in said
-    assert "pip install 'optax-bridge[guide]'" in said
+    assert "pip install '.[guide]'" in said

@@ -18,17 +18,22 @@ from optax_bridge.correspondence import (
     recipe_of,
 )
 
-# Where it stands in a page, `correspondence_markdown` goes.
-MARK = "<!-- correspondence -->"
-
 _NONE = "none"
 _WIDTH = 64
 
 
-def correspondence_markdown() -> str:
-    """All entries: an overview, then a section for each."""
-    entries = sorted(ENTRIES.values(), key=lambda entry: entry.legacy.__name__.lower())
-    return "\n\n".join([_overview(entries), *map(_section, entries)])
+def overview_markdown() -> str:
+    """A table of all optimizers: the exact equal, the stock one, its verdict and what is proved."""
+    return _overview(_entries())
+
+
+def optimizers_markdown() -> str:
+    """A section for each optimizer."""
+    return "\n\n".join(map(_section, _entries()))
+
+
+def _entries() -> list[Entry]:
+    return sorted(ENTRIES.values(), key=lambda entry: entry.legacy.__name__.lower())
 
 
 def _overview(entries: Sequence[Entry]) -> str:
@@ -36,10 +41,15 @@ def _overview(entries: Sequence[Entry]) -> str:
     for entry in entries:
         name = entry.legacy.__name__
         verdicts = dict.fromkeys(stock.claim.verdict.value for stock in entry.stock)
-        targets = dict.fromkeys(_code(stock.recipe.target) for stock in entry.stock)
-        stock = f"{', '.join(targets)}: {' or '.join(verdicts)}" if entry.stock else _NONE
-        rows.append((f"[{name}](#{name.lower()})", _code(entry.name), stock))
-    return _table(("flax.optim", "exact, in optax_bridge", "stock, and its verdict"), rows)
+        proved = dict.fromkeys(stock.claim.proved for stock in entry.stock)
+        targets = dict.fromkeys(code(stock.recipe.target) for stock in entry.stock)
+        cells = [", ".join(targets), " or ".join(verdicts), " or ".join(proved)]
+        if entry.parts is not None:
+            cells = ["that of its parts", "theirs", "theirs"]
+        rows.append(
+            (f"[{name}](#{name.lower()})", code(entry.name), *(cell or _NONE for cell in cells))
+        )
+    return table(("flax.optim", "exact", "stock", "verdict of the stock one", "proved"), rows)
 
 
 def _section(entry: Entry) -> str:
@@ -48,20 +58,20 @@ def _section(entry: Entry) -> str:
         parts += [_example(*example) for example in _examples(entry)]
     if entry.unsupported:
         parts.append("Without an equal in public Optax:")
-        parts.append("\n".join(f"- {_code(u.name)}: {u.message}" for u in entry.unsupported))
-    rows = [(_code(hp.legacy), _code(hp.port), _default(hp.default)) for hp in entry.hyper_params]
-    parts.append(_table(("argument", "here", "default"), rows))
+        parts.append("\n".join(f"- {code(u.name)}: {u.message}" for u in entry.unsupported))
+    rows = [(code(hp.legacy), code(hp.port), default(hp.default)) for hp in entry.hyper_params]
+    parts.append(table(("argument", "here", "default"), rows))
     if entry.state:
         rows = [
             (
-                _code(field.legacy),
-                _code(field.exact),
-                (", ".join(map(_code, field.stock)) or _NONE)
+                code(field.legacy),
+                code(field.exact),
+                (", ".join(map(code, field.stock)) or _NONE)
                 + (" (negated)" if field.stock_sign < 0 else ""),
             )
             for field in entry.state
         ]
-        parts.append(_table(("state", "here", "in stock Optax"), rows))
+        parts.append(table(("state", "here", "in stock Optax"), rows))
     parts.append(f"*Sources: {'; '.join(entry.sources)}.*")
     return "\n\n".join(parts)
 
@@ -126,18 +136,21 @@ def _verdict(claim: Claim) -> str:
     return claim.verdict.value + bound
 
 
-def _default(value: Any) -> str:
+def default(value: Any) -> str:
+    """A default of an argument, as a cell of a table shows it."""
     if value is inspect.Parameter.empty:
         return "required"
     if isinstance(getattr(value, "dtype", None), np.dtype):
-        return _code(np.dtype(value.dtype).name)
-    return _code(repr(value))
+        return code(np.dtype(value.dtype).name)
+    return code(repr(value))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
+    """Text as code."""
     return f"`{text}`"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

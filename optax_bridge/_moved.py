@@ -7,7 +7,6 @@ public is a name of `optax_bridge` itself; this is for programs that reached fur
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -54,7 +53,8 @@ NAMES = {
 }
 
 
-class _MovedModules(MetaPathFinder, Loader):
+class _MovedModules:
+    # Finder and loader by its methods: their base classes take 20 ms to import.
     def __init__(self, package: str, names: Mapping[str, str | tuple[str, ...]]):
         self.names = {f"{package}.{old}": new for old, new in names.items()}
         self.package = package
@@ -63,7 +63,7 @@ class _MovedModules(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname in self.names else None
+        return ModuleSpec(fullname, self) if fullname in self.names else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         new = self.names[spec.name]

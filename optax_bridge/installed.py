@@ -15,7 +15,7 @@ DISTRIBUTION = "optax-bridge"
 DECIDE_BITS = (DISTRIBUTION, "jax", "jaxlib", "flax", "optax", "numpy")
 
 _REQUIREMENT = re.compile(
-    r"(?P<name>[\w.-]+)(\[(?P<extras>[^]]*)])?.*; *extra *== *['\"](?P<of>[\w-]+)"
+    r"(?P<name>[\w.-]+)(\[(?P<extras>[^]]*)])?.*;.*\bextra *== *['\"](?P<of>[\w-]+)"
 )
 
 

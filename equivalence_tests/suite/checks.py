@@ -22,7 +22,7 @@ from equivalence_tests.sides import digits, problems
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
-from equivalence_tests.sides.trajectory import trajectory
+from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
 from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
@@ -149,18 +149,19 @@ class _Synthetic:
 
     @functools.cached_property
     def reference(self) -> Any:
-        return trajectory(sides.legacy(self.definition), self.params, self.inputs)
+        return _compiled(sides.legacy(self.definition), self.params, self.inputs)
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
-        other = trajectory(self._side(recipe, call), self.params, self.inputs)
+        side = self._side(recipe, call)
         if recipe == "exact":
+            other = _compiled(side, self.params, self.inputs)
             return compare(self.reference, other, poisoned=self.poisoned), other
-        both = map(_float32_leaves, (self.reference, other))
-        return compare(*both, poisoned=self.poisoned), other
+        other = _compiled(side, *map(_float32_leaves, (self.params, self.inputs)))
+        return compare(_float32_leaves(self.reference), other, poisoned=self.poisoned), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
         params = _float32_leaves(self.params)
-        inputs = tuple(map(_float32_leaves, self.inputs))
+        inputs = _float32_leaves(self.inputs)
         first = jax.tree.map(lambda leaf: leaf[0], inputs)
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
@@ -194,7 +195,9 @@ class _Trained:
             digits.new_side(self.job, build(call)),
         )
         with pinned() as what:
-            old, new = (trajectory(side, self.job.params, (self.data,)) for side in both)
+            old, new = (
+                trajectory(driven(side, "eager"), self.job.params, (self.data,)) for side in both
+            )
         self.losses = old["loss"].tolist(), new["loss"].tolist()
         self.extra = {"loss": [self.losses[0][0], self.losses[0][-1]], "pinned": what}
         return compare(old, new), new
@@ -230,8 +233,15 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     return result
 
 
+def _compiled(side: Side, params: Any, inputs: Any) -> Any:
+    """Step by step: to compile a scan would take half as long again."""
+    return trajectory(driven(side, "jit"), params, inputs)
+
+
 def _float32_leaves(view: Any) -> Any:
-    """A trajectory without other dtypes' leaves: stock claims are for float32."""
+    """A tree without other dtypes' leaves: stock claims are for float32."""
+    if isinstance(view, tuple):
+        return tuple(map(_float32_leaves, view))
     if not isinstance(view, dict | FrozenDict | legacy_optim.OptimizerState):
         return view
     if isinstance(view, legacy_optim.OptimizerState):

@@ -231,7 +231,11 @@ class Analysis:
 
     def is_used(self, name: str) -> bool:
         """Whether the module itself refers to a name."""
-        return any(ref.split(".")[0] == name for ref in imports.references(self.module))
+        return name in self._referenced
+
+    @functools.cached_property
+    def _referenced(self) -> set[str]:
+        return {name.split(".")[0] for name in imports.references(self.module)}
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
         """Whether a variable is made by calling a class that nobody knows."""

@@ -4,6 +4,7 @@ A `Kind` is a set of possibilities. Definition and optimizer have no method in c
 name which holds first the one and then the other is rewritten by the method that is used.
 """
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ NOTHING: Kind = frozenset()
 _DEEPEST = 4
 
 
+@functools.lru_cache(maxsize=512)
 def depth(kind: Kind) -> int:
     """How deep tuples and containers are nested."""
     inner = [k for atom in kind for k in _inside(atom)]
@@ -65,7 +67,11 @@ def depth(kind: Kind) -> int:
 
 def joined(kinds: Iterable[Kind]) -> Kind:
     """All possibilities together; tuples of the same length are joined item by item."""
-    atoms = {atom for kind in kinds for atom in kind}
+    distinct = {kind for kind in kinds if kind}
+    if len(distinct) <= 1:  # as a rule
+        kind = distinct.pop() if distinct else NOTHING
+        return kind if depth(kind) <= _DEEPEST else frozenset(a for a in kind if not _inside(a))
+    atoms = {atom for kind in distinct for atom in kind}
     plain: set[str | Function | Instance | Several | Items] = {
         atom for atom in atoms if not isinstance(atom, Several | Items)
     }

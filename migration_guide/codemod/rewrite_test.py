@@ -395,6 +395,31 @@ def test_a_rate_from_the_step_becomes_a_schedule():
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "stays"),
+    [
+        (", lr\n", "\n", False),
+        (", lr\n", "  # with lr\n", False),
+        ("lr = fn(opt.state.step)", "lr = fn(opt.state.step)  # falls", True),
+        (", lr\n", ", (lambda: lr)\n", True),
+        ("lr", "learning_rate", True),
+        (", lr\n", ", h(lr=1)\n", False),
+    ],
+    ids=[
+        "unused",
+        "in-a-comment",
+        "has-a-comment",
+        "in-a-closure",
+        "as-the-keyword",
+        "other-keyword",
+    ],
+)
+def test_a_rate_that_nothing_reads_any_longer_goes(old: str, new: str, stays: bool):
+    code = rewrite(SCHEDULED.replace(old, new), Options()).code
+    assert "momentum(learning_rate=fn" in code
+    assert ("= fn(opt.step)" in code) == stays
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("opt.state.step)", "opt.state.step + 1)"),

@@ -1,4 +1,4 @@
-"""What both of the corpus's test modules need: scripts in a process of their own, and closeness."""
+"""What the tests of corpus and examples need: scripts in a process of their own, and closeness."""
 
 import json
 import os
@@ -33,6 +33,25 @@ def numbers(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise AssertionError(text) from None
+
+
+def lines(text: str) -> list[dict[str, float]]:
+    """What a program printed, a JSON object on each line; its text where it is something else."""
+    try:
+        return [json.loads(line) for line in text.splitlines()]
+    except ValueError:
+        raise AssertionError(text) from None
+
+
+def columns(rows: list[dict[str, float]]) -> dict[str, dict[str, list[float]]]:
+    """Metric -> its steps and its values, in nine digits, which tell any two float32 apart."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        for name in row.keys() - {"step"}:
+            column = found.setdefault(name, {"steps": [], "values": []})
+            column["steps"].append(row["step"])
+            column["values"].append(float(f"{row[name]:.9g}"))
+    return found
 
 
 def assert_close(found: Any, expected: Any, path: str = "") -> None:

@@ -1,10 +1,12 @@
-"""Records what the corpus prints on the genuine flax 0.5.3, and the checkpoints that it writes.
+"""Records what the corpus and the examples print on the genuine flax 0.5.3, and what they save.
 
     reference/bin/python migration_guide/corpus/record.py
+    reference/bin/python migration_guide/corpus/record.py --examples mnist ppo
 
 The environment is that of `equivalence_tests/reference/requirements.txt`, Python 3.10.
 """
 
+import argparse
 import filecmp
 import json
 import os
@@ -17,8 +19,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent / "examples"
 sys.path.insert(0, str(HERE))
 
+import comparing  # noqa: E402
 import next_steps  # noqa: E402
 import worker  # noqa: E402
 
@@ -28,12 +32,18 @@ class NotRecorded(Exception):
 
 
 def main() -> int:
-    """Runs every program and writes the recordings; returns 1 if one fails."""
+    """Runs the programs and writes the recordings; returns 1 if one fails."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--examples", nargs="*", metavar="NAME", help="these alone; all if none")
+    chosen = parser.parse_args().examples
     worker.lend_old_names()
+    failed = _record_examples(chosen)
+    if chosen is not None:
+        return 1 if failed else 0
     programs = [p for p in sorted((HERE / "programs").iterdir()) if not p.name.startswith("__")]
     resumed = [p for p in programs if p.stem in next_steps.OPTIMIZERS]
     resumed += sorted((HERE / "resumed").glob("*.py"))
-    failed = _record("recorded.json", programs, _numbers)
+    failed += _record("recorded.json", programs, _numbers)
     failed += _record("resumed.json", resumed, _resumed)
     return 1 if failed else 0
 
@@ -51,6 +61,49 @@ def _record(file, programs, record):
     (HERE / file).write_text(f"{text}\n", encoding="utf-8")
     print(f"{len(recorded)} programs recorded in {file}")
     return failed
+
+
+def _record_examples(names):
+    """Writes into each example's folder its metrics and its first checkpoint; how many failed."""
+    failed = 0
+    for before in sorted(EXAMPLES.glob("*/before.py")):
+        if names and before.parent.name not in names:
+            continue
+        try:
+            metrics = _example(before)
+        except NotRecorded as error:
+            failed += 1
+            print(before.parent.name, error, file=sys.stderr)
+            continue
+        rows = (f" {json.dumps(name)}: {json.dumps(metrics[name])}" for name in sorted(metrics))
+        text = "{\n" + ",\n".join(rows) + "\n}\n"
+        (before.parent / "recorded.json").write_text(text, encoding="utf-8")
+        print(f"{before.parent.name}: {', '.join(sorted(metrics))}")
+    return failed
+
+
+def _example(before):
+    """Trains, keeps the checkpoint of half-way, and sees that the program goes on from it."""
+    saved = before.parent / "saved"
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as interrupted:
+        lines = _lines(before, whole)
+        half = min(Path(whole).iterdir(), key=lambda path: path.stat().st_mtime)
+        shutil.copy(half, interrupted)
+        shutil.rmtree(saved, ignore_errors=True)
+        saved.mkdir()
+        shutil.copy(half, saved)
+        went_on = _lines(before, interrupted)
+        if lines[-len(went_on) :] != went_on or len(went_on) == len(lines):
+            raise NotRecorded(f"goes on from {half.name} with other metrics than without a stop")
+    return comparing.columns(lines)
+
+
+def _lines(before, workdir):
+    text = worker.output_of(str(before), "genuine", "--workdir", workdir)
+    try:
+        return comparing.lines(text)
+    except AssertionError as error:
+        raise NotRecorded(text) from error
 
 
 def _numbers(path, *args):

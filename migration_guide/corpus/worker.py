@@ -2,11 +2,13 @@
 
     python worker.py MODE PROGRAM...
     python worker.py MODE --in FOLDER PROGRAM...
+    python worker.py MODE --jobs JSON
 
 MODE is `plain`, as `python PROGRAM` would, or `shim`, with what `optax-bridge run` installs. Also
 runs on Python 3.10 with the genuine flax 0.5.3, where it lends JAX the names that it had when flax
 0.5.3 was young. With a folder, each program gets two arguments: the folder in it that has the
-program's own name, and up to which step to train.
+program's own name, and up to which step to train. Jobs are a JSON list of a program and its
+arguments each; what is printed is then the list of their outputs.
 """
 
 import contextlib
@@ -22,10 +24,10 @@ import warnings
 NUM_STEPS = "6"
 
 
-def output_of(path: str, mode: str, *args: str) -> str:
-    """What a program writes to standard output; its traceback if it fails."""
+def output_of(path: str, mode: str, *args: str, out: io.StringIO | None = None) -> str:
+    """What a program writes to standard output, into `out` if given; its traceback if it fails."""
     before = sys.argv
-    out, modules = io.StringIO(), set(sys.modules)
+    out, modules = out or io.StringIO(), set(sys.modules)
     if path.endswith(".ipynb"):
         return _output_of_notebook(path, mode)
     try:
@@ -91,6 +93,9 @@ def main(mode: str, *programs: str) -> None:
     """Runs the programs and prints path -> output."""
     if mode == "genuine":
         lend_old_names()
+    if programs[0] == "--jobs":
+        print(json.dumps([output_of(path, mode, *args) for path, *args in json.loads(programs[1])]))
+        return
     folder = None
     if programs[0] == "--in":
         folder, programs = programs[1], programs[2:]

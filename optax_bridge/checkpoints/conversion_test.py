@@ -22,6 +22,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.lazy import BLOCK
+from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.write import compare, write
@@ -228,6 +229,15 @@ def test_whole_state_that_was_replicated_is_taken_once() -> None:
     )
     same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
     np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+
+
+def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:
+    tree: Any = serialization.msgpack_restore((FILES / "replicated_dataclass.msgpack").read_bytes())
+    own = np.stack([np.zeros(2, np.uint32), np.ones(2, np.uint32)])
+    tree |= {"keys": own, "same": np.stack([np.ones(2), np.ones(2)])}
+    others = convert_tree(tree, parse_definition(OPTIMIZERS["adafactor"])).others
+    np.testing.assert_array_equal(others["keys"], own)
+    assert others["same"].shape == (2,)
 
 
 @pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])

@@ -3,8 +3,8 @@
     python -m pip install atheris
     python -m optax_bridge.checkpoints.fuzz_by_coverage npz -max_total_time=600 corpus/
 
-What follows the format is libFuzzer's; an input that ends in a traceback is left beside the corpus,
-and given in its place it is run once.
+In place of a format stands `expression` for the text of `--optimizer`. What follows is libFuzzer's;
+an input that ends in a traceback is left beside the corpus, and given in its place it is run once.
 """
 
 import importlib
@@ -13,18 +13,25 @@ from typing import Any
 
 atheris: Any = importlib.import_module("atheris")  # has no types
 
-with atheris.instrument_imports(include=["optax_bridge.checkpoints"]):
-    from optax_bridge.checkpoints import fuzz
+with atheris.instrument_imports(
+    include=["optax_bridge.checkpoints", "optax_bridge.correspondence"]
+):
+    from optax_bridge.checkpoints import fuzz, fuzz_expressions
+
+EXPRESSION = "expression"
 
 
 def main() -> None:
-    """Fuzzes the format that the first argument names, or all if there is none."""
-    known = list(fuzz.formats())
+    """Fuzzes the format that the first argument names, `expression`, or all if there is none."""
+    known = [*fuzz.formats(), EXPRESSION]
     kinds = [sys.argv.pop(1)] if sys.argv[1:] and sys.argv[1] in known else known
 
     def target(data: bytes) -> None:
         for kind in kinds:
-            outcome = fuzz.survives_bytes(kind, data)
+            if kind == EXPRESSION:
+                outcome = fuzz_expressions.survives_bytes(data)
+            else:
+                outcome = fuzz.survives_bytes(kind, data)
             if outcome not in ("read", "refused"):
                 raise RuntimeError(f"{kind}: {outcome}")
 

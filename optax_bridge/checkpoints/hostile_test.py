@@ -1,7 +1,9 @@
 """Damaged and hostile files: one kind of error, and never anything from inside a library."""
 
+import functools
 import io
 import json
+import operator
 import os
 import pickle
 import struct
@@ -9,6 +11,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import msgpack
 import numpy as np
 import orbax.checkpoint as ocp
@@ -193,6 +197,24 @@ def test_misfit_is_an_error_at_its_leaf(name: str) -> None:
         convert_tree(broken(change), parse_definition("Adam(1e-2)"))
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (("target", "scale"), r"\['scale'\]: expected the same array 2 times.*different values"),
+        ((*KERNEL, "grad_ema"), r"\['kernel'\]\['grad_ema'\]: expected the same array 2 times"),
+        (("state", "step"), r"\['step'\]: expected the number of steps"),
+    ],
+    ids=["parameter", "moment", "step"],
+)
+def test_copies_that_differ_between_devices_are_refused(path: Any, message: str) -> None:
+    tree = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), broken(lambda _: None))
+    convert_tree(tree, parse_definition("Adam(1e-2)"))
+    leaf = functools.reduce(operator.getitem, path, tree)
+    leaf[1] += 1
+    with pytest.raises(CheckpointError, match=message):
+        convert_tree(tree, parse_definition("Adam(1e-2)"))
+
+
 def test_float8_parameters_are_refused() -> None:
     import ml_dtypes
 
@@ -223,6 +245,12 @@ def test_nan_is_found_wherever_it_stands(dtype: str, position: str) -> None:
     moments[at] = np.nan
     with pytest.raises(CheckpointError, match="NaN"):
         convert_tree(tree, momentum)
+
+
+def test_nan_is_found_on_devices() -> None:
+    tree = broken(_set(*KERNEL, "grad_ema", value=jnp.full((4, 3), jnp.nan).at[0].set(1.0)))
+    with pytest.raises(CheckpointError, match=r"\['grad_ema'\].*NaN"):
+        convert_tree(tree, parse_definition("Adam(1e-2)"))
 
 
 def test_nan_is_let_through_when_told_to() -> None:

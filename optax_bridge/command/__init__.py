@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from optax_bridge._interrupts import INTERRUPTED
 from optax_bridge.installed import MissingExtraError, require, versions
 
 GROUP = "optax_bridge.commands"
@@ -37,6 +38,14 @@ class Subcommands(TyperGroup):
         """The subcommand of that name; None if there is none."""
         del ctx
         return _loaded(cmd_name) if cmd_name in _entry_points() else None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 @functools.cache
@@ -107,5 +116,5 @@ def _main(
 
 
 def main() -> None:
-    """Entry point of the `optax-bridge` command."""
+    """Runs the command with the arguments of the process; `optax_bridge.start` is its entry."""
     app()

@@ -9,14 +9,11 @@ from typing import Any, Self
 
 import typer
 
-INTERRUPTED = 130  # the exit code of shells for it
+from optax_bridge._interrupts import INTERRUPTED, interrupt
 
 
 class Interrupts:
     """While it is open, an interrupt ends the command with one line and exit code 130.
-
-    Python's own way is a `KeyboardInterrupt` out of wherever the program is: libraries turn it into
-    another error while they are being imported.
 
     Attributes:
       destination: what the command makes, whole or not at all.
@@ -30,7 +27,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if is_main and signal.getsignal(signal.SIGINT) in (signal.default_int_handler, interrupt):
             self._handler = signal.signal(signal.SIGINT, self._interrupt)
         return self
 

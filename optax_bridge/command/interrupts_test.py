@@ -1,4 +1,4 @@
-"""Ctrl-C in `convert`: one line, whatever the program is doing just then."""
+"""Ctrl-C: one line, whatever the program is doing just then."""
 
 import os
 import subprocess
@@ -21,25 +21,45 @@ def send():
         os.kill(os.getpid(), signal.SIGINT)
 
 def hook(event, given):
-    if when == "import" and event == "import" and given[0].startswith("jaxlib."):
+    if event == "import" and given[0].startswith(when):
         send()
     if when == "write" and event == "open" and ".part" in str(given[0]):
         send()
 
 sys.addaudithook(hook)
 sys.argv = ["optax-bridge", *arguments]
-from optax_bridge.command import main
+from optax_bridge.start import main
 main()
 """
 
 
-@pytest.mark.parametrize("when", ["import", "write"])
-def test_interrupt_is_one_line_and_leaves_things_as_they_were(when: str, tmp_path: Path) -> None:
-    arguments = ["convert", ADAM, tmp_path / "new", "--optimizer", "Adam(1e-2)"]
-    done = subprocess.run(
+def interrupted(when: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command, interrupted when it imports a module, or writes."""
+    return subprocess.run(
         [sys.executable, "-c", _PROGRAM, when, *arguments],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("when", "arguments"),
+    [
+        ("typer", ["convert", ADAM, "new"]),
+        ("jaxlib.", ["inspect", ADAM]),
+        ("equivalence_tests.", ["check"]),
+        ("libcst.", ["migrate", "."]),
+        ("optax_bridge.correspondence", ["recipe", "Adam(0.1)"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_interrupt_of_an_import_is_one_line(when: str, arguments: list[str | Path]) -> None:
+    done = interrupted(when, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("when", ["jaxlib.", "write"], ids=["import", "write"])
+def test_interrupt_is_one_line_and_leaves_things_as_they_were(when: str, tmp_path: Path) -> None:
+    done = interrupted(when, "convert", ADAM, tmp_path / "new", "--optimizer", "Adam(1e-2)")
     assert done.returncode == 130, done.stderr
     assert (
         done.stderr == f"interrupted: {tmp_path / 'new'} is as it was before; "

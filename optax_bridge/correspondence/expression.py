@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import warnings
 from typing import Any
 
 from optax_bridge.correspondence import ENTRIES, Described
@@ -38,7 +39,8 @@ def parse(expression: str) -> Described:
             f"of at most {MAX_LENGTH}"
         )
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of `1or 2`
+            tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(
             f"{_cut(expression)} is not a Python expression: {error.msg} at column {error.offset}"

@@ -72,6 +72,16 @@ def test_selectors(selector: Any, params: Any):
     np.testing.assert_array_equal(new["bias"], BIAS)
 
 
+@pytest.mark.parametrize("by", ["shape", "dtype"])
+def test_parameters_of_another_form_are_grouped_anew(by: str):
+    chosen = {"shape": lambda _, x: x.ndim > 1, "dtype": lambda _, x: x.dtype == jnp.float32}[by]
+    tx = optax_bridge.multi_optimizer((optax_bridge.path_mask(chosen), optax_bridge.momentum(0.5)))
+    other = {"shape": jnp.ones(2), "dtype": jnp.ones((2, 2), jnp.bfloat16)}[by]
+    for kernel, moments in ((KERNEL, 1), (other, 0), (KERNEL, 1)):
+        state: Any = tx.init({"kernel": kernel})
+        assert len(jax.tree.leaves(state.inner[0].trace)) == moments
+
+
 def test_overlap_names_the_leaves_and_the_groups():
     tx = optax_bridge.multi_optimizer(
         (is_kernel, optax_bridge.sgd(0.1)),
@@ -99,6 +109,11 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
         grads=state.params, hyper_params=[{"learning_rate": 0.5}, {"learning_rate": 1.0}]
     )
     assert (own.params["kernel"][0, 0], own.params["bias"][0]) == (0.5, 0.0)
+    # As in flax.optim, what a call gives to all counts more than what it gives to one.
+    all_of_them = state.apply_gradients(
+        grads=state.params, learning_rate=0.25, hyper_params=[{"learning_rate": 0.5}, {}]
+    )
+    assert all_of_them.params["kernel"][0, 0] == all_of_them.params["bias"][0] == 0.75
     with pytest.raises(ValueError, match="1 entries for 2 groups"):
         state.apply_gradients(grads=state.params, hyper_params=[{"learning_rate": 0.5}])
     with pytest.raises(TypeError, match=r"hyper_params\[1\].*learnig_rate.*decay, learning_rate"):

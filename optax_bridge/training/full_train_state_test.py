@@ -83,6 +83,15 @@ def test_everything_at_once_compiles_once_under_donation():
     assert_equal(restored, state.replace(rngs=None))
 
 
+def test_a_state_that_starts_as_the_parameters_is_donated_with_them():
+    params = jax.tree.map(jnp.copy, PARAMS)
+    state: Any = FullTrainState.create(apply_fn=None, params=params, tx=optax.contrib.dog())
+    step = jax.jit(lambda state: state.apply_gradients(grads=GRADS), donate_argnums=0)
+    for _ in range(2):
+        state = step(state)
+    assert int(state.step) == 2
+
+
 def test_a_line_search_and_numbers_compile_once():
     def loss(params: Any) -> Any:
         return jnp.sum(params["w"] ** 2) + params["scale"] ** 2
@@ -120,12 +129,26 @@ def test_averages_and_sums_of_half_precision_do_not_stand_still():
     np.testing.assert_allclose(state.ema_params["w"], 256 - 0.001, rtol=1e-6)
 
 
-def test_the_average_follows_the_parameters():
-    state, expected = create(ema_decay=0.75), PARAMS
-    for _ in range(3):
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_average_follows_the_parameters_once_a_step(every: int):
+    state, expected = create(ema_decay=0.75, accumulate_every=every), PARAMS
+    for call in range(3 * every):
         state = state.apply_gradients(grads=GRADS)
-        expected = jax.tree.map(lambda e, p: 0.75 * e + 0.25 * p, expected, state.params)
-    assert_equal(state.ema_params, expected)
+        if call % every == every - 1:
+            expected = jax.tree.map(lambda e, p: 0.75 * e + 0.25 * p, expected, state.params)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.ema_params, expected
+        )
+
+
+def test_the_mean_of_half_precision_is_taken_before_it_is_rounded():
+    state: Any = FullTrainState.create(
+        apply_fn=None, params=jnp.zeros((), jnp.bfloat16), tx=optax_bridge.sgd(1.0),
+        accumulate_every=3,
+    )  # fmt: skip
+    for grad in (256.0, 4.0, 3.0):  # 263 is no bfloat16
+        state = state.apply_gradients(grads=jnp.asarray(grad, jnp.bfloat16))
+    assert state.params == -jnp.asarray(263 / 3, jnp.bfloat16)
 
 
 def test_accumulated_gradients_make_one_step_with_their_mean():
@@ -254,12 +277,14 @@ def test_a_rate_that_is_not_known_is_an_error(tx: Any, message: str):
 
 
 def test_reduce_on_plateau_scales_the_rate_and_sam_takes_its_gradient():
-    tx = optax.chain(injected(0.1), optax.contrib.reduce_on_plateau(patience=1, factor=0.5))
-    state = create(tx=tx)
-    for _ in range(4):
-        state = state.apply_gradients(grads=GRADS, value=jnp.ones(()))
-    np.testing.assert_allclose(state.learning_rate, 0.1 * optax.tree.get(state.opt_state, "scale"))
-    assert state.learning_rate < 0.1
+    for rate, after_four in ((0.1, 0.1), (schedule, 0.1)):
+        plateau = optax.contrib.reduce_on_plateau(patience=1, factor=0.5)
+        state = create(tx=optax.chain(injected(rate), plateau))
+        for _ in range(4):
+            state = state.apply_gradients(grads=GRADS, value=jnp.ones(()))
+        factor = optax.tree.get(state.opt_state, "scale")
+        assert factor < 1
+        np.testing.assert_allclose(state.learning_rate, after_four * factor, rtol=1e-6)
 
     def loss(params: Any) -> Any:
         return sum(jnp.sum((p - 3.0) ** 2) for p in jax.tree.leaves(params))

@@ -107,7 +107,8 @@ def _scheduled(tx: Any, opt_state: OptState, params: Params, path: Any) -> Any:
 @functools.partial(jax.jit, static_argnums=0)  # all that the rate does not need is dropped
 def _rate_after_a_step(tx: Any, opt_state: OptState, params: Params) -> Any:
     grads = jax.tree.map(jnp.zeros_like, params)
-    _, state = optax.with_extra_args_support(tx).update(grads, opt_state, params)
+    # The rate is that of the steps counted, whatever the loss is; reduce_on_plateau wants to know.
+    _, state = optax.with_extra_args_support(tx).update(grads, opt_state, params, value=0.0)
     rates = optax.tree.get_all_with_path(state, "learning_rate")
     return next(value for _, value in rates if not isinstance(value, tuple))
 

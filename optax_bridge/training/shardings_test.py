@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -202,6 +203,20 @@ def test_saved_on_one_mesh_goes_on_identically_on_another(saved_by: str, tmp_pat
     on_one = [jax.device_put(s, jax.devices()[0]) for s in (state, restored)]
     left, right = (jax.jit(train_step)(s, DATA) for s in on_one)
     assert_close(left, right, 0)
+
+
+def test_an_axis_of_the_mesh_is_used_once_in_an_array():
+    """As `nn.logical_to_mesh_axes` does: the next rule for the name, else not sharded."""
+    where = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    rules = [("embed", "data"), ("mlp", ("data", "model")), ("mlp", "model"), ("heads", "model")]
+    for names, spec in (
+        (("embed", "mlp"), ("data", "model")),
+        (("mlp", "heads"), (("data", "model"), None)),
+        (("embed", "embed"), ("data", None)),
+    ):
+        params = {"w": nn.Partitioned(jnp.ones((8, 8)), names)}  # type: ignore[arg-type]
+        found = optax_bridge.param_shardings(params, where, rules)["w"].value.spec
+        assert tuple(found) == spec
 
 
 @pytest.mark.parametrize(

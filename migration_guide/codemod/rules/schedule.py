@@ -19,6 +19,7 @@ After:
 Only where it is provably the same: one definition without a rate of its own, one step, a function
 of the module that is defined once and before the definition, and the step of the very optimizer
 that takes the gradient. Otherwise the rate stays an argument of the step, which is always the same.
+A variable that nothing but the step has read goes.
 """
 
 from typing import NamedTuple
@@ -28,9 +29,9 @@ import libcst as cst
 from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, keyword, separated
 from migration_guide.codemod.kinds import CLASS
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.tree import last_name, walk
 
-RUNS_AFTER = ("apply_gradient", "constructors")
+RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 
 
 def rewrite_call(
@@ -57,6 +58,45 @@ def rewrite_call(
             args=separated([keyword("learning_rate", cst.Name(function)), *updated.args])
         )
     return None
+
+
+def rewrite_module(
+    context: Context, original: cst.Module, updated: cst.Module
+) -> cst.Module | None:
+    """Removes the assignment of a rate that nothing reads any longer."""
+    del original
+    found = context.once(provable)
+    rate = found.step.args[1].value if found else None
+    if found is None or not isinstance(rate, cst.Name):
+        return None
+    for function in walk(updated):
+        if not isinstance(function, cst.FunctionDef) or _uses(function, rate.value) != 1:
+            continue
+        for line in walk(function):
+            if isinstance(line, cst.SimpleStatementLine) and _is_rate_of(found, line, rate.value):
+                removed = updated.deep_remove(line)
+                assert isinstance(removed, cst.Module)
+                return removed
+    return None
+
+
+def _uses(function: cst.FunctionDef, variable: str) -> int:
+    """How often a name stands in a function, for any variable."""
+    keywords = {id(n.keyword) for n in walk(function) if isinstance(n, cst.Arg) and n.keyword}
+    names = (node for node in walk(function) if isinstance(node, cst.Name))
+    return sum(node.value == variable and id(node) not in keywords for node in names)
+
+
+def _is_rate_of(found: "Scheduled", line: cst.SimpleStatementLine, variable: str) -> bool:
+    """Whether a line assigns the schedule's value to the variable, and does and says no more."""
+    if any(empty.comment for empty in line.leading_lines) or line.trailing_whitespace.comment:
+        return False
+    (statement, *others) = line.body
+    if others or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    target, value = statement.targets[0].target, statement.value
+    computed = isinstance(value, cst.Call) and last_name(value.func) == found.function
+    return computed and isinstance(target, cst.Name) and target.value == variable
 
 
 class Scheduled(NamedTuple):

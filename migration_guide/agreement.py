@@ -1,0 +1,64 @@
+"""How the pages compare what the old half of a page computed with what the new half did."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def agree(old: Any, new: Any, *, ulp: float = 0.0) -> None:
+    """Prints how far two results are apart, and fails where that is further than the page says.
+
+        >>> agree({"w": np.ones(3)}, {"w": np.ones(3)})
+        Same to the last bit: 3 numbers in 1 array.
+
+    Args:
+      old: losses or parameters of the old half: a list, a dict or any other pytree of numbers.
+      new: the same of the new half, in containers with the same names; a `FrozenDict` is a dict.
+      ulp: how far apart they may be, in units in the last place at each array's largest magnitude;
+        0: not at all, in any bit.
+
+    Raises:
+      AssertionError: they are further apart, have other names, shapes or dtypes, are not finite, or
+        there is nothing to compare.
+    """
+    left, right = _arrays(old), _arrays(new)
+    assert left, "nothing to compare"
+    assert left.keys() == right.keys(), sorted(left.keys() ^ right.keys())
+    apart = {path: _distance(path, left[path], right[path]) for path in left}
+    worst = max(apart, key=lambda path: apart[path])
+    assert apart[worst] <= ulp, f"{worst}: {apart[worst]:.3g} ULP apart, at most {ulp:g} expected"
+    count, size = len(left), sum(array.size for array in left.values())
+    what = f"{size:,} number{'s' * (size != 1)} in {count} array{'s' * (count != 1)}"
+    if apart[worst] == 0:
+        print(f"Same to the last bit: {what}.")
+    else:
+        print(f"Same but for rounding: {what}, at most {apart[worst]:.2g} ULP apart.")
+
+
+def _arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Path -> array; a list of losses is one array."""
+    if isinstance(tree, list):
+        tree = np.asarray([np.asarray(each) for each in tree])
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
+        for path, leaf in flat
+    }
+
+
+def _distance(path: str, old: np.ndarray, new: np.ndarray) -> float:
+    """Largest difference in units in the last place at the larger of both magnitudes."""
+    assert (old.shape, old.dtype) == (new.shape, new.dtype), (
+        f"{path}: {old.dtype}{list(old.shape)} and {new.dtype}{list(new.shape)}"
+    )
+    assert old.size, f"{path}: empty"
+    assert np.isfinite(old).all() and np.isfinite(new).all(), f"{path}: not finite"
+    if old.tobytes() == new.tobytes():
+        return 0.0
+    assert old.dtype.kind not in "iub", f"{path}: other whole numbers"
+    wide_old, wide_new = old.astype(np.float64), new.astype(np.float64)
+    largest = max(np.abs(wide_old).max(), np.abs(wide_new).max())
+    unit = float(np.spacing(largest.astype(old.dtype)))
+    # Zeros of either sign are equal as numbers, and not the same bits.
+    return max(float(np.abs(wide_old - wide_new).max() / unit), np.finfo(np.float64).tiny)

@@ -1,0 +1,45 @@
+"""The helper of the guide's pages fails where two results are not the same."""
+
+import numpy as np
+import pytest
+from flax.core import FrozenDict
+
+from migration_guide.agreement import agree
+
+ONES = np.ones(3, np.float32)
+NEXT = np.nextafter(ONES, 2, dtype=np.float32)
+
+
+def test_it_says_that_every_bit_is_the_same(capsys):
+    agree({"a": ONES, "b": [1.0]}, FrozenDict({"a": ONES, "b": [1.0]}))
+    assert capsys.readouterr().out == "Same to the last bit: 4 numbers in 2 arrays.\n"
+
+
+def test_it_says_how_far_rounding_went(capsys):
+    agree([*ONES], [*NEXT], ulp=2)
+    said = capsys.readouterr().out
+    assert said == "Same but for rounding: 3 numbers in 1 array, at most 1 ULP apart.\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (ONES, NEXT),
+        (ONES, ONES[:2]),
+        (ONES, ONES.astype(np.float64)),
+        ({"a": ONES}, {"b": ONES}),
+        (0 * ONES, -0.0 * ONES),
+        (np.nan * ONES, np.nan * ONES),
+        ([], []),
+        ({}, {}),
+    ],
+    ids=["ulp", "shape", "dtype", "name", "sign of zero", "nan", "no losses", "no parameters"],
+)
+def test_it_fails_where_they_are_not_the_same(old, new):
+    with pytest.raises(AssertionError):
+        agree(old, new)
+
+
+def test_a_bound_is_a_bound():
+    with pytest.raises(AssertionError, match=r"1 ULP apart, at most 0\.5 expected"):
+        agree(ONES, NEXT, ulp=0.5)

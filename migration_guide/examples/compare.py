@@ -1,0 +1,189 @@
+"""Runs every pair to its end, before and after in turns, and compares what they learn and cost.
+
+    python -m migration_guide.examples.compare
+    python -m migration_guide.examples.compare --only mnist --only vae --json results.json
+
+The before-program runs as `optax-bridge run` runs it. A step's time is the one that lies between
+two steps' lines, so that compilation, evaluation and saving do not count; its ratio is taken turn
+by turn, and the median counts. The exit status is 1 if metrics differ from those recorded on the
+genuine flax 0.5.3 by more than rounding, or an after-program is slower than the bar.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from migration_guide.corpus.comparing import columns, lines
+from migration_guide.examples import pairs
+from migration_guide.examples.turns import Run, in_turn
+
+BAR = 1.02
+RESULTS = pairs.HERE / "results.json"
+
+# Rounding of another XLA, or of the stock recipe, that training has made grow by its last step,
+# relative to the largest value in the metric's curve. An error in an algorithm is seen in the
+# first steps, where the tests allow 2e-6.
+OF_SCALE = 2e-2
+
+_FIRST_TURNS = 5  # in which caches fill
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Runs an example's programs to their ends.
+
+    Returns:
+      Program -> its loss, final metric, time and memory; and the ratios to the before-program.
+    """
+    programs = ("before", "after", *pairs.further_steps(name))
+    with tempfile.TemporaryDirectory() as root:
+        jobs = {}
+        for program in programs:
+            mode = "shim" if program == "before" else "plain"
+            command = [str(pairs.HERE / name / f"{program}.py"), "--workdir", f"{root}/{program}"]
+            jobs[program] = (mode, command)
+        runs = in_turn(jobs)
+    recorded = json.loads((pairs.HERE / name / "recorded.json").read_text(encoding="utf-8"))
+    metrics = {program: columns(lines(run.text)) for program, run in runs.items()}
+    found: dict[str, Any] = {}
+    for program, run in runs.items():
+        seconds, turns = _steps(run), _steps(runs["before"])
+        both = sorted(seconds.keys() & turns.keys())
+        found[program] = {
+            "loss": metrics[program]["loss"],
+            "final": metrics[program][pairs.EXAMPLES[name].final]["values"][-1],
+            "from_recorded": apart(metrics[program], recorded),
+            "from_before": apart(metrics[program], metrics["before"]),
+            "milliseconds": 1e3 * statistics.median(seconds.values()),
+            "step_ratio": statistics.median(seconds[turn] / turns[turn] for turn in both),
+            "step_quartiles": statistics.quantiles([seconds[t] / turns[t] for t in both])[::2],
+            "peak_megabytes": run.peak,
+            "peak_ratio": run.peak / runs["before"].peak,
+            "arrays_ratio": run.arrays / runs["before"].arrays,
+        }
+    return {"recorded_final": recorded[pairs.EXAMPLES[name].final]["values"][-1], **found}
+
+
+def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
+    """The largest difference, relative to the largest value in its metric's curve.
+
+    Raises:
+      ValueError: other metrics, or at other steps.
+    """
+    if {m: c["steps"] for m, c in metrics.items()} != {m: c["steps"] for m, c in expected.items()}:
+        raise ValueError(f"expected {sorted(expected)} at the same steps, found {sorted(metrics)}")
+    worst = 0.0
+    for metric, column in expected.items():
+        values = np.asarray(column["values"])
+        difference = np.max(np.abs(np.asarray(metrics[metric]["values"]) - values))
+        worst = max(worst, float(difference / (np.max(np.abs(values)) or 1.0)))
+    return worst
+
+
+def _steps(run: Run) -> dict[int, float]:
+    """Turn -> seconds, of the turns that are one training step and nothing else."""
+    trains = ["loss" in row for row in lines(run.text)]
+    return {
+        turn: run.seconds[turn]
+        for turn in range(_FIRST_TURNS, len(trains))
+        if trains[turn] and trains[turn - 1]
+    }
+
+
+def table(results: dict[str, Any]) -> Table:
+    """One row for each after-program."""
+    shown = Table(box=box.SIMPLE_HEAD)
+    shown.add_column("example")
+    for title in ("metric", "flax 0.5.3", "run", "after", "step, ms", "step", "peak", "arrays"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    for name, found in results.items():
+        for program in [key for key in found if key not in ("before", "recorded_final")]:
+            row = found[program]
+            shown.add_row(
+                name if program == "after" else f"{name}, {program}",
+                pairs.EXAMPLES[name].final,
+                f"{found['recorded_final']:.5g}",
+                f"{found['before']['final']:.5g}",
+                f"{row['final']:.5g}",
+                f"{found['before']['milliseconds']:.1f}",
+                f"{row['step_ratio']:.3f}",
+                f"{row['peak_ratio']:.3f}",
+                f"{row['arrays_ratio']:.3f}",
+            )
+    return shown
+
+
+def faults(name: str, found: dict[str, Any], bar: float) -> list[str]:
+    """What is not as it should be."""
+    said = []
+    for program in [key for key in found if key not in ("recorded_final",)]:
+        row = found[program]
+        if row["from_recorded"] > OF_SCALE:
+            said.append(f"{name}, {program}: {row['from_recorded']:.1e} from what is recorded")
+        if program == "after" and row["from_before"] and not pairs.EXAMPLES[name].rounding:
+            said.append(f"{name}, after: {row['from_before']:.1e} from before; expected no bit")
+        if row["step_ratio"] > bar:
+            said.append(f"{name}, {program}: {row['step_ratio']:.3f} of before's time, bar {bar}")
+    return said
+
+
+def machine() -> dict[str, Any]:
+    """What the figures come from."""
+    packages = ("jax", "jaxlib", "flax", "optax", "numpy")
+    return {
+        "python": platform.python_version(),
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs, prints and writes; returns 1 if something is not as it should be."""
+    parser = argparse.ArgumentParser(
+        prog="python -m migration_guide.examples.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", action="append", choices=pairs.NAMES, help="repeatable")
+    parser.add_argument("--bar", type=float, default=BAR, help=f"for step times (default {BAR})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="for the figures, which are kept")
+    given = parser.parse_args(arguments)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    results: dict[str, Any] = {}
+    said: list[str] = []
+    for name in given.only or pairs.NAMES:
+        missing = [p for p in pairs.EXAMPLES[name].needs if importlib.util.find_spec(p) is None]
+        if missing:
+            console.print(f"{name} is left out: {', '.join(missing)} is not installed here")
+            continue
+        console.print(f"{name} ...")
+        results[name] = measure(name)
+        said += faults(name, results[name], given.bar)
+    console.print(table(results))
+    console.print("step: the after-program's time for a step as a ratio to the before-program's;")
+    console.print("peak: likewise of the process' memory; arrays: of JAX's arrays between steps")
+    if given.json is not None:
+        before = json.loads(given.json.read_text("utf-8")) if given.json.is_file() else {}
+        content = {**machine(), "examples": {**before.get("examples", {}), **results}}
+        given.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    for fault in said:
+        console.print(fault, style="red")
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

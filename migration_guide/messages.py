@@ -1,0 +1,30 @@
+"""Error messages that the guide quotes: each is raised while its page is made, not typed."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+_LONGEST = 700
+_FOLDERS = re.compile(r"\(/\S*/site-packages/")
+
+
+def raises(quoted: str, function: Callable[[], Any]) -> None:
+    """Prints the error that a function raises, and fails where it does not say what is quoted.
+
+    Args:
+      quoted: a part of the message, as the page's heading has it.
+      function: what raises it.
+
+    Raises:
+      AssertionError: nothing is raised, or the message is another.
+    """
+    try:
+        function()
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+    else:
+        raise AssertionError(f"nothing raised; expected: {quoted}")
+    one_line = " ".join(message.split())
+    assert quoted in one_line, f"expected: {quoted}\nraised: {one_line}"
+    shown = _FOLDERS.sub("(.../", message)  # where a package lies is the reader's own affair
+    print(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ...")

@@ -1,0 +1,30 @@
+"""Where the command `optax-bridge` starts: imports nothing slow, so that Ctrl-C is heard at once.
+
+Python's own way is a `KeyboardInterrupt` out of wherever the program is: a page of traceback, and
+while libraries are being imported they turn it into another error, or go on.
+"""
+
+import signal
+import sys
+
+from optax_bridge._interrupts import interrupt
+
+
+def main() -> None:
+    """Runs the command; 2 and how to install it where the packages for it are missing."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
+        signal.signal(signal.SIGINT, interrupt)
+    from optax_bridge.installed import MissingExtraError, require
+
+    try:
+        require("cli", "optax-bridge")
+    except MissingExtraError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    from optax_bridge import command  # imports those packages, and is slow
+
+    try:
+        command.main()
+    finally:  # done, and said so: while Python ends, an interrupt just ends it
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
