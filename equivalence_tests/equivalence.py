@@ -89,8 +89,10 @@ def check_equivalence(
     Raises:
       EquivalenceError: something does not fit; the message names side, step and leaf.
     """
-    if not bound >= 0:  # NaN is not either
-        raise EquivalenceError(f"bound is {bound}; expected a distance in ULP, 0 or more")
+    if not isinstance(bound, int | float) or not bound >= 0:  # NaN is not either
+        raise EquivalenceError(f"bound is {bound!r}; expected a distance in ULP, 0 or more")
+    if isinstance(names, str) or len(names) != 2:
+        raise EquivalenceError(f"names is {names!r}; expected two, one for each side")
     params = _checked_params(params)
     stream, steps = given_gradients.resolved(gradients, params, steps)
     sides = _alike(_named(left, names[0]), _named(right, names[1]))
