@@ -102,11 +102,13 @@ def check(
     table = report.table(
         [result for result in results if not sharded.is_sharded(result)],
         f"{device.platform}, {steps} steps each",
+        console.width,
     )
     if asked.checks or asked.matrix:
         report.print_table(console, table)
     if on_devices:
         report.print_table(console, sharded.table(results))
+    report.print_reasons(console, results)
     report.print_broken(console, results)
     if natures := report.natures_line(results):
         console.print(natures, highlight=False)

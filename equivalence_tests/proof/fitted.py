@@ -278,7 +278,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 def _ratio(a: Any, b: Any) -> Any:
     """The quotient; None of 0 and 0, or of what is no number."""
     a, b = _plain(a), _plain(b)
-    if b == 0 and a == 0:
+    if b.contains(0) and a.contains(0):
         return None
     return a / b if not b.contains(0) else arb("nan")
 

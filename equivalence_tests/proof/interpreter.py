@@ -20,6 +20,7 @@ from jax.extend import core
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.decimals import decimal
+from equivalence_tests.proof.exact_operations import moved, remainder
 
 Array = Any
 PRECISION = 200
@@ -136,13 +137,22 @@ def _typed(result: Any, aval: Any, exact: Any) -> Array:
 def _by_jax(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
     """A primitive that has no rule, as JAX computes it; not of exact numbers."""
     if any(np.asarray(arg).dtype == object for arg in args if isinstance(arg, np.ndarray)):
-        raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
-    if exact and any(is_float(var.aval.dtype) for var in eqn.outvars):
-        raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
+        if (results := moved(eqn, args)) is None:
+            raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
+        return results
     given = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
     found = eqn.primitive.bind(*given, **eqn.params)
     found = found if eqn.primitive.multiple_results else [found]
-    return [item if is_key(item) else np.asarray(item) for item in found]
+    arrays = [item if is_key(item) else np.asarray(item) for item in found]
+    if not exact:
+        return arrays
+    # Of whole numbers alone, so nothing was rounded on the way.
+    floats = [not is_key(item) and is_float(item.dtype) for item in arrays]
+    return [lifted(a, _as_is) if wide else a for a, wide in zip(arrays, floats, strict=True)]
+
+
+def _as_is(value: Any) -> Any:
+    return flint.arb(float(value))
 
 
 def _unknown(args: list[Array], aval: Any, exact: Any) -> Array:
@@ -408,13 +418,25 @@ def _is_finite(params: Any, aval: Any, x: Array) -> Array:
     return np.ones(x.shape, bool) if x.dtype == object else np.isfinite(x)
 
 
+_FUNCTIONS = {
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh,
+    "tanh": np.tanh, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "erf": jax.lax.erf, "erfc": jax.lax.erfc, "lgamma": jax.lax.lgamma,
+    "digamma": jax.lax.digamma,
+}  # fmt: skip
+
 RULES: dict[str, Callable[..., Any]] = {
+    **{name: _either(name, function) for name, function in _FUNCTIONS.items()},
+    "erf_inv": _either("erfinv", jax.lax.erf_inv),
     "add": _of_arrays(lambda a, b: a + b),
     "add_any": _of_arrays(lambda a, b: a + b),
     "sub": _of_arrays(lambda a, b: a - b),
     "mul": _of_arrays(lambda a, b: a * b),
     "div": _div,
-    "rem": _of_arrays(np.fmod),
+    "rem": _of_arrays(
+        lambda a, b: remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
+    ),
     "neg": _of_arrays(lambda a: -a),
     "abs": _of_arrays(abs),
     "square": _of_arrays(lambda a: a * a),
@@ -442,9 +464,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "log": _either("log", np.log),
     "log1p": _either("log1p", np.log1p),
     "expm1": _either("expm1", np.expm1),
-    "sin": _either("sin", np.sin),
-    "cos": _either("cos", np.cos),
-    "tanh": _either("tanh", np.tanh),
     "floor": _either("floor", np.floor),
     "ceil": _either("ceil", np.ceil),
     "cbrt": _of_arrays(

@@ -224,8 +224,9 @@ def _row(graph: Graph, array: Node, place: int) -> Node:
 def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
     """Rows as one array: what is computed of each row alike is computed of all at once."""
     first, shape = rows[0], (len(rows), *rows[0].shape)
-    if all(row is first for row in rows) and (not first.shape or first.op == "splat"):
-        return graph.splat(first.args[0] if first.op == "splat" else first, shape)
+    if all(row is first for row in rows):
+        dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
+        return graph.apply("broadcast_in_dim", (first,), dims, shape, first.dtype)
     alike = first.op in ELEMENTWISE and all(
         (row.op, row.params, row.shape, row.dtype, len(row.args))
         == (first.op, first.params, first.shape, first.dtype, len(first.args))

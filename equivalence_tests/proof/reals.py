@@ -325,6 +325,10 @@ def _convert(reals: Reals, node: Node, args: list[Rat]) -> Rat:
     source, target = node.args[0].dtype, node.dtype
     if target == np.bool_:
         return reals.algebra.complement(reals.algebra.zero(args[0]))
+    both = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (source, target))
+    if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
+        told = f"rounding to {jnp.dtype(target)} is left out, as all rounding"
+        reals.algebra.assumptions[told] = None
     if jnp.issubdtype(source, jnp.floating) and jnp.issubdtype(target, jnp.integer):
         return _rounded(reals, node, args)
     if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):

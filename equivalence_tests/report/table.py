@@ -51,18 +51,29 @@ def result_line(result: Result) -> str:
     return f"{result.case}: {held}{told} ({result.seconds:.1f} s)"
 
 
-def table(results: Sequence[Result], title: str) -> Table:
-    """One row for each optimizer, recipe and outcome."""
+_NARROW = 100  # columns of a terminal, below which seconds are left out
+
+
+def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
+    """One row for each optimizer, recipe and outcome.
+
+    Args:
+      results: of the suite.
+      title: what ran.
+      width: of the screen.
+    """
+    is_wide = width >= _NARROW
     shown = Table(
         title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
     )
     shown.add_column("optimizer", no_wrap=True)
     shown.add_column("recipe", no_wrap=True)
     shown.add_column("runs", justify="right")
-    shown.add_column("outcome", overflow="fold")
+    shown.add_column("outcome", overflow="fold", min_width=24)
     shown.add_column("proved", overflow="fold")
     shown.add_column("as claimed", no_wrap=True)
-    shown.add_column("seconds", justify="right")
+    if is_wide:
+        shown.add_column("seconds", justify="right")
     previous = ("", "")
     for key, group in _grouped(results):
         if previous[0] and previous[0] != key[0]:
@@ -70,7 +81,7 @@ def table(results: Sequence[Result], title: str) -> Table:
         seconds = sum(result.seconds for result in group)
         for outcome, some in _by_outcome(group):
             new = key != previous
-            shown.add_row(
+            cells = (
                 key[0] if key[0] != previous[0] else "",
                 key[1] if new else "",
                 str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
@@ -79,6 +90,7 @@ def table(results: Sequence[Result], title: str) -> Table:
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
             )
+            shown.add_row(*(cells if is_wide else cells[:-1]))
             previous = key
     return shown
 
@@ -127,9 +139,19 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if not usual:
         return " on poisoned inputs alone"
     far = max(usual, key=lambda extent: extent.relative)
-    why = "; ".join(dict.fromkeys(r.claim.why for r in results if r.claim and r.claim.why))
     at = min(extent.step for extent in usual)
-    return escape(f" by {far} from step {at}" + (f": {why}" if why else ""))
+    return escape(f" by {far}, from step {at}")
+
+
+def print_reasons(console: Console, results: Sequence[Result]) -> None:
+    """Says why recipes differ, where the correspondence knows it."""
+    reasons = [
+        (result.case.entry, result.case.recipe, result.claim.why)
+        for result in results
+        if result.verdict is Verdict.DIFFERENT and result.claim and result.claim.why
+    ]
+    for entry, recipe, why in dict.fromkeys(reasons):
+        console.print(f"{entry}, {recipe}, differs: {escape(why)}", highlight=False)
 
 
 def drawn(shown: Table, closing: str) -> str:

@@ -104,7 +104,7 @@ def multi_optimizer(
         group has no use for.
 
     Warns:
-      UserWarning: by `init`, where a group holds no parameter.
+      NothingSelectedWarning: by `init`, where a group holds no parameter.
     """
     for index, group in enumerate(groups):
         is_one = hasattr(group, "init") and hasattr(group, "update")
@@ -227,7 +227,7 @@ def frozen(
       The transformation.
 
     Warns:
-      UserWarning: by `init`, where the selector holds no parameter.
+      NothingSelectedWarning: by `init`, where the selector holds no parameter.
     """
 
     def others(params: Params) -> Any:

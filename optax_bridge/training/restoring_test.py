@@ -187,6 +187,16 @@ def test_no_leaf_is_lost_unsaid(way: str, path: tuple[Any, ...], change: str) ->
     assert f"{path[-1]}{'_too' if change == 'added' else ''}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "saved", [np.ones(2, np.float32), "text", {}], ids=["array", "text", "none"]
+)
+def test_what_is_no_level_of_the_parameters_is_refused(saved: Any) -> None:
+    tree = serialization.msgpack_restore(by_msgpack(("step",), "nothing"))
+    tree["params"]["dense"] = saved
+    with pytest.raises(CheckpointError, match=r"\['params'\]\['dense'\].*kernel"):
+        from_state_dict(FRESH, tree)
+
+
 def test_what_is_missing_is_kept_if_asked_for() -> None:
     saved = serialization.msgpack_restore(by_msgpack(("epoch",), "deleted"))
     restored = from_state_dict(FRESH, saved, missing="keep")

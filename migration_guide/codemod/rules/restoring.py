@@ -22,7 +22,7 @@ import dataclasses
 
 import libcst as cst
 
-from migration_guide.codemod import constants, standalone
+from migration_guide.codemod import constants, partition, standalone
 from migration_guide.codemod.context import Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, Items, Kind, Several
 from migration_guide.codemod.settings import only_definition
@@ -84,8 +84,11 @@ def needs_converting(context: Context, call: cst.Call | None) -> str:
     path = None if file is None else _path(context, file)
     known = context.checkpoints.get(path) if path is not None else None
     found = known or Restored("OLD", "", context.once(_definition))
-    if context.rate_per_call and not found.template:
-        # `optax.inject_hyperparams` has a state of its own around that of the optimizer.
+    unknown = not (found.template or found.definition)
+    inner = context.rate_per_call or partition.is_grouped(context.analysis)
+    if not found.template and (unknown or inner):
+        # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
+        # the optimizers.
         found = dataclasses.replace(found, template="FUNCTION")
     command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
     said = f"files written before need converting: {command}"
