@@ -124,11 +124,9 @@ NOTICEABLE = 256.0
 VISIBLE = 2.0**-4
 
 
-<<<<<<< HEAD
-def compare(left: Any, right: Any, *, poisoned: Mapping[str, int] | None = None) -> Comparison:
-=======
-def compare(left: PyTree, right: PyTree) -> Comparison:
->>>>>>> main
+def compare(
+    left: PyTree, right: PyTree, *, poisoned: Mapping[str, int] | None = None
+) -> Comparison:
     """Compares two trajectories.
 
     Args:

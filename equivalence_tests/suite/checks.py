@@ -167,12 +167,8 @@ class _Synthetic:
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-<<<<<<< HEAD
-            both = (trajectory(side, wide(params), wide(inputs)) for side in runs)
+            both = (_compiled(side, wide(params), wide(inputs)) for side in runs)
             return compare(*both, poisoned=self.poisoned)
-=======
-            return compare(*(_compiled(side, wide(params), wide(inputs)) for side in runs))
->>>>>>> main
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (

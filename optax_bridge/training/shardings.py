@@ -183,7 +183,6 @@ def create_sharded(
         return jax.jit(make, out_shardings=shardings)()
 
 
-<<<<<<< HEAD
 def _check_mesh(mesh: Any) -> None:
     if not isinstance(mesh, Mesh | jax.sharding.AbstractMesh):
         raise TypeError(
@@ -192,10 +191,7 @@ def _check_mesh(mesh: Any) -> None:
         )
 
 
-def _no_mesh() -> Any:
-=======
 def _no_mesh() -> PyTree:
->>>>>>> main
     """A scope in which no mesh is set."""
     return abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
 
