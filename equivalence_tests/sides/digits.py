@@ -123,12 +123,16 @@ class Task:
         return -picked.mean(), updated.get("batch_stats", batch_stats)
 
 
-@functools.cache
 def task(name: str) -> Task:
     """One of `MODELS`, initialised from a fixed key; all sides get these very arrays."""
+    with _ONE_AT_A_TIME:
+        return _task(name)
+
+
+@functools.cache
+def _task(name: str) -> Task:
     model = MODELS[name]()
-    init = jax.jit(functools.partial(model.init, train=False))
-    variables = init(jax.random.key(0), jnp.zeros((1, 8, 8)))
+    variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8)), train=False)
     return Task(model, variables["params"], variables.get("batch_stats", {}))
 
 
