@@ -218,7 +218,7 @@ def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
     try:
         return restore()
     except CheckpointError as error:
-        raise EquivalenceError(f"{name}: {error}") from error
+        raise EquivalenceError(f"{name}: {error}") from None
     except Exception as error:  # whatever Flax says to a template that does not fit
         raise EquivalenceError(
             f"{name}: restoring raised {type(error).__name__}: {error}"
