@@ -151,9 +151,11 @@ def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
       homes: names of modules -> names in them.
     """
     for home, names in homes.items():
-        if f"{home} import ".encode() in data:
-            if f"{home} import *".encode() in data or any(n.encode() in data for n in names):
-                return True
+        start = f"{home} import "
+        if start.encode() not in data:
+            continue
+        if f"{start}*".encode() in data or any(name.encode() in data for name in names):
+            return True
     return False
 
 
