@@ -21,6 +21,7 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.recognise import leaves
@@ -229,6 +230,11 @@ def test_whole_state_that_was_replicated_is_taken_once() -> None:
     )
     same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
     np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+
+
+@pytest.mark.parametrize(("beside", "kept"), [(3, {}), (4, {"step": "number"}), (5, {})])
+def test_only_the_step_itself_is_the_step_again(beside: int, kept: dict[str, str]) -> None:
+    assert layout_of(("optimizer",), {"step": beside}, 4).steps == kept
 
 
 def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:
