@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,29 +120,45 @@ def jobs(
     return [*map(check_job, groups(some)), *map(matrix_job, matrix_run.groups(cases))]
 
 
-def run_all(work: Sequence[Job], device: Any) -> list[Result]:
-    """Runs jobs, two at a time, with a progress bar on a terminal."""
+def run_all(
+    work: Sequence[Job], device: Any, ended: Callable[[Result], None] | None = None
+) -> list[Result]:
+    """Runs jobs, two at a time, with a progress bar on a terminal.
+
+    Args:
+      work: the jobs.
+      device: where they run.
+      ended: is called with each result as soon as there is one.
+
+    Returns:
+      The results, in the order of the jobs.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    results: list[Result] = []
+
+    def one(job: Job) -> list[Result]:
+        with jax.default_device(device):  # the setting is a thread's own
+            return job[1]()
+
+    screen = Console(stderr=True)
     with (
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        Progress(
+            *columns, console=screen, transient=True, disable=not screen.is_terminal
+        ) as progress,
         ThreadPoolExecutor(2) as pool,
     ):
         bar = progress.add_task("checking", total=len(work))
-
-        def one(job: Job) -> list[Result]:
-            with jax.default_device(device):  # the setting is a thread's own
-                return job[1]()
-
-        for job, outcome in zip(work, pool.map(one, work), strict=True):
-            progress.update(bar, advance=1, description=f"checking {job[0]}")
-            results.extend(outcome)
-    return results
+        names = {pool.submit(one, job): job[0] for job in work}
+        for future in as_completed(names):
+            progress.update(bar, advance=1, description=f"checking {names[future]}")
+            for result in future.result():
+                if ended is not None:
+                    ended(result)
+    return [result for future in names for result in future.result()]
 
 
 def use_host_devices(count: int) -> None:
