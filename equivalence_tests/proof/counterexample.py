@@ -100,7 +100,7 @@ class Search:
     def __init__(self, left: MakeSide, right: MakeSide, given: Inputs):
         """Traces both sides."""
         self.numbers = {**given.numbers, **given.fixed}
-        self.dtypes, self.tried = given.shapes, 0
+        self.given, self.dtypes, self.tried = given, given.shapes, 0
         named = ((left, "left"), (right, "right"))
 
         def programs(params: Any) -> tuple[Program, ...]:
@@ -217,15 +217,20 @@ class Search:
             return self.parted(params, grads)[0] > UNROUNDED
         except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
             return False
-        return any(_parted_for_certain(a, b) for a, b in zip(*runs, strict=True))
+        pairs = list(zip(*runs, strict=True))
+        if any(a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in pairs):
+            return True
+        # One divides by 0, say: then the run has to show that it matters.
+        far = any(a.is_finite() != b.is_finite() for a, b in pairs)
+        return far and self.parted(params, grads)[0] > UNROUNDED
 
     def parted(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
         """How far the sides part, relative to the values, and at which step; 0 if they do not."""
         self.tried += 1
         try:
             runs = [_trajectory(side, params, grads) for side in self.sides]
-            for step, pair in enumerate(zip(*runs, strict=True)):
-                if (size := max(map(_distance, *pair), default=0.0)) > self.faint:
+            for step, sizes in enumerate(_distances(*runs)):
+                if (size := max(sizes, default=0.0)) > self.faint:
                     return size, step
         except interpreter.NoRule:
             raise
@@ -256,8 +261,9 @@ class Search:
         """The example as both programs compute it, compiled; None if they do not part then."""
         with self.context():
             runs = [_trajectory(side, params, grads, _compiled) for side in self.sides]
-        for step, pair in enumerate(zip(*runs, strict=True)):
-            sizes = [_distance(*leaf) for leaf in zip(*pair, strict=True)]
+        for step, (pair, sizes) in enumerate(
+            zip(zip(*runs, strict=True), _distances(*runs), strict=True)
+        ):
             if max(sizes) > self.faint:
                 place = int(np.argmax(sizes))
                 values = [np.asarray(run[place], float) for run in pair]
@@ -293,7 +299,8 @@ class Search:
             len(grads),
             paths[leaf],
             tuple(int(i) for i in index),
-            *values,
+            values[0],
+            values[1],
             arithmetic,
         )
 
@@ -332,22 +339,30 @@ def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> 
     return [value for array in results[count:] for value in array.flat]
 
 
-def _parted_for_certain(a: Any, b: Any) -> bool:
-    """Whether two balls hold no number in common, and not for a millionth of rounding alone."""
-    if a.is_finite() != b.is_finite():
-        return True
-    return a.is_finite() and not a.overlaps(b)
+def _distances(left: list[list[Any]], right: list[list[Any]]) -> Iterator[list[float]]:
+    """For each step how far the leaves are apart, relative to an entry's largest value so far.
+
+    What cancels to nearly 0 is not taken for a difference.
+    """
+    scales = [np.zeros(np.shape(leaf)) for leaf in left[0]]
+    for ours, theirs in zip(left, right, strict=True):
+        arrays = [
+            [np.asarray(leaf, float) for leaf in pair] for pair in zip(ours, theirs, strict=True)
+        ]
+        for place, pair in enumerate(arrays):
+            sizes = [np.nan_to_num(np.abs(leaf), nan=0.0, posinf=0.0) for leaf in pair]
+            scales[place] = np.maximum(scales[place], np.maximum(*sizes))
+        pairs = zip(arrays, scales, strict=True)
+        yield [_distance(a, b, scale) for (a, b), scale in pairs]
 
 
-def _distance(a: Any, b: Any) -> float:
-    """The largest difference of two arrays relative to their size; infinite where one is NaN."""
-    a, b = np.asarray(a, float), np.asarray(b, float)
+def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
+    """The largest difference of two arrays relative to a scale; infinite where one is NaN."""
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf
     with np.errstate(all="ignore"):
         same = (a == b) | np.isnan(a)
         apart = np.where(same, 0.0, np.abs(a - b))
-        scale = np.maximum(np.abs(a), np.abs(b))
         relative = np.where(same, 0.0, apart / np.where(scale > 0, scale, 1.0))
     return float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(initial=0.0))
 

@@ -93,7 +93,7 @@ def is_key(value: Any) -> bool:
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether elements are real numbers that are rounded."""
+    """Whether elements are rounded."""
     return jnp.issubdtype(dtype, jnp.floating)
 
 
@@ -148,11 +148,7 @@ def _by_jax(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
         return arrays
     # Of whole numbers alone, so nothing was rounded on the way.
     floats = [not is_key(item) and is_float(item.dtype) for item in arrays]
-    return [lifted(a, _as_is) if wide else a for a, wide in zip(arrays, floats, strict=True)]
-
-
-def _as_is(value: Any) -> Any:
-    return flint.arb(float(value))
+    return [lifted(a, flint.arb) if wide else a for a, wide in zip(arrays, floats, strict=True)]
 
 
 def _unknown(args: list[Array], aval: Any, exact: Any) -> Array:
@@ -397,6 +393,10 @@ def _sign(params: Any, aval: Any, x: Array) -> Array:
     return np.frompyfunc(lambda value: value.sgn(), 1, 1)(x)
 
 
+def _cube_root(value: Any) -> Any:
+    return value.sgn() * abs(value).root(3)
+
+
 def _div(params: Any, aval: Any, a: Array, b: Array) -> Array:
     if a.dtype != object and np.issubdtype(a.dtype, np.integer):
         return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
@@ -426,6 +426,8 @@ _FUNCTIONS = {
     "digamma": jax.lax.digamma,
 }  # fmt: skip
 
+_COPIES = ("copy", "copy_p", "stop_gradient", "sharding_constraint")
+_RESHAPES = ("reshape", "squeeze", "expand_dims")
 RULES: dict[str, Callable[..., Any]] = {
     **{name: _either(name, function) for name, function in _FUNCTIONS.items()},
     "erf_inv": _either("erfinv", jax.lax.erf_inv),
@@ -467,7 +469,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "floor": _either("floor", np.floor),
     "ceil": _either("ceil", np.ceil),
     "cbrt": _of_arrays(
-        lambda x: _each(lambda v: v.root(3))(x) if x.dtype == object else np.cbrt(x)
+        lambda x: _each(lambda v: v.sgn() * abs(v).root(3))(x) if x.dtype == object else np.cbrt(x)
     ),
     "logistic": _of_arrays(
         lambda x: (
@@ -476,14 +478,9 @@ RULES: dict[str, Callable[..., Any]] = {
     ),
     "convert_element_type": _convert,
     "reduce_precision": lambda params, aval, x: x,
-    "copy": _of_arrays(lambda x: x),
-    "copy_p": _of_arrays(lambda x: x),
-    "stop_gradient": _of_arrays(lambda x: x),
-    "sharding_constraint": _of_arrays(lambda x: x),
+    **dict.fromkeys(_COPIES, _of_arrays(lambda x: x)),
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda params, aval, x: x.reshape(aval.shape),
-    "squeeze": lambda params, aval, x: x.reshape(aval.shape),
-    "expand_dims": lambda params, aval, x: x.reshape(aval.shape),
+    **dict.fromkeys(_RESHAPES, lambda params, aval, x: x.reshape(aval.shape)),
     "transpose": lambda params, aval, x: x.transpose(params["permutation"]),
     "rev": lambda params, aval, x: np.flip(x, params["dimensions"]),
     "iota": _iota,
@@ -496,6 +493,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "dot_general": _dot,
     "concatenate": lambda params, aval, *xs: np.concatenate(xs, params["dimension"]),
     "slice": _slice,
+    "stack": lambda params, aval, *xs: np.stack(xs, params.get("axis", 0)),
     "cumsum": _accumulate(np.cumsum),
     "cumprod": _accumulate(np.cumprod),
 }

@@ -193,8 +193,11 @@ def _case(
                 return done(found)
     example = None
     if tries is not None:
-        example = tries.find(quick=False) or tries.in_own_dtype()
-        stopped = f"no counterexample among {tries.tried} inputs"
+        try:
+            example = tries.find(quick=False) or tries.in_own_dtype()
+            stopped = f"no counterexample among {tries.tried} inputs"
+        except NoRule as error:
+            stopped = str(error)
     return done(best, counterexample=example, stopped=stopped)
 
 

@@ -354,6 +354,8 @@ def _div(reals: Reals, node: Node, args: list[Rat]) -> Rat:
 def _log(algebra: Algebra, value: Rat) -> Rat:
     def of(args: list[Rat]) -> Rat:
         algebra.assume(args[0], "is more than 0")
+        if (inner := algebra.argument_of(args[0], "exp")) is not None:
+            return inner
         return algebra.call("function", "log", args)
 
     return algebra.selected([value], of)
@@ -363,6 +365,8 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
     def of(args: list[Rat]) -> Rat:
         if algebra.constant(args[0]) == 0:
             return algebra.number(1)
+        if (inner := algebra.argument_of(args[0], "log")) is not None:
+            return inner
         return algebra.call("function", "exp", args, nonneg=True)
 
     return algebra.selected([value], of)
