@@ -114,6 +114,14 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def mutants(session: nox.Session) -> None:
+    """Plants 500 random faults in what holds state, one at a time: 95 % must be found by tests."""
+    session.install("-e", ".[test,mutants]")
+    sample = session.posargs or ("--sample", "500", "--seed", "0")
+    session.run("python", "-m", "mutation", *sample)
+
+
+@nox.session(python=PYTHONS[0])
 def trainer_kills(session: nox.Session) -> None:
     """Kills a training thirty times at random moments, in one process and in two."""
     session.install("-e", ".[all]")
@@ -162,6 +170,15 @@ def gone_names(session: nox.Session) -> None:
     """Reads old releases of JAX, Flax, Optax, NumPy and writes which of their names are gone."""
     session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".[all]", "chex")
     session.run("python", "-m", "legacy_optim.gone.inventory.record", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def examples(session: nox.Session) -> None:
+    """Runs the guide's examples, before and after in turns; arguments such as --only mnist."""
+    session.install("-e", ".[examples]")
+    results = "migration_guide/examples/results.json"
+    command = ("-m", "migration_guide.examples.compare", "--json", results)
+    session.run("python", *command, *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])

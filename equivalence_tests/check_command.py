@@ -1,9 +1,12 @@
 """`optax-bridge check`: the options; what it does is imported when it is called."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from legacy_optim.logs import without_note_on_tensorflow
 
 
 def check(
@@ -126,6 +129,9 @@ def check(
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
     if checkpoint is not None:
+        without_note_on_tensorflow()
+        # That of the optimizers which are compared here, not the program's own.
+        warnings.filterwarnings("ignore", "flax.optim was removed", DeprecationWarning)
         from equivalence_tests.checkpoint import STEPS, check_checkpoint  # Orbax, slow to import
 
         code = check_checkpoint(

@@ -25,12 +25,13 @@ from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side, in_legacy_layout
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
 def check_equivalence(
     left: SideLike,
     right: SideLike,
-    params: Any,
+    params: Params,
     *,
     gradients: Gradients = "all",
     steps: int | None = None,
@@ -154,7 +155,7 @@ def _alike(left: Side, right: Side) -> list[Side]:
     ]
 
 
-def _checked_params(params: Any) -> Any:
+def _checked_params(params: Params) -> Any:
     # A Python float has JAX's default dtype, as it would have in training.
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)
@@ -190,7 +191,7 @@ class _Outcome(NamedTuple):
 def _compared(
     sides: Sequence[Side],
     names: tuple[str, str],
-    params: Any,
+    params: Params,
     stream: Stream,
     steps: int,
 ) -> _Outcome:
@@ -219,13 +220,13 @@ def _compared(
 class _Checked:
     """A user's side: errors and changes of structure are reported with side, step and leaf."""
 
-    def __init__(self, side: Side, name: str, params: Any):
+    def __init__(self, side: Side, name: str, params: Params):
         self.inner, self.params = side, params
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
         self.before: Any = None  # the structure of the state after the last step
 
-        def body(state: Any, *given: Any) -> tuple[Any, Any]:
+        def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
             state = side.step(state, *given)
             return state, side.view(state)
 
@@ -235,7 +236,7 @@ class _Checked:
         """The side with the checks; its state is the number of steps, the state and its view."""
         return Side(self.name, self.init, self.step, lambda state: state[2], compiled=False)
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params) -> Any:
         def start() -> Any:
             if self.inner.compiled:
                 return self.inner.init(jax.tree.map(jax.numpy.asarray, params))
@@ -256,7 +257,7 @@ class _Checked:
             raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
         return (grads,)
 
-    def step(self, state: Any, grads: Any) -> Any:
+    def step(self, state: PyTree, grads: Updates) -> Any:
         count, inner, _ = state
         where = f"{self.name}, step {count + 1}"
         inner, view = _guarded(functools.partial(self.body, inner, grads), where)
@@ -282,7 +283,7 @@ def _guarded(call: Callable[[], Any], where: str) -> Any:
 def _in_float64(
     sides: Sequence[Side],
     names: tuple[str, str],
-    params: Any,
+    params: Params,
     stream: Stream,
     steps: int,
     closed_loop: bool,
@@ -315,11 +316,11 @@ def _in_float64(
             return None, str(error)
 
 
-def _dtypes(params: Any) -> str:
+def _dtypes(params: Params) -> str:
     return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)}))
 
 
-def _while_finite(state: Any, runs: Sequence[Any]) -> Any:
+def _while_finite(state: PyTree, runs: Sequence[Any]) -> Any:
     """The steps of a state before the first at which a side has a number that is not finite."""
     floats = [
         leaf

@@ -9,13 +9,15 @@ numbers is held to its own scale.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import KeyPath
+from jax.typing import DTypeLike
 
 from optax_bridge.correspondence import Claim, Verdict
+from optax_bridge.metadata.trees import PyTree
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ NOTICEABLE = 256.0
 VISIBLE = 2.0**-4
 
 
-def compare(left: Any, right: Any) -> Comparison:
+def compare(left: PyTree, right: PyTree) -> Comparison:
     """Compares two trajectories.
 
     Args:
@@ -146,7 +148,7 @@ def ulp_text(ulp: float) -> str:
     return "an infinite distance (NaN, infinity or unequal integers)"
 
 
-def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:
@@ -167,7 +169,7 @@ def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[n
     return [_name(path) for path in paths], a, b
 
 
-def _name(path: Any) -> str:
+def _name(path: KeyPath) -> str:
     return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
 
 
@@ -197,7 +199,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(same, 0.0, np.where(finite, gap, np.inf))
 
 
-def _eps(dtype: Any) -> float:
+def _eps(dtype: DTypeLike) -> float:
     return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 1.0
 
 

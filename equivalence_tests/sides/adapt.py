@@ -16,6 +16,7 @@ from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.exact.transformation import take_step
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
 # `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
@@ -61,7 +62,7 @@ def adapted(side: SideLike) -> Side:
     raise EquivalenceError(f"{EXPECTED}; found {found}")
 
 
-def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Any], Any]) -> Side:
+def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Params], PyTree]) -> Side:
     return replace(
         legacy(definition),
         name=type(definition).__name__,
@@ -84,7 +85,7 @@ def _train_state(state: train_state.TrainState) -> Side:
     )
 
 
-def _like(state: Any, params: Any) -> Any:
+def _like(state: PyTree, params: Params) -> PyTree:
     """A state that was made elsewhere, for parameters that may be wider by now.
 
     In float64 the moments have to be so too, or their rounding passes for another algorithm.
@@ -93,12 +94,12 @@ def _like(state: Any, params: Any) -> Any:
     return jax.tree.map(_widened, state) if double else state
 
 
-def _widened(leaf: Any) -> jax.Array:
+def _widened(leaf: Leaf) -> jax.Array:
     leaf = jnp.asarray(leaf)
     return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
 
 
-def _carried(state: train_state.TrainState, params: Any) -> Any:
+def _carried(state: train_state.TrainState, params: Params) -> PyTree:
     """The optimizer state of a TrainState, for parameters that may be wider by now.
 
     What is as it was made, a learning rate among the hyper-parameters say, is made anew: 0.1 in
@@ -113,7 +114,7 @@ def _carried(state: train_state.TrainState, params: Any) -> Any:
     if jax.tree.structure(before) != jax.tree.structure(held):  # restored as other containers
         return wide
 
-    def carried(leaf: Any, wide: jax.Array, before: Any, anew: Any) -> jax.Array:
+    def carried(leaf: Leaf, wide: jax.Array, before: PyTree, anew: PyTree) -> jax.Array:
         if wide.dtype != np.float64 or wide.shape != jnp.shape(before):
             return wide
         return anew if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
@@ -122,7 +123,7 @@ def _carried(state: train_state.TrainState, params: Any) -> Any:
 
 
 def _transformation(tx: optax.GradientTransformation) -> Side:
-    def step(held: Any, grads: Any) -> Any:
+    def step(held: PyTree, grads: Updates) -> PyTree:
         count, params, opt_state = held
         return count + 1, *take_step(tx, grads, opt_state, params)
 
@@ -136,7 +137,7 @@ def _transformation(tx: optax.GradientTransformation) -> Side:
 
 
 def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
-    def take(held: Any, grads: Any) -> Any:
+    def take(held: PyTree, grads: Updates) -> PyTree:
         result = step(grads, held[1], held[0])
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"step returned a {type(result).__name__}, not (params, state)")
@@ -152,7 +153,7 @@ def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
     )
 
 
-def on_host(tree: Any) -> Any:
+def on_host(tree: PyTree) -> PyTree:
     """A tree with a copy of every array on the host; tensors of other libraries included.
 
     A copy, because a side may work in place, as torch's optimizers do: what was seen at one step
@@ -160,7 +161,7 @@ def on_host(tree: Any) -> Any:
     object.
     """
 
-    def leaf(value: Any) -> np.ndarray:
+    def leaf(value: Leaf) -> np.ndarray:
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return np.array(jax.random.key_data(value))
         # A torch tensor that wants gradients refuses to be an array.

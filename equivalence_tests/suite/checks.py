@@ -26,6 +26,7 @@ from equivalence_tests.sides.widened import in_float64, wide
 from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
 from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.metadata.trees import Params, PyTree
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class _Synthetic:
         self.extra: dict[str, Any] = {}
 
     @functools.cached_property
-    def reference(self) -> Any:
+    def reference(self) -> PyTree:
         return _compiled(sides.legacy(self.definition), self.params, self.inputs)
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
@@ -227,12 +228,12 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     return result
 
 
-def _compiled(side: Side, params: Any, inputs: Any) -> Any:
+def _compiled(side: Side, params: Params, inputs: Any) -> Any:
     """Step by step: to compile a scan would take half as long again."""
     return trajectory(driven(side, "jit"), params, inputs)
 
 
-def _float32_leaves(view: Any) -> Any:
+def _float32_leaves(view: PyTree) -> PyTree:
     """A tree without other dtypes' leaves: stock claims are for float32."""
     if isinstance(view, tuple):
         return tuple(map(_float32_leaves, view))

@@ -7,10 +7,13 @@ The environment is that of `equivalence_tests/reference/requirements.txt`, Pytho
 """
 
 import argparse
+import contextlib
 import filecmp
+import importlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -70,20 +73,23 @@ def _record_examples(names):
         if names and before.parent.name not in names:
             continue
         try:
-            metrics = _example(before)
+            recorded = _example(before)
         except NotRecorded as error:
             failed += 1
             print(before.parent.name, error, file=sys.stderr)
             continue
-        rows = (f" {json.dumps(name)}: {json.dumps(metrics[name])}" for name in sorted(metrics))
-        text = "{\n" + ",\n".join(rows) + "\n}\n"
-        (before.parent / "recorded.json").write_text(text, encoding="utf-8")
-        print(f"{before.parent.name}: {', '.join(sorted(metrics))}")
+        text = json.dumps(recorded, sort_keys=True)
+        (before.parent / "recorded.json").write_text(f"{text}\n", encoding="utf-8")
+        print(f"{before.parent.name}: {', '.join(sorted(recorded['metrics']))}")
     return failed
 
 
 def _example(before):
-    """Trains, keeps the checkpoint of half-way, and sees that the program goes on from it."""
+    """Trains, keeps the checkpoint of half-way, and sees that the program goes on from it.
+
+    Trains once more from parameters with another last bit: how far that leads from the first run
+    is how far rounding may lead.
+    """
     saved = before.parent / "saved"
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as interrupted:
         lines = _lines(before, whole)
@@ -95,7 +101,47 @@ def _example(before):
         went_on = _lines(before, interrupted)
         if lines[-len(went_on) :] != went_on or len(went_on) == len(lines):
             raise NotRecorded(f"goes on from {half.name} with other metrics than without a stop")
-    return comparing.columns(lines)
+    with tempfile.TemporaryDirectory() as workdir, _last_bits_changed():
+        nudged = _lines(before, workdir)
+    recorded = {"metrics": lines, "nudged": nudged}
+    if (before.parent / "sharded.toml").exists():
+        recorded.update(_on_one_device(before, saved))
+    return {name: comparing.columns(rows) for name, rows in recorded.items()}
+
+
+def _on_one_device(before, saved):
+    """The same, whole and from half-way, in a process that has one device."""
+    jobs = []
+    with tempfile.TemporaryDirectory() as root:
+        for name in ("one_device", "one_device_half_way"):
+            Path(root, name).mkdir()
+            jobs.append([str(before), "--workdir", str(Path(root, name))])
+        shutil.copytree(saved, Path(root, name), dirs_exist_ok=True)
+        command = [sys.executable, str(HERE / "worker.py"), "genuine", "--jobs", json.dumps(jobs)]
+        environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=1")
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    whole, rest = map(comparing.lines, json.loads(done.stdout))
+    return {"one_device": whole, "one_device_half_way": rest}
+
+
+@contextlib.contextmanager
+def _last_bits_changed():
+    """Optimizers start from the numbers next to the parameters that they are given."""
+    import jax
+    import numpy as np
+
+    definitions = importlib.import_module("flax.optim").OptimizerDef
+    create = definitions.create
+
+    def nudged(self, target, *args, **kwargs):
+        target = jax.tree_util.tree_map(lambda x: jax.numpy.nextafter(x, np.inf), target)
+        return create(self, target, *args, **kwargs)
+
+    definitions.create = nudged
+    try:
+        yield
+    finally:
+        definitions.create = create
 
 
 def _lines(before, workdir):

@@ -1,7 +1,7 @@
-"""Each after-program is what `migrate` makes of its before-program, and trains as that did in its time.
+"""Each after-program is what `migrate` makes of its before-program, and trains as that once did.
 
-Here the first steps are taken, from scratch and from the checkpoint that the genuine flax 0.5.3 saved
-half-way; `nox -s examples` runs the programs to their ends.
+Here the first steps are taken, from scratch and from the checkpoint that the genuine flax 0.5.3
+saved half-way; `nox -s examples` runs the programs to their ends.
 """
 
 import functools
@@ -22,14 +22,13 @@ AFTER = [(name, step) for name in pairs.NAMES for step in ("after", *pairs.furth
 _WORKER = "worker.py"
 
 each_example = pytest.mark.parametrize("name", pairs.NAMES)
-each_after = pytest.mark.parametrize(("name", "step"), AFTER, ids="-".join)
+each_after = pytest.mark.parametrize(("name", "step"), AFTER, ids=["-".join(a) for a in AFTER])
 
 
-def _recorded(name: str, start: int) -> dict[str, Any]:
+def _recorded(name: str, program: str, start: int) -> dict[str, Any]:
     """The genuine program's metrics in the steps after `start`."""
-    file = pairs.HERE / name / "recorded.json"
     found = {}
-    for metric, column in json.loads(file.read_text(encoding="utf-8")).items():
+    for metric, column in pairs.recorded(name, program, half_way=start > 0).items():
         rows = zip(column["steps"], column["values"], strict=True)
         chosen = [row for row in rows if start < row[0] <= start + NUM_STEPS]
         if chosen:
@@ -86,14 +85,14 @@ def test_after_is_migrated_and_what_is_by_hand(name: str):
 @pytest.mark.parametrize("half_way", [False, True], ids=["from scratch", "from half-way"])
 def test_before_runs_as_it_is(name: str, half_way: bool):
     start = _saved_at(name) if half_way else 0
-    assert_close(_metrics("shim", name, "before", start), _recorded(name, start))
+    assert_close(_metrics("shim", name, "before", start), _recorded(name, "before", start))
 
 
 @each_after
 @pytest.mark.parametrize("half_way", [False, True], ids=["from scratch", "from half-way"])
 def test_after_gives_the_recorded_metrics(name: str, step: str, half_way: bool):
     start = _saved_at(name) if half_way else 0
-    assert_close(_metrics("plain", name, step, start), _recorded(name, start))
+    assert_close(_metrics("plain", name, step, start), _recorded(name, step, start))
 
 
 @each_example

@@ -9,11 +9,13 @@ after-program, such as the move from `pmap` to a mesh, is a file `NAME.toml` tha
 in the same way.
 """
 
+import json
 import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.context import Options
@@ -38,8 +40,17 @@ class Example:
     needs: tuple[str, ...] = ()
 
 
+_STOCK_ADAM = "`optax.adam` multiplies by the learning rate in another order"
+
 EXAMPLES = {
-    "mnist": Example("convolutional network; `Momentum`", "eval_accuracy"),
+    "imagenet": Example("residual network, digits; `Momentum`, `DynamicScale`", "eval_accuracy"),
+    "mnist": Example("convolutional network, digits; `Momentum`", "eval_accuracy"),
+    "nlp_seq": Example("tagger, Python's tokens; `Adam` with decay, schedule", "eval_accuracy"),
+    "pixelcnn": Example("PixelCNN, digits; `Adam`, average of parameters", "eval_bits"),
+    "ppo": Example("actor and critic, CartPole; `Adam`", "eval_return", needs=("gymnasium",)),
+    "seq2seq": Example("LSTM, English words; `Adam`", "eval_accuracy", _STOCK_ADAM),
+    "vae": Example("variational autoencoder, digits; `Adam`", "eval_loss", _STOCK_ADAM),
+    "wmt": Example("transformer, English to German; `Adam` with decay", "eval_similarity"),
 }
 NAMES = tuple(EXAMPLES)
 
@@ -106,6 +117,31 @@ def programs(name: str) -> dict[str, str]:
     for step in further_steps(name):
         texts[step] = edited(texts["after"], edits(name, step))
     return texts
+
+
+def recorded(name: str, program: str = "after", half_way: bool = False) -> dict[str, Any]:
+    """What an example's program is compared with: metric -> steps and values.
+
+    It is the run of the before-program on the genuine flax 0.5.3; for a program on a mesh its run
+    on one device, as `imagenet/sharded.toml` explains.
+
+    Args:
+      name: of the example.
+      program: of the example.
+      half_way: whether it goes on from the checkpoint of half-way.
+    """
+    if program == "sharded":
+        return _runs(name)["one_device_half_way" if half_way else "one_device"]
+    return _runs(name)["metrics"]
+
+
+def nudged(name: str) -> dict[str, Any]:
+    """As `recorded`, of a run from parameters whose last bits were others."""
+    return _runs(name)["nudged"]
+
+
+def _runs(name: str) -> dict[str, Any]:
+    return json.loads((HERE / name / "recorded.json").read_text(encoding="utf-8"))
 
 
 def main(names: Sequence[str]) -> int:

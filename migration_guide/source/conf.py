@@ -18,8 +18,6 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 myst_enable_extensions = ["colon_fence"]
 
-smartquotes_action = "qe"  # options keep their two dashes
-
 project = "optax-bridge"
 html_title = "From flax.optim to Optax"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

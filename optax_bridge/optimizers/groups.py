@@ -104,7 +104,7 @@ def multi_optimizer(
         group has no use for.
 
     Warns:
-      UserWarning: by `init`, where a group holds no parameter.
+      NothingSelectedWarning: by `init`, where a group holds no parameter.
     """
     for index, group in enumerate(groups):
         if not isinstance(group, tuple | list) or len(group) != 2:
@@ -225,7 +225,7 @@ def frozen(
       The transformation.
 
     Warns:
-      UserWarning: by `init`, where the selector holds no parameter.
+      NothingSelectedWarning: by `init`, where the selector holds no parameter.
     """
 
     def others(params: Params) -> Any:

@@ -26,6 +26,10 @@ from optax_bridge.metadata.trees import Params
 Selector = Any
 
 
+class NothingSelectedWarning(UserWarning):
+    """A mask, or a group of a `multi_optimizer`, holds none of the parameters."""
+
+
 class ParamLeaves:
     """The leaves of parameters, boxes being leaves; read once for any number of selectors.
 
@@ -71,7 +75,7 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
     Warns:
-      UserWarning: by the function, where it selects no parameter.
+      NothingSelectedWarning: by the function, where it selects no parameter.
     """
     return _Mask(traversal, strict)
 
@@ -94,7 +98,7 @@ def path_mask(
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
     Warns:
-      UserWarning: by the function, where it selects no parameter.
+      NothingSelectedWarning: by the function, where it selects no parameter.
     """
     return _Mask(ModelParamTraversal(predicate), strict)
 
@@ -123,7 +127,8 @@ def say_nothing_selected(who: str, params: Params, strict: bool) -> None:
     said = f"{who}: none of the {len(paths)} parameters is selected; their paths are {shown}"
     if strict:
         raise ValueError(said)
-    warnings.warn(f"{said}. strict=True makes this an error.", stacklevel=2)
+    said += ". strict=True makes this an error."
+    warnings.warn(said, NothingSelectedWarning, stacklevel=2)
 
 
 def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:

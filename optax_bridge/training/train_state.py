@@ -19,7 +19,7 @@ from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step
 from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
@@ -161,7 +161,7 @@ class TrainState(train_state.TrainState):
         *,
         mesh: jax.sharding.Mesh,
         rules: Any = None,
-        init: Callable[[], Any],
+        init: Callable[[], PyTree],
         apply_fn: Callable[..., Any] | None,
         tx: optax.GradientTransformation,
         **kwargs: Any,
@@ -355,17 +355,17 @@ class TrainState(train_state.TrainState):
 fit_on_restore(TrainState)
 
 
-def _has_overwritten(tree: Any) -> bool:
+def _has_overwritten(tree: PyTree) -> bool:
     """Whether a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
     return isinstance(tree, Mapping) and OVERWRITE_WITH_GRADIENT in tree
 
 
-def _optimized(tree: Any) -> Any:
+def _optimized(tree: PyTree) -> Params:
     """The part of parameters or gradients that the transformation sees."""
     return tree["params"] if _has_overwritten(tree) else tree
 
 
-def strong(leaf: Any) -> Any:
+def strong(leaf: Leaf) -> Leaf:
     """A number, or an array made of one, in the type that a step returns it in.
 
     JAX calls the type of `jnp.asarray(1.0)` weak, and compiles a second time for that of the sum of
@@ -377,11 +377,11 @@ def strong(leaf: Any) -> Any:
     return jnp.asarray(leaf, leaf.dtype) if is_weak else leaf
 
 
-def _copied_where_shared(opt_state: OptState, params: Params) -> Any:
+def _copied_where_shared(opt_state: OptState, params: Params) -> OptState:
     """The state without arrays that it shares with the parameters: both may be donated."""
     seen = {id(leaf) for leaf in jax.tree.leaves(params)}
 
-    def own(leaf: Any) -> Any:
+    def own(leaf: Leaf) -> Leaf:
         if id(leaf) in seen and isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
             return jnp.copy(leaf)
         seen.add(id(leaf))
