@@ -172,7 +172,8 @@ class _NoAux:
 class Optimizer(struct.PyTreeNode):
     """A target together with the optimizer that improves it.
 
-        >>> optimizer = legacy_optim.GradientDescent(learning_rate=0.5).create(jnp.array([2.0, 4.0]))
+        >>> definition = legacy_optim.GradientDescent(learning_rate=0.5)
+        >>> optimizer = definition.create(jnp.array([2.0, 4.0]))
         >>> grads = jax.grad(lambda w: jnp.sum(w**2) / 2)(optimizer.target)
         >>> optimizer.apply_gradient(grads).target.tolist()
         [1.0, 2.0]
