@@ -1,3 +1,4 @@
+# pyright: strict
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import contextlib
