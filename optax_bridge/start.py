@@ -1,3 +1,4 @@
+# pyright: strict
 """Where the command `optax-bridge` starts: imports nothing slow, so that Ctrl-C is heard at once.
 
 Python's own way is a `KeyboardInterrupt` out of wherever the program is: a page of traceback, and
