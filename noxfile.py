@@ -173,6 +173,15 @@ def gone_names(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def examples(session: nox.Session) -> None:
+    """Runs the guide's examples, before and after in turns; arguments such as --only mnist."""
+    session.install("-e", ".[examples]")
+    results = "migration_guide/examples/results.json"
+    command = ("-m", "migration_guide.examples.compare", "--json", results)
+    session.run("python", *command, *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
 def guide(session: nox.Session) -> None:
     """Builds the migration guide and runs its snippets."""
     session.install("-e", ".[guide]")

@@ -18,14 +18,14 @@ RATE = 1e-3
 LEAVES = (10, 100, 1000)
 TRACED = 10_000  # XLA would compile for minutes, whatever the optimizer
 GROUPS = (1, 8, 64)
-LEAVES_IN_GROUPS = 256
+LEAVES_IN_GROUPS = 128
 
 Transformation = optax.GradientTransformation
 
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Leaves, then groups; quick: few of either."""
-    repeats = 1 if quick else 3
+    repeats = 1 if quick else 2
     counts = (2, 4) if quick else LEAVES
     for leaves in counts:
         yield from _stages(

@@ -35,7 +35,7 @@ print("peak", run(leaves) - before)
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Every optimizer's plan; the peak of a process for Adam."""
-    params = problem.tree(problem.QUICK_TREE if quick else "transformer")
+    params = problem.tree(problem.QUICK_TREE if quick else "16 x 1024x1024")
     for entry in [ENTRIES["adam"]] if quick else ENTRIES.values():
         planned = {name: planned_bytes(made) for name, made in steppers(entry, params).items()}
         yield from _figures(f"{entry.name}, planned by XLA", planned, problem.size(params))
@@ -43,7 +43,7 @@ def measure(quick: bool) -> Iterator[Outcome]:
         return
     leaves, size = 24, 24 * 2**20
     peaks: dict[str, list[float]] = {name: [] for name in ("legacy", "exact", "stock")}
-    for _ in range(3):
+    for _ in range(2):
         for name, taken in peaks.items():
             taken.append(_peak("adam", leaves, name))
     for one, other in _PAIRS:

@@ -61,7 +61,7 @@ def measure(quick: bool) -> Iterator[Outcome]:
     pairs = [(name, BASELINE, bar) for name, bar in IMPORTS.items()]
     repeats, warm_up = (1, 0) if quick else (9, 1)
     yield from ratios(
-        SECTION, "imports", candidates, pairs, repeats=repeats, warm_up=warm_up, seconds=60
+        SECTION, "imports", candidates, pairs, repeats=repeats, warm_up=warm_up, seconds=40
     )
     if quick:
         return
@@ -80,5 +80,5 @@ def measure(quick: bool) -> Iterator[Outcome]:
             steps,
             [("exact", "stock", 1.05)],
             repeats=5,
-            seconds=60,
+            seconds=40,
         )

@@ -88,4 +88,4 @@ def of_entry(entry: Entry, params: Any, subject: str, repeats: int) -> Iterator[
     candidates["copy"] = copier(moved_bytes(made["exact"]))
     if (fused := torch_stepper(entry, params)) is not None:
         candidates["torch"] = fused
-    yield from ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.5)
+    yield from ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.0)

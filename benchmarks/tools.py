@@ -94,14 +94,14 @@ def _trainer(quick: bool) -> Iterator[Outcome]:
         sides = trainer.sides(Path(scratch), steps, quick)
         pairs = [(name, trainer.BARE, bar) for name, bar in trainer.BARS.items()]
         yield from ratios(
-            SECTION, "the trainer's step", sides, pairs, repeats=turns, warm_up=1, seconds=60
+            SECTION, "the trainer's step", sides, pairs, repeats=turns, warm_up=1, seconds=30
         )
 
 
 def _convert() -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "checkpoint_7")
-        conversion.write_source(source, 384)
+        conversion.write_source(source, 256)
         size = source.stat().st_size
         for name in ("orbax", "msgpack"):
             taken: dict[str, list[float]] = {"copy": [], name: []}

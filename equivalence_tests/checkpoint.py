@@ -31,6 +31,7 @@ from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.side import Side
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
+from optax_bridge.checkpoints.fitting import register_states_of
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names
@@ -124,13 +125,15 @@ def check_resume(
             f"parameters. Found {'both' if old else 'neither'}."
         )
     template = loaded(program, make=True)
-    new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
-    states = _those(new, train_state.TrainState)
-    if not states:
+    if not _those(template, train_state.TrainState):
         raise EquivalenceError(
             f"{program}: expected a TrainState, or a tree that holds some, found "
-            f"{type(template).__name__}"
+            f"{_described(template)}. Name what the program restores into: what TrainState.create "
+            "makes, with parameters and step"
         )
+    register_states_of(template)  # Flax's own as well, which --standalone writes
+    new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
+    states = _those(new, train_state.TrainState)
     with _shim():
         wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
         before = _restored(
@@ -215,7 +218,7 @@ def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
     try:
         return restore()
     except CheckpointError as error:
-        raise EquivalenceError(f"{name}: {error}") from error
+        raise EquivalenceError(f"{name}: {error}") from None
     except Exception as error:  # whatever Flax says to a template that does not fit
         raise EquivalenceError(
             f"{name}: restoring raised {type(error).__name__}: {error}"
@@ -269,6 +272,19 @@ def _paired(
             f"them, found {', '.join(legacy) or 'none'}"
         )
     yield from legacy.items()
+
+
+def _described(found: Any) -> str:
+    """What was made in a state's place."""
+    name = type(found).__name__
+    if name.endswith("State"):
+        return f"{name}, the state of an optimizer alone"
+    names = [type(part).__name__ for part in found] if isinstance(found, tuple) else []
+    if names and all(part.endswith("State") for part in names):
+        return f"a tuple of {', '.join(names)}: an optimizer's state alone"
+    if isinstance(found, Mapping):
+        return f"a {name} without one, with {', '.join(map(str, list(found)[:5]))}"
+    return name
 
 
 def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:

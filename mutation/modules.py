@@ -18,6 +18,7 @@ _CONVERSION = [
     "optax_bridge/command/kept_layout_test.py",
     f"{_CHECKPOINTS}/conversion_test.py",
     f"{_CHECKPOINTS}/hostile_test.py",
+    "optax_bridge/command/checkpoints_test.py",
 ]
 
 TESTS: dict[str, list[str]] = {
@@ -53,6 +54,7 @@ TESTS: dict[str, list[str]] = {
     "optax_bridge/legacy_layout.py": ["optax_bridge/legacy_layout_test.py"],
     f"{_CHECKPOINTS}/destination.py": [f"{_CHECKPOINTS}/destination_test.py"],
     f"{_CHECKPOINTS}/replaceable.py": [f"{_CHECKPOINTS}/destination_test.py"],
+    f"{_CHECKPOINTS}/fitting.py": [f"{_TRAINING}/restoring_test.py", *_CONVERSION],
     **{
         f"{_CHECKPOINTS}/{name}.py": _CONVERSION
         for name in (
@@ -61,7 +63,6 @@ TESTS: dict[str, list[str]] = {
             "conversion",
             "definitions",
             "fill",
-            "fitting",
             "layout",
             "legacy_optimizer",
             "mapping",

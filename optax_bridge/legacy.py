@@ -9,6 +9,7 @@ import optax
 
 import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
+from optax_bridge._likeness import check_like
 from optax_bridge.correspondence import entry_of, recipe_of
 from optax_bridge.correspondence.entry import Entry, StateField, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import build
@@ -227,6 +228,10 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: OptState, params: P
             strict=True,
         )
         return entry.parts.joined(definition, params, own, [_extracted(*each) for each in inner])
+    for name, tree in own.items():
+        if tree is not None:
+            remedy = "Pass the parameters that the state was made for."
+            check_like(tree, params, f"opt_state's {name}", remedy)
     columns = {
         name: [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
         for name, tree in own.items()

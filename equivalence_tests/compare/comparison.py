@@ -44,6 +44,29 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class LeafDistance:
+    """How far one leaf is from its other side.
+
+    Attributes:
+      path: of the leaf.
+      eps: spacing of its dtype at 1, by which a distance in ULP becomes one relative to the
+        tensor's scale; 1 of a leaf without floating-point numbers, whose distance is 0 or infinite.
+      ulp_by_step: the largest distance at each step, float64 of shape (steps,).
+      relative_by_step: the same over the tensor's largest magnitude so far on either side.
+      poisoned_from: index of the first step with a NaN or an infinity among its inputs, the number
+        of steps if there is none.
+      first: its first difference, which a distance of 0 has in the sign of a zero alone.
+    """
+
+    path: str
+    eps: float
+    ulp_by_step: np.ndarray
+    relative_by_step: np.ndarray
+    poisoned_from: int
+    first: Difference
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The outcome of comparing two trajectories.
 
@@ -60,6 +83,7 @@ class Comparison:
       histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
         and `"not finite"` (or integers that differ).
+      by_leaf: the leaves that are not the same to the bit.
     """
 
     identical: bool
@@ -70,6 +94,7 @@ class Comparison:
     leaves: int
     relative: float = 0.0
     histogram: Mapping[str, int] = field(default_factory=dict)
+    by_leaf: tuple[LeafDistance, ...] = ()
 
     def verdict(self, claim: Claim) -> Verdict:
         """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound."""
@@ -90,7 +115,7 @@ class Comparison:
 
 # A distance of more ULP than this after 100 steps is called another algorithm where nothing was
 # claimed. Rounding of a handful of operations a step adds up to well below: the entries say what
-# was seen, 17 at most.
+# was seen.
 NOTICEABLE = 256.0
 
 # A part of the tensor's scale; in half precision a bound in ULP alone would allow anything: 256 ULP
@@ -99,12 +124,17 @@ NOTICEABLE = 256.0
 VISIBLE = 2.0**-4
 
 
-def compare(left: PyTree, right: PyTree) -> Comparison:
+def compare(
+    left: PyTree, right: PyTree, *, poisoned: Mapping[str, int] | None = None
+) -> Comparison:
     """Compares two trajectories.
 
     Args:
       left: tree of arrays of shape (steps, ...), one entry for each step.
       right: the same.
+      poisoned: part of a leaf's path -> index of the first step at which what is given to such
+        leaves has a NaN or an infinity; an empty part is in every path. Reports keep what comes
+        from there on apart; the verdict does not.
 
     Returns:
       The comparison of all leaves at all steps.
@@ -114,11 +144,11 @@ def compare(left: PyTree, right: PyTree) -> Comparison:
     """
     paths, left_leaves, right_leaves = _aligned(left, right)
     ulp_by_step = np.zeros(0)
-    firsts: list[Difference] = []
+    apart: list[LeafDistance] = []
     worst, relative = (-1.0, ""), 0.0
     histogram: dict[str, int] = {}
     for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
-        distance = _distance(a, b)
+        distance, spacing = _distance(a, b)
         same = _same_bits(a, b)
         _count(distance, same, histogram)
         relative = max(relative, float(distance.max(initial=0.0)) * _eps(a.dtype))
@@ -127,8 +157,11 @@ def compare(left: PyTree, right: PyTree) -> Comparison:
         worst = max(worst, (float(by_step.max(initial=0.0)), path))
         unequal = ~same.reshape(len(a), -1)
         if unequal.any():
-            firsts.append(_first(path, a, b, unequal))
-    first = min(firsts, key=lambda difference: difference.step, default=None)
+            since = [step for part, step in (poisoned or {}).items() if part in path]
+            first = _first(path, a, b, unequal)
+            start, eps = min([len(a), *since]), _eps(a.dtype)
+            apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
+    first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
     return Comparison(
         identical=first is None,
         ulp=max(worst[0], 0.0),
@@ -138,6 +171,7 @@ def compare(left: PyTree, right: PyTree) -> Comparison:
         leaves=len(paths),
         relative=relative,
         histogram={name: histogram[name] for name in sorted(histogram, key=_bucket_order)},
+        by_leaf=tuple(apart),
     )
 
 
@@ -182,10 +216,10 @@ def _is_nan(a: np.ndarray) -> np.ndarray:
     return a != a  # true of NaN alone; bfloat16 and integers can do it too
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """ULP at the tensor's scale, of shape (steps, elements)."""
+def _distance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ULP at the tensor's scale, of shape (steps, elements), and what one is over the scale."""
     if not jnp.issubdtype(a.dtype, jnp.floating):
-        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1)
+        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1), np.ones(len(a))
     info = jnp.finfo(a.dtype)
     x, y = (side.astype(np.float64).reshape(len(side), -1) for side in (a, b))
     finite = np.isfinite(x) & np.isfinite(y)
@@ -196,7 +230,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     spacing = 2.0 ** np.floor(np.log2(scale)) * float(info.eps)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     gap = np.abs(x_or_zero / spacing - y_or_zero / spacing)
-    return np.where(same, 0.0, np.where(finite, gap, np.inf))
+    return np.where(same, 0.0, np.where(finite, gap, np.inf)), (spacing / scale)[:, 0]
 
 
 def _eps(dtype: DTypeLike) -> float:

@@ -12,24 +12,24 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
+from equivalence_tests.sides.errors import EquivalenceError as EquivalenceError
+from equivalence_tests.sides.pytorch import is_torch_optimizer
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
-# A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
-# `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
+# A legacy definition or optimizer, a GradientTransformation, a TrainState, `torch_side(...)`, an
+# optimizer of `jax.example_libraries`, or a pair of functions `init(params) -> state` and
+# `step(grads, state, params) -> (params, state)`.
 SideLike = Any
 
 EXPECTED = (
-    "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, or "
-    "a pair of functions: init(params) -> state, step(grads, state, params) -> (params, state)"
+    "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, "
+    "torch_side(torch.optim.AdamW, lr=...), or a pair of functions: init(params) -> state, "
+    "step(grads, state, params) -> (params, state)"
 )
-
-
-class EquivalenceError(ValueError):
-    """Something that keeps two sides from being compared; says which side, step and leaf."""
 
 
 def adapted(side: SideLike) -> Side:
@@ -54,12 +54,20 @@ def adapted(side: SideLike) -> Side:
     if callable(getattr(side, "init", None)) and callable(getattr(side, "update", None)):
         # Another version's, whose class is not the present one's, or MultiSteps.
         return _transformation(optax.GradientTransformationExtraArgs(side.init, side.update))
+    if all(callable(getattr(side, name, None)) for name in _EXAMPLE_LIBRARY):
+        return _of_example_library(side)
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
-    found = type(side).__name__
-    if callable(side):
-        found += f" {getattr(side, '__name__', side)!r}: call it to make a side"
-    raise EquivalenceError(f"{EXPECTED}; found {found}")
+    raise EquivalenceError(f"{EXPECTED}; found {_described(side)}")
+
+
+def _described(side: Any) -> str:
+    found, name = type(side).__name__, getattr(side, "__name__", repr(side))
+    if is_torch_optimizer(side):
+        return f"the class {name}: write torch_side({name}, lr=...)"
+    if is_torch_optimizer(type(side)):
+        return f"a PyTorch {found} with tensors of its own: write torch_side({found}, lr=...)"
+    return f"{found} {name!r}: call it to make a side" if callable(side) else found
 
 
 def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Params], PyTree]) -> Side:
@@ -133,6 +141,29 @@ def _transformation(tx: optax.GradientTransformation) -> Side:
         step=step,
         view=lambda state: {"params": state[1], "state": (state[0], state[2])},
         source=_of_transformation(tx),
+    )
+
+
+# The fields of what `jax.example_libraries.optimizers` makes.
+_EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
+
+
+def _of_example_library(triple: Any) -> Side:
+    def step(held: Any, grads: Any) -> Any:
+        count, state = held
+        return count + 1, triple.update_fn(count, grads, state)
+
+    maker = getattr(triple.update_fn, "__qualname__", "").split(".<locals>")[0]
+    return Side(
+        name=maker.removesuffix("update") or type(triple).__name__,
+        init=lambda params: (jnp.zeros([], jnp.int32), triple.init_fn(params)),
+        step=step,
+        # The state is the library's own packing, leaf after leaf.
+        view=lambda held: {
+            "params": triple.params_fn(held[1]),
+            "state": (held[0], jax.tree.leaves(held[1])),
+        },
+        source=f"jax.example_libraries.optimizers: {maker}",
     )
 
 

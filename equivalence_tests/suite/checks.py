@@ -16,6 +16,7 @@ from flax.core import FrozenDict
 
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.proof.table import Task, prove_task
 from equivalence_tests.sides import digits, problems
 from equivalence_tests.sides import side as sides
@@ -143,7 +144,9 @@ class _Synthetic:
         compact = per_call or check.setting > 0  # the first of each entry sees every shape
         self.params, grads = problems.problem(steps, dtypes, compact=compact)
         self.inputs = (grads,) if rates is None else (grads, rates)
+        self.poisoned = poisoned_from(grads, problems.STREAMS)
         self.extra: dict[str, Any] = {}
+        self.losses: Any = None
 
     @functools.cached_property
     def reference(self) -> PyTree:
@@ -153,9 +156,9 @@ class _Synthetic:
         side = self._side(recipe, call)
         if recipe == "exact":
             other = _compiled(side, self.params, self.inputs)
-            return compare(self.reference, other), other
+            return compare(self.reference, other, poisoned=self.poisoned), other
         other = _compiled(side, *map(_float32_leaves, (self.params, self.inputs)))
-        return compare(_float32_leaves(self.reference), other), other
+        return compare(_float32_leaves(self.reference), other, poisoned=self.poisoned), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
         params = _float32_leaves(self.params)
@@ -164,7 +167,8 @@ class _Synthetic:
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-            return compare(*(_compiled(side, wide(params), wide(inputs)) for side in runs))
+            both = (_compiled(side, wide(params), wide(inputs)) for side in runs)
+            return compare(*both, poisoned=self.poisoned)
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (
@@ -183,6 +187,7 @@ class _Trained:
         self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
         self.job, self.data = digits.task(check.problem), digits.batches(steps)
         self.extra: dict[str, Any] = {}
+        self.losses: Any = None
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         del recipe
@@ -194,8 +199,8 @@ class _Trained:
             old, new = (
                 trajectory(driven(side, "eager"), self.job.params, (self.data,)) for side in both
             )
-        loss = [float(old["loss"][0]), float(old["loss"][-1])]
-        self.extra = {"loss": loss, "pinned": what}
+        self.losses = old["loss"].tolist(), new["loss"].tolist()
+        self.extra = {"loss": [self.losses[0][0], self.losses[0][-1]], "pinned": what}
         return compare(old, new), new
 
 
@@ -214,6 +219,7 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds, result.extra = time.perf_counter() - started, made.extra
+    result.losses = made.losses
     # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose trees
     # are small; here it would double the time.
     broken = result.comparison is not None and not result.held

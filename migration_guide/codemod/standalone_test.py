@@ -240,6 +240,23 @@ def test_all_files_of_a_program_agree(tmp_path: Path):
     assert "optax_bridge.adam()" in made
 
 
+def test_a_note_about_converting_comes_once(tmp_path: Path):
+    """A second look, which another comment of the file leads to, knows the definition no more."""
+    (tmp_path / "main.py").write_text(
+        "from flax import optim\nfrom flax.training import checkpoints\n"
+        "from flax.jax_utils import replicate\n"
+        "o = optim.Adam(0.1).create(p)\no = checkpoints.restore_checkpoint('/runs/a', o)\n"
+        "o = replicate(o)\ns = optim.OptimizerState(0, 1)\n"
+    )
+    (tmp_path / "other.py").write_text("from flax import optim\no = optim.Adam(0.1).create(p)\n")
+    code = next(
+        r.new for r in driver.migrate([tmp_path], STANDALONE).results if "main" in r.path.name
+    )
+    assert code.count("files written before need converting") == 1
+    assert "convert /runs/a /runs/a_new --optimizer 'Adam(learning_rate=0.1)' --stock; what" in code
+    assert "one copy, to be restored into one and replicated then" in code
+
+
 def test_exact_and_standalone_exclude_each_other(capsys: pytest.CaptureFixture[str]):
     assert command.run([Path(__file__)], exact=True, standalone=True) == command.MISUSE
     assert "give one of them" in capsys.readouterr().err

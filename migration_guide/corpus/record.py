@@ -9,6 +9,7 @@ The environment is that of `equivalence_tests/reference/requirements.txt`, Pytho
 import argparse
 import contextlib
 import filecmp
+import importlib
 import json
 import os
 import shutil
@@ -128,19 +129,19 @@ def _last_bits_changed():
     """Optimizers start from the numbers next to the parameters that they are given."""
     import jax
     import numpy as np
-    from flax.optim import OptimizerDef
 
-    create = OptimizerDef.create
+    definitions = importlib.import_module("flax.optim").OptimizerDef
+    create = definitions.create
 
     def nudged(self, target, *args, **kwargs):
         target = jax.tree_util.tree_map(lambda x: jax.numpy.nextafter(x, np.inf), target)
         return create(self, target, *args, **kwargs)
 
-    OptimizerDef.create = nudged
+    definitions.create = nudged
     try:
         yield
     finally:
-        OptimizerDef.create = create
+        definitions.create = create
 
 
 def _lines(before, workdir):

@@ -5,8 +5,10 @@
 
 The before-program runs as `optax-bridge run` runs it. A step's time is the one that lies between
 two steps' lines, so that compilation, evaluation and saving do not count; its ratio is taken turn
-by turn, and the median counts. The exit status is 1 if metrics differ from those recorded on the
-genuine flax 0.5.3 by more than rounding, or an after-program is slower than the bar.
+by turn, and the median counts. The exit status is 1 if an after-program is slower than the bar or
+trains otherwise: not with the same bits as its before-program where its recipe has them, or further
+from what the genuine flax 0.5.3 recorded than rounding leads. How far that is says a second
+recorded run of the genuine program, from parameters with other last bits.
 """
 
 import argparse
@@ -34,10 +36,10 @@ from migration_guide.examples.turns import Run, in_turn
 BAR = 1.02
 RESULTS = pairs.HERE / "results.json"
 
-# Rounding of another XLA, or of the stock recipe, that training has made grow by its last step,
-# relative to the largest value in the metric's curve. An error in an algorithm is seen in the
-# first steps, where the tests allow 2e-6.
-OF_SCALE = 2e-2
+# Of a curve's largest value, what rounding alone is allowed; and how many times further than the
+# recorded run from other last bits. One run's rounding grows a few times faster than another's.
+OF_SCALE = 1e-5
+TIMES_NUDGED = 10
 
 _FIRST_TURNS = 5  # in which caches fill
 
@@ -46,7 +48,8 @@ def measure(name: str) -> dict[str, Any]:
     """Runs an example's programs to their ends.
 
     Returns:
-      Program -> its loss, final metric, time and memory; and the ratios to the before-program.
+      For each program its loss, final metric, time and memory, the latter two as ratios to the
+      before-program's too; and what the recorded runs ended with.
     """
     programs = ("before", "after", *pairs.further_steps(name))
     with tempfile.TemporaryDirectory() as root:
@@ -56,25 +59,34 @@ def measure(name: str) -> dict[str, Any]:
             command = [str(pairs.HERE / name / f"{program}.py"), "--workdir", f"{root}/{program}"]
             jobs[program] = (mode, command)
         runs = in_turn(jobs)
-    recorded = json.loads((pairs.HERE / name / "recorded.json").read_text(encoding="utf-8"))
+    final = pairs.EXAMPLES[name].final
+    recorded = pairs.recorded(name)
     metrics = {program: columns(lines(run.text)) for program, run in runs.items()}
     found: dict[str, Any] = {}
     for program, run in runs.items():
-        seconds, turns = _steps(run), _steps(runs["before"])
-        both = sorted(seconds.keys() & turns.keys())
+        ratios, cpu_ratios = (
+            [_steps(run, which)[turn] / at for turn, at in _steps(runs["before"], which).items()]
+            for which in ("seconds", "cpu_seconds")
+        )
         found[program] = {
-            "loss": metrics[program]["loss"],
-            "final": metrics[program][pairs.EXAMPLES[name].final]["values"][-1],
-            "from_recorded": apart(metrics[program], recorded),
+            "loss": [float(f"{value:.7g}") for value in metrics[program]["loss"]["values"]],
+            "final": metrics[program][final]["values"][-1],
+            "recorded_final": pairs.recorded(name, program)[final]["values"][-1],
+            "from_recorded": apart(metrics[program], pairs.recorded(name, program)),
             "from_before": apart(metrics[program], metrics["before"]),
-            "milliseconds": 1e3 * statistics.median(seconds.values()),
-            "step_ratio": statistics.median(seconds[turn] / turns[turn] for turn in both),
-            "step_quartiles": statistics.quantiles([seconds[t] / turns[t] for t in both])[::2],
+            "milliseconds": 1e3 * statistics.median(_steps(run, "seconds").values()),
+            "step_ratio": statistics.median(ratios),
+            "step_quartiles": statistics.quantiles(ratios)[::2],
+            "cpu_ratio": statistics.median(cpu_ratios),
             "peak_megabytes": run.peak,
             "peak_ratio": run.peak / runs["before"].peak,
             "arrays_ratio": run.arrays / runs["before"].arrays,
         }
-    return {"recorded_final": recorded[pairs.EXAMPLES[name].final]["values"][-1], **found}
+    return {
+        "nudged_final": pairs.nudged(name)[final]["values"][-1],
+        "nudged": apart(pairs.nudged(name), recorded),
+        "programs": found,
+    }
 
 
 def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
@@ -93,11 +105,12 @@ def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
     return worst
 
 
-def _steps(run: Run) -> dict[int, float]:
+def _steps(run: Run, which: str) -> dict[int, float]:
     """Turn -> seconds, of the turns that are one training step and nothing else."""
+    seconds = getattr(run, which)
     trains = ["loss" in row for row in lines(run.text)]
     return {
-        turn: run.seconds[turn]
+        turn: seconds[turn]
         for turn in range(_FIRST_TURNS, len(trains))
         if trains[turn] and trains[turn - 1]
     }
@@ -107,19 +120,32 @@ def table(results: dict[str, Any]) -> Table:
     """One row for each after-program."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("example")
-    for title in ("metric", "flax 0.5.3", "run", "after", "step, ms", "step", "peak", "arrays"):
+    for title in (
+        "metric",
+        "flax 0.5.3",
+        "run",
+        "after",
+        "step, ms",
+        "step",
+        "cpu",
+        "peak",
+        "arrays",
+    ):
         shown.add_column(title, justify="right", no_wrap=True)
     for name, found in results.items():
-        for program in [key for key in found if key not in ("before", "recorded_final")]:
-            row = found[program]
+        before = found["programs"]["before"]
+        for program, row in found["programs"].items():
+            if program == "before":
+                continue
             shown.add_row(
                 name if program == "after" else f"{name}, {program}",
                 pairs.EXAMPLES[name].final,
-                f"{found['recorded_final']:.5g}",
-                f"{found['before']['final']:.5g}",
+                f"{row['recorded_final']:.5g}",
+                f"{before['final']:.5g}",
                 f"{row['final']:.5g}",
-                f"{found['before']['milliseconds']:.1f}",
+                f"{before['milliseconds']:.1f}",
                 f"{row['step_ratio']:.3f}",
+                f"{row['cpu_ratio']:.3f}",
                 f"{row['peak_ratio']:.3f}",
                 f"{row['arrays_ratio']:.3f}",
             )
@@ -129,10 +155,13 @@ def table(results: dict[str, Any]) -> Table:
 def faults(name: str, found: dict[str, Any], bar: float) -> list[str]:
     """What is not as it should be."""
     said = []
-    for program in [key for key in found if key not in ("recorded_final",)]:
-        row = found[program]
-        if row["from_recorded"] > OF_SCALE:
-            said.append(f"{name}, {program}: {row['from_recorded']:.1e} from what is recorded")
+    far = max(OF_SCALE, TIMES_NUDGED * found["nudged"])
+    for program, row in found["programs"].items():
+        if row["from_recorded"] > far:
+            said.append(
+                f"{name}, {program}: {row['from_recorded']:.1e} of the largest value from what is "
+                f"recorded; expected at most {far:.1e}"
+            )
         if program == "after" and row["from_before"] and not pairs.EXAMPLES[name].rounding:
             said.append(f"{name}, after: {row['from_before']:.1e} from before; expected no bit")
         if row["step_ratio"] > bar:
@@ -175,7 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said += faults(name, results[name], given.bar)
     console.print(table(results))
     console.print("step: the after-program's time for a step as a ratio to the before-program's;")
-    console.print("peak: likewise of the process' memory; arrays: of JAX's arrays between steps")
+    console.print("cpu: likewise of the processor's time, which other work disturbs less;")
+    console.print("peak: of the process' memory; arrays: of JAX's arrays between steps")
     if given.json is not None:
         before = json.loads(given.json.read_text("utf-8")) if given.json.is_file() else {}
         content = {**machine(), "examples": {**before.get("examples", {}), **results}}

@@ -130,10 +130,18 @@ def recorded(name: str, program: str = "after", half_way: bool = False) -> dict[
       program: of the example.
       half_way: whether it goes on from the checkpoint of half-way.
     """
-    runs = json.loads((HERE / name / "recorded.json").read_text(encoding="utf-8"))
     if program == "sharded":
-        return runs["one_device_half_way" if half_way else "one_device"]
-    return runs["metrics"]
+        return _runs(name)["one_device_half_way" if half_way else "one_device"]
+    return _runs(name)["metrics"]
+
+
+def nudged(name: str) -> dict[str, Any]:
+    """As `recorded`, of a run from parameters whose last bits were others."""
+    return _runs(name)["nudged"]
+
+
+def _runs(name: str) -> dict[str, Any]:
+    return json.loads((HERE / name / "recorded.json").read_text(encoding="utf-8"))
 
 
 def main(names: Sequence[str]) -> int:

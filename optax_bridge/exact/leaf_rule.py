@@ -12,6 +12,7 @@ import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
 
+from optax_bridge._likeness import check_like, check_no_text
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
@@ -88,6 +89,7 @@ class LeafRule:
 
     def init(self, params: Params) -> OptState:
         """The state at step 0."""
+        check_no_text(params, "params")
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         rows = []
         for (path, leaf), own in zip(leaves_with_path(params), self._planned(params), strict=True):
@@ -110,8 +112,14 @@ class LeafRule:
         """Optax's path: updates in the dtype of gradient and parameter, and new state.
 
         Raises:
-          ValueError: the parameters are needed, and not given.
+          ValueError: the parameters are needed, and not given, or the gradients are not like them.
+          TypeError: the state is no state of this transformation.
         """
+        if not hasattr(state, "count"):
+            wanted = getattr(self.state_type, "__name__", "its own")
+            raise TypeError(
+                f"state: expected {wanted}, as init(params) makes, found {type(state).__name__}"
+            )
         hp = resolve(self.hyper_params, state.count, extra)
         decays = self.decay is not None and not is_zero(getattr(hp, self.decay))
         if params is None:
@@ -134,6 +142,7 @@ class LeafRule:
         finish: Callable[..., jax.Array],
     ) -> tuple[PyTree, OptState]:
         count, *trees = state
+        check_like(grads, params, "grads", "Differentiate with respect to the parameters.")
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         columns = [_flatten_up_to(treedef, tree) for tree in trees]
         grad_leaves = map(value_of, treedef.flatten_up_to(grads))

@@ -97,9 +97,25 @@ def path_mask(
       A function from parameters to a tree of booleans in the same containers, with a boolean in
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
+    Raises:
+      TypeError: the predicate is no function of two arguments.
+
     Warns:
       NothingSelectedWarning: by the function, where it selects no parameter.
     """
+    if not callable(predicate):
+        raise TypeError(
+            "path_mask: expected a function of path and leaf, found "
+            f"{type(predicate).__name__} {predicate!r}; lambda path, leaf: path.endswith('/bias')"
+        )
+    try:
+        inspect.signature(predicate).bind("/path", None)
+    except TypeError as error:
+        raise TypeError(
+            f"path_mask: expected a function of two arguments, path and leaf: {error}"
+        ) from None
+    except ValueError:
+        pass  # it has no signature to look at
     return _Mask(ModelParamTraversal(predicate), strict)
 
 

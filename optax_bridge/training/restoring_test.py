@@ -251,3 +251,15 @@ def test_other_trees_are_restored_as_ever(tmp_path: Path) -> None:
         checkpointer.save(tmp_path / "x", {"a": np.ones(2)})
         restored = checkpointer.restore(tmp_path / "x", item={"a": np.ones((3, 1))})
     assert restored["a"].shape == (2,)
+
+
+def test_a_replicated_template_says_so_where_flax_restores():
+    """Flax's own functions do not copy what a file has once; the message says which does."""
+    state = optax_bridge.TrainState.create(
+        apply_fn=None, params={"w": jnp.ones((3, 2))}, tx=optax_bridge.adam(0.1)
+    )
+    copies = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    said = r"replicated.*flax.jax_utils.unreplicate\(state\)"
+    for template, saved in ((copies, state), (state, copies)):
+        with pytest.raises(optax_bridge.CheckpointError, match=said):
+            serialization.from_bytes(template, serialization.to_bytes(saved))

@@ -51,6 +51,7 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> P
       ValueError: a name is no axis of the mesh and no rule has it, or an axis of an array cannot be
         divided over its axis of the mesh.
     """
+    _check_mesh(mesh)
 
     def sharding(path: KeyPath, leaf: Leaf) -> Any:
         names = _names(path, leaf, mesh, rules)
@@ -180,6 +181,14 @@ def create_sharded(
     with _no_mesh():
         shardings = state_shardings(jax.eval_shape(make), mesh, rules)
         return jax.jit(make, out_shardings=shardings)()
+
+
+def _check_mesh(mesh: Any) -> None:
+    if not isinstance(mesh, Mesh | jax.sharding.AbstractMesh):
+        raise TypeError(
+            f"mesh: expected a jax.sharding.Mesh, found {type(mesh).__name__}; "
+            'jax.make_mesh((8,), ("data",)) makes one'
+        )
 
 
 def _no_mesh() -> PyTree:

@@ -14,6 +14,7 @@ from jax.core import Tracer
 
 import legacy_optim
 from optax_bridge._definition import check_one_copy
+from optax_bridge._likeness import check_no_text
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step
@@ -90,6 +91,7 @@ class TrainState(train_state.TrainState):
         extra = {name: value for name, value in kwargs.items() if name not in fields}
         replaced = {name: value for name, value in kwargs.items() if name in fields}
         check_gradients(grads, self.params)
+        check_no_text(extra, "apply_gradients, argument ")
         self._check(grads, replaced, extra)
         own_grads, own_params = _optimized(grads), _optimized(self.params)
         tx = self._transformation(own_grads)
@@ -138,6 +140,7 @@ class TrainState(train_state.TrainState):
             no transformation.
         """
         check_transformation(tx)
+        check_no_text(params, "params")
         unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             raise TypeError(
@@ -220,6 +223,11 @@ class TrainState(train_state.TrainState):
             makes.
           UnsupportedSetting: there is no such transformation for the optimizer's settings.
         """
+        if "tx" in kwargs:
+            raise TypeError(
+                f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; another "
+                "one starts anew: state.replace(tx=tx, opt_state=tx.init(state.params))"
+            )
         tx, opt_state = to_optax(optimizer, exact=exact)
         return cls.create(
             apply_fn=apply_fn,
@@ -401,6 +409,7 @@ def check_gradients(grads: Updates, params: Params) -> None:
         pairs = zip(
             jax.tree_util.tree_leaves_with_path(grads), jax.tree.leaves(params), strict=True
         )
+        check_no_text(grads, "grads")
         for (path, grad), param in pairs:
             if not _fits(jnp.shape(grad), jnp.shape(param)):
                 raise ValueError(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import Driven, driven, trajectory
 from equivalence_tests.suite.case import Result, recipe_source, settings_text
@@ -121,7 +122,8 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     try:
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
             legacy, other = legs.both(case)
-        result.comparison = compare(legacy, other)
+        grads = axes.gradients(legs.params, case.stream, legs.steps)
+        result.comparison = compare(legacy, other, poisoned=poisoned_from(grads))
         if keep:
             result.trajectory = other
     except Exception as error:

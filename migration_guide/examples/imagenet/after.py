@@ -108,7 +108,8 @@ def learning_rate_fn(step):
 
 
 def create_train_state(rng):
-    variables = ResNet().init(rng, jnp.ones((1, 8, 8, 1)), train=False)
+    init = jax.jit(functools.partial(ResNet().init, train=False))
+    variables = init(rng, jnp.ones((1, 8, 8, 1)))
     batch_stats, params = flax.core.pop(variables, 'params')
     optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax_bridge.momentum(nesterov=True))
     return TrainState(step=0, optimizer=optimizer, batch_stats=batch_stats,

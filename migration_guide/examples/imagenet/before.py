@@ -108,7 +108,8 @@ def learning_rate_fn(step):
 
 
 def create_train_state(rng):
-    variables = ResNet().init(rng, jnp.ones((1, 8, 8, 1)), train=False)
+    init = jax.jit(functools.partial(ResNet().init, train=False))
+    variables = init(rng, jnp.ones((1, 8, 8, 1)))
     batch_stats, params = variables.pop('params')
     optimizer = optim.Momentum(beta=0.9, nesterov=True).create(params)
     return TrainState(step=0, optimizer=optimizer, batch_stats=batch_stats,

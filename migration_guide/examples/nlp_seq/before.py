@@ -5,6 +5,7 @@ string from a name by what stands around it. Trained with Adam, decay of the wei
 """
 import argparse
 import collections
+import functools
 import io
 import json
 import keyword
@@ -131,7 +132,8 @@ def train_and_evaluate(workdir, num_steps):
     train, test = get_datasets()
     ckpt_dir = os.path.abspath(workdir)
     rng, init_rng = jax.random.split(jax.random.PRNGKey(0))
-    params = Tagger().init(init_rng, jnp.zeros((1, LENGTH), jnp.int32), train=False)['params']
+    init = jax.jit(functools.partial(Tagger().init, train=False))
+    params = init(init_rng, jnp.zeros((1, LENGTH), jnp.int32))['params']
     optimizer_def = optim.Adam(beta1=0.9, beta2=0.98, eps=1e-9, weight_decay=0.01)
     optimizer = optimizer_def.create(params)
     optimizer = checkpoints.restore_checkpoint(ckpt_dir, optimizer)

@@ -190,7 +190,7 @@ def train_and_evaluate(workdir, num_steps):
     train, test = get_datasets()
     ckpt_dir = os.path.abspath(workdir)
     tokens = jnp.ones((1, LENGTH), jnp.int32)
-    params = Transformer().init(jax.random.PRNGKey(0), tokens, tokens)['params']
+    params = jax.jit(Transformer().init)(jax.random.PRNGKey(0), tokens, tokens)['params']
     optimizer_def = optax_bridge.adam(learning_rate=learning_rate_fn, b2=0.98, eps=1e-9, weight_decay=WEIGHT_DECAY)
     optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optimizer_def)
     optimizer = optax_bridge.checkpoints.restore_checkpoint(ckpt_dir, optimizer)

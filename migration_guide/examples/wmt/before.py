@@ -191,7 +191,7 @@ def train_and_evaluate(workdir, num_steps):
     train, test = get_datasets()
     ckpt_dir = os.path.abspath(workdir)
     tokens = jnp.ones((1, LENGTH), jnp.int32)
-    params = Transformer().init(jax.random.PRNGKey(0), tokens, tokens)['params']
+    params = jax.jit(Transformer().init)(jax.random.PRNGKey(0), tokens, tokens)['params']
     optimizer_def = optim.Adam(beta1=0.9, beta2=0.98, eps=1e-9, weight_decay=WEIGHT_DECAY)
     optimizer = optimizer_def.create(params)
     optimizer = checkpoints.restore_checkpoint(ckpt_dir, optimizer)

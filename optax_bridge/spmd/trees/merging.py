@@ -95,7 +95,7 @@ def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> PyTree:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the partition specs are no prefix of the tree: {prefix_tree!r} for {treedef}: {error}"
-        ) from error
+        ) from None
     return jax.tree.unflatten(treedef, specs)
 
 

@@ -1,0 +1,118 @@
+"""What the guide's page about the examples shows, from what was recorded and measured."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from migration_guide.examples import compare, pairs
+from migration_guide.examples.curves import curves
+from migration_guide.pictures import Html, Markdown, figures, rows
+
+
+def results() -> dict[str, Any]:
+    """What `compare` wrote."""
+    return json.loads(compare.RESULTS.read_text(encoding="utf-8"))
+
+
+def table() -> Markdown:
+    """Metrics, times and memory of every pair."""
+    return rows(
+        (
+            "example",
+            "final metric",
+            "flax 0.5.3",
+            "`optax-bridge run`",
+            "after",
+            "after and `run`",
+            "step",
+            "processor",
+            "memory",
+        ),
+        _rows(results()["examples"]),
+    )
+
+
+def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, found in examples.items():
+        before = found["programs"]["before"]
+        for program, row in found["programs"].items():
+            if program == "before":
+                continue
+            same = row["from_before"] == 0
+            yield (
+                f"[{name}](#{name})" if program == "after" else f"{name}, {program}",
+                f"`{pairs.EXAMPLES[name].final.removeprefix('eval_')}`",
+                f"{row['recorded_final']:.5g}",
+                f"{before['final']:.5g}",
+                f"{row['final']:.5g}",
+                "same bits" if same else f"{row['from_before']:.0e} apart",
+                f"{row['step_ratio']:.3f}",
+                f"{row['cpu_ratio']:.3f}",
+                f"{row['peak_ratio']:.3f}",
+            )
+
+
+def origin() -> Markdown:
+    """What the figures come from."""
+    found = results()
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return Markdown(
+        f"Measured with Python {found['python']}, {versions}, on {found['cores']} cores "
+        f"({found['machine']}). The recorded runs are flax 0.5.3's with jax 0.4.13, on such a "
+        "machine."
+    )
+
+
+def losses() -> Html:
+    """The recorded losses under those of the after-programs."""
+    return figures(
+        {
+            name: curves(
+                {
+                    "before, flax 0.5.3": pairs.recorded(name)["loss"]["values"],
+                    "after": found["programs"]["after"]["loss"],
+                }
+            )
+            for name, found in results()["examples"].items()
+        }
+    )
+
+
+def drift() -> Html:
+    """How far after-programs, and nudged runs, are from the recorded losses at each step."""
+    pictures = {}
+    for name, found in results()["examples"].items():
+        expected = np.asarray(pairs.recorded(name)["loss"]["values"])
+        scale = np.max(np.abs(expected))
+        others = {
+            "other last bits": pairs.nudged(name)["loss"]["values"],
+            "after": found["programs"]["after"]["loss"],
+        }
+        apart = {k: (np.abs(np.asarray(v) - expected) / scale).tolist() for k, v in others.items()}
+        pictures[name] = curves(apart, logarithmic=True)
+    return figures(pictures)
+
+
+def diff(name: str) -> Markdown:
+    """An example's before-program and its after-program, as a diff."""
+    before = (pairs.HERE / name / "before.py").read_text(encoding="utf-8")
+    after = (pairs.HERE / name / "after.py").read_text(encoding="utf-8")
+    return _diff(before, after)
+
+
+def by_hand(name: str, step: str = "by_hand") -> Markdown:
+    """The changes by hand, each with its reason."""
+    parts = []
+    for edit in pairs.edits(name, step):
+        parts += [edit.reason.strip(), _diff(edit.old, edit.new)]
+    return Markdown("\n\n".join(parts))
+
+
+def _diff(old: str, new: str) -> Markdown:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=1, lineterm="")
+    shown = [line for line in lines if not line.startswith(("---", "+++"))]
+    shown = ["" if line.startswith("@@") else line for line in shown]
+    return Markdown("```diff\n" + "\n".join(shown).strip("\n") + "\n```\n")
