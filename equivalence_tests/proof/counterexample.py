@@ -326,7 +326,8 @@ def _outline(jaxpr: Any) -> Iterator[Any]:
         if eqn.primitive.name != "convert_element_type":
             yield eqn.primitive.name
             for atom in eqn.invars:
-                if isinstance(atom, core.Literal) and interpreter.is_float(atom.aval.dtype):
+                aval: Any = atom.aval
+                if isinstance(atom, core.Literal) and interpreter.is_float(aval.dtype):
                     yield float(atom.val)
         for value in eqn.params.values():
             if programs.is_jaxpr(value):
