@@ -114,6 +114,14 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def mutants(session: nox.Session) -> None:
+    """Plants 500 random faults in what holds state, one at a time: 95 % must be found by tests."""
+    session.install("-e", ".[test,mutants]")
+    sample = session.posargs or ("--sample", "500", "--seed", "0")
+    session.run("python", "-m", "mutation", *sample)
+
+
+@nox.session(python=PYTHONS[0])
 def trainer_kills(session: nox.Session) -> None:
     """Kills a training thirty times at random moments, in one process and in two."""
     session.install("-e", ".[all]")
@@ -181,10 +189,8 @@ def guide(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
-def benchmarks(session: nox.Session) -> None:
-    """Measures step time and import time as ratios, and migrate in seconds."""
-    session.install("-e", ".[all]")
-    session.run("python", "-m", "benchmarks.step_time", *session.posargs)
-    session.run("python", "-m", "benchmarks.import_time")
-    session.run("python", "-m", "benchmarks.migrate_time")
-    session.run("python", "-m", "benchmarks.trainer")
+def bench(session: nox.Session) -> None:
+    """Measures everything against everything, PyTorch too; arguments go to optax-bridge bench."""
+    session.install("-e", ".[bench]")
+    arguments = session.posargs or ("--results", "benchmarks/RESULTS.md")
+    session.run("optax-bridge", "bench", *arguments)

@@ -71,7 +71,8 @@ def measure(program: str, source: Path, destination: Path) -> tuple[float, int]:
     return float(fields[0]), int(fields[1])
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Deletes a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -97,10 +98,10 @@ def main() -> None:
             new = Path(folder, plain)  # what one measurement writes is what the way back reads
             back = name.startswith("back")
             if not back:
-                _remove(new)
+                remove(new)
             paths = (new, Path(folder, "back")) if back else (source, new)
             seconds, peak = measure(program, *paths)
-            _remove(Path(folder, "back"))
+            remove(Path(folder, "back"))
             base = peak if name == "imports" else base
             copy_time = seconds if name == "copy" else copy_time
             ratio = seconds / copy_time if copy_time else 0.0

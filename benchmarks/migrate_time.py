@@ -10,6 +10,7 @@ for the 36: above one of them the command exits with status 1.
 """
 
 import argparse
+import importlib.util
 import statistics
 import sys
 import tempfile
@@ -17,7 +18,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import migration_guide.corpus
 from migration_guide.codemod import driver
 from migration_guide.codemod.context import Options
 
@@ -50,8 +50,15 @@ def write_tree(folder: Path, files: int) -> None:
 
 
 def write_dense(folder: Path, files: int, programs: int = 5) -> int:
-    """Writes files of several programs of the corpus each; returns how many lines."""
-    corpus = Path(next(iter(migration_guide.corpus.__path__)))
+    """Writes files of several programs of the corpus each; returns how many lines.
+
+    Raises:
+      FileNotFoundError: the corpus, which wheels leave out, is not there.
+    """
+    spec = importlib.util.find_spec("migration_guide.corpus")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("the corpus is not part of a wheel: run it from a clone")
+    corpus = Path(spec.submodule_search_locations[0])
     sources = [p.read_text(encoding="utf-8") for p in sorted(corpus.glob("[pr]*/*.py"))]
     lines = 0
     for index in range(files):

@@ -42,6 +42,31 @@ def transformer_tree(
     return {"embedding": kernel(vocabulary, width), **tree, "norm": norm()}
 
 
+def equal_leaves(count: int, *shape: int, seed: int = 0) -> dict[str, Any]:
+    """So many leaves of one shape, float32, normal and scaled by 1/sqrt(columns)."""
+    rng = np.random.default_rng(seed)
+    scale = 1 / np.sqrt(shape[-1] if shape else 1)
+    return {
+        f"leaf_{index:05}": jnp.asarray(scale * rng.standard_normal(shape), jnp.float32)
+        for index in range(count)
+    }
+
+
+# Name -> what makes the parameters: few large leaves, many small ones, and a mixture of both.
+TREES = {
+    "16 x 1024x1024": lambda: equal_leaves(16, 1024, 1024),
+    "400 x 64x64": lambda: equal_leaves(400, 64, 64),
+    "transformer": transformer_tree,
+}
+QUICK_TREE = "1 x 16x8"
+
+
+def tree(name: str, dtype: str = "float32") -> dict[str, Any]:
+    """The parameters of that name in a dtype; `QUICK_TREE` is a tiny one."""
+    made = equal_leaves(1, 16, 8) if name == QUICK_TREE else TREES[name]()
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), made)
+
+
 def gradients(params: Any, seed: int = 1) -> Any:
     """One set of unit-normal gradients, a tree like `params`."""
     rng = np.random.default_rng(seed)

@@ -1,57 +1,40 @@
-"""How long an optimizer's step takes: the old API, the exact recipe and the stock one, as ratios.
+"""How long an optimizer's step takes: the old API, the exact recipe, the stock one, and PyTorch's.
 
-    python -m benchmarks.step_time
-    python -m benchmarks.step_time --only adam --only lamb --repeats 200
-    python -m benchmarks.step_time --json step_time.json
-
-All three sides take steps over one transformer-shaped tree, compiled and with donated state, in
-turn: the ratio to the old API is taken turn by turn, and its median and quartiles are shown.
-Compilation is timed apart.
+The optimizer's step alone, without a model: gradients are given. Each step is compiled once, its
+state is donated, and the clock stops when the result is there. Beside them, in the same turns,
+stands the physical limit: a copy of as many bytes as a step must read and write.
 """
 
-import argparse
-import dataclasses
-import json
-import os
-import platform
-import sys
-import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from benchmarks import problem
-from benchmarks.timing import Spread, Stepper, in_turn, spread
+from benchmarks.figures import NotRun, Outcome, ratios
+from benchmarks.memory_speed import copier
+from benchmarks.timing import Stepper
+from benchmarks.torch_fused import has_torch, torch_stepper
 from equivalence_tests.sides import side as sides
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, recipe_of
-from optax_bridge.installed import versions
 
-BASELINE = "legacy"
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """What one side of one optimizer took.
-
-    Attributes:
-      optimizer: name of the entry.
-      side: `legacy`, `exact` or `stock`.
-      seconds: of a step.
-      ratio: to the legacy step of the same turn.
-      compile_seconds: for tracing and compiling the step, once.
-    """
-
-    optimizer: str
-    side: str
-    seconds: Spread
-    ratio: Spread
-    compile_seconds: float
+SECTION = "step time"
+BAR = 1.02
+# The 400 leaves take long to compile, and their step's time lies in the number of kernels, which
+# the dtype does not change.
+RUNS = (
+    ("16 x 1024x1024", "float32"),
+    ("16 x 1024x1024", "bfloat16"),
+    ("transformer", "float32"),
+    ("transformer", "bfloat16"),
+    ("400 x 64x64", "float32"),
+)
+_PAIRS = (
+    ("exact", "legacy", BAR),
+    ("exact", "stock", BAR),
+    ("exact", "torch", 1.0),
+    ("exact", "copy", None),
+)
 
 
 def sides_of(entry: Entry) -> list[sides.Side]:
@@ -66,130 +49,43 @@ def sides_of(entry: Entry) -> list[sides.Side]:
     return [*found, sides.stock(definition, recipe)]
 
 
-def measure(entry: Entry, params: Any, repeats: int) -> list[Timing]:
-    """Times all sides of an entry.
-
-    Args:
-      entry: the entry.
-      params: the parameters that are optimized.
-      repeats: turns that count.
-
-    Returns:
-      A timing for each side, the legacy one first.
-    """
+def steppers(entry: Entry, params: Any) -> dict[str, Stepper]:
+    """The compiled steps of an entry's sides, by the sides' names."""
     grads = problem.gradients(params)
-    steppers = {}
+    made = {}
     for side in sides_of(entry):
 
         def step(state: Any, grads: Any, side: sides.Side = side) -> Any:
             return side.step(state, grads, None)
 
-        steppers[side.name] = Stepper(step, side.init(params), grads)
-    seconds = in_turn(steppers, repeats)
-    return [
-        Timing(
-            entry.name,
-            name,
-            spread(taken),
-            spread([a / b for a, b in zip(taken, seconds[BASELINE], strict=True)]),
-            steppers[name].compile_seconds,
-        )
-        for name, taken in seconds.items()
-    ]
+        made[side.name] = Stepper(step, side.init(params), grads)
+    return made
 
 
-def table(timings: Sequence[Timing], title: str) -> Table:
-    """One row for each optimizer: the old step's time, and the other sides as ratios to it."""
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    shown.add_column("optimizer")
-    for name in ("legacy step, ms", "exact / legacy", "stock / legacy", "compile, s"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for name in dict.fromkeys(timing.optimizer for timing in timings):
-        row = {timing.side: timing for timing in timings if timing.optimizer == name}
-        baseline = row[BASELINE].seconds
-        scaled = Spread(*(1e3 * value for value in dataclasses.astuple(baseline)))
-        shown.add_row(
-            name,
-            _shown(scaled),
-            *(_shown(row[side].ratio) if side in row else "none" for side in ("exact", "stock")),
-            "  ".join(f"{timing.compile_seconds:.2f}" for timing in row.values()),
-        )
-    return shown
+def moved_bytes(stepper: Stepper) -> int:
+    """Bytes that a step must move: it reads state and gradients, and writes the state."""
+    state, grads = stepper.state_and_gradients
+    size = [sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (state, grads)]
+    return 2 * size[0] + size[1]
 
 
-def report(timings: Sequence[Timing], parameters: int, repeats: int) -> dict[str, Any]:
-    """Timings and what they were measured on, as plain data for JSON."""
-    device = jax.devices()[0]
-    return {
-        "versions": versions(),
-        "device": device.device_kind,
-        "platform": device.platform,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "parameters": parameters,
-        "repeats": repeats,
-        "results": [dataclasses.asdict(timing) for timing in timings],
-    }
+def measure(quick: bool) -> Iterator[Outcome]:
+    """Every optimizer, tree and dtype; quick: one optimizer and a tiny tree."""
+    entries = [ENTRIES["adam"]] if quick else list(ENTRIES.values())
+    runs = ((problem.QUICK_TREE, "float32"),) if quick else RUNS
+    if not has_torch():
+        yield NotRun(SECTION, "PyTorch's fused optimizers", "torch is not installed")
+    for tree, dtype in runs:
+        params = problem.tree(tree, dtype)
+        for entry in entries:
+            yield from of_entry(entry, params, f"{entry.name}, {tree}, {dtype}", 2 if quick else 40)
 
 
-def main(arguments: Sequence[str] | None = None, params: Any = None) -> int:
-    """Measures and prints.
-
-    Args:
-      arguments: of the command line; `sys.argv` if None.
-      params: the parameters that are optimized; `problem.transformer_tree()` if None.
-
-    Returns:
-      0. Misuse exits with status 2 and says what was expected.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.step_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", action="append", metavar="NAME", help="an optimizer; repeatable")
-    parser.add_argument("--repeats", type=int, default=60, help="turns that count (default 60)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
-    given = parser.parse_args(arguments)
-    unknown = sorted(set(given.only or ()) - set(ENTRIES))
-    if unknown:
-        parser.error(f"--only: no {', '.join(unknown)}; expected some of {', '.join(ENTRIES)}")
-    if given.repeats < 1:
-        parser.error(f"--repeats: expected at least 1, found {given.repeats}")
-    if given.json is not None and not given.json.resolve().parent.is_dir():
-        parser.error(f"--json: the folder {given.json.resolve().parent} does not exist")
-
-    warnings.filterwarnings("ignore", message="flax.optim was removed", category=DeprecationWarning)
-    params = problem.transformer_tree() if params is None else params
-    chosen = [ENTRIES[name] for name in given.only or ENTRIES]
-    timings: list[Timing] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    cached = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
-    jax.config.update("jax_enable_compilation_cache", False)  # compilation is timed
-    try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            for entry in progress.track(chosen, description="measuring"):
-                timings += measure(entry, params, given.repeats)
-    finally:
-        jax.config.update("jax_enable_compilation_cache", cached)
-    size = problem.size(params)
-    title = (
-        f"{size / 1e6:.2f} million parameters, {jax.devices()[0].platform}, {given.repeats} turns"
-    )
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    console.print(table(timings, title))
-    console.print(
-        "median (first to third quartile); compilation of legacy, exact, stock", style="dim"
-    )
-    if given.json is not None:
-        content = report(timings, size, given.repeats)
-        given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-def _shown(value: Spread) -> str:
-    return f"{value.median:.2f} ({value.low:.2f} to {value.high:.2f})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def of_entry(entry: Entry, params: Any, subject: str, repeats: int) -> Iterator[Outcome]:
+    """The ratios of one optimizer on one tree."""
+    made = steppers(entry, params)
+    candidates: dict[str, Callable[[], float]] = {**made}
+    candidates["copy"] = copier(moved_bytes(made["exact"]))
+    if (fused := torch_stepper(entry, params)) is not None:
+        candidates["torch"] = fused
+    yield from ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.0)

@@ -1,5 +1,6 @@
 """Measuring things in turn, so that a slow minute of the machine falls on all of them."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -50,8 +51,15 @@ class Stepper:
         self._state = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), state)
         self._grads = grads
         start = time.perf_counter()
-        self._step = jax.jit(step, donate_argnums=0).lower(self._state, grads).compile()
+        lowered = jax.jit(step, donate_argnums=0).lower(self._state, grads)
+        self.trace_seconds = time.perf_counter() - start
+        self._step = self.program = lowered.compile()
         self.compile_seconds = time.perf_counter() - start
+
+    @property
+    def state_and_gradients(self) -> tuple[Any, Any]:
+        """What it is at, and what it is given."""
+        return self._state, self._grads
 
     def __call__(self) -> float:
         """Takes one step and waits for it; returns the seconds that it took."""
@@ -62,7 +70,10 @@ class Stepper:
 
 
 def in_turn(
-    candidates: Mapping[str, Callable[[], float]], repeats: int, warm_up: int = 3
+    candidates: Mapping[str, Callable[[], float]],
+    repeats: int,
+    warm_up: int = 3,
+    seconds: float = math.inf,
 ) -> dict[str, list[float]]:
     """Lets candidates take turns; the one that begins changes from turn to turn.
 
@@ -70,16 +81,20 @@ def in_turn(
       candidates: name -> function that does the work once and returns the seconds.
       repeats: turns that count.
       warm_up: turns before them.
+      seconds: after which no turn is begun, once five have counted.
 
     Returns:
       Name -> seconds of each counted turn.
     """
     names = list(candidates)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    end = time.perf_counter() + seconds
     for turn in range(-warm_up, repeats):
+        if turn >= 5 and time.perf_counter() > end:
+            break
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            taken = candidates[name]()
+            took = candidates[name]()
             if turn >= 0:
-                seconds[name].append(taken)
-    return seconds
+                taken[name].append(took)
+    return taken

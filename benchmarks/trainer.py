@@ -1,38 +1,34 @@
 """What a step in the trainer takes over a bare jitted `TrainState` step of the same model.
 
-    python -m benchmarks.trainer
-    python -m benchmarks.trainer --dim 256 --turns 30
-
 Both sides read the same batches and take turns of some steps each; the ratio is taken turn by turn.
 The trainer does all that it does by default: norms of gradients and updates, the look at every
 loss, TensorBoard's file at every step.
 """
 
-import argparse
-import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
-from rich.console import Console
-from rich.table import Table
 
 import optax_bridge
-from benchmarks.timing import Spread, in_turn, spread
 from optax_bridge.spmd.config import config_for_function
-from optax_bridge.spmd.examples import language_model
+from optax_bridge.spmd.examples import language_model, regression
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.summaries import NoOpWriter
 from optax_bridge.spmd.trainer import SpmdTrainer
 from optax_bridge.spmd.trainer.loop import TrainingLoop
 
 _KEY = jax.random.PRNGKey(0)
+BARE = "bare TrainState"
+BARS = {"trainer": 1.05, "trainer, no summaries": 1.02}
 
 
-def trainer_config(dim: int, batch_size: int) -> SpmdTrainer.Config:
-    """The language model, trained by plain Adam, without evaluation and checkpoints."""
-    cfg: Any = language_model.trainer(dim=dim, batch_size=batch_size).set(evalers={}, max_step=0)
+def trainer_config(quick: bool = False) -> SpmdTrainer.Config:
+    """A language model, or quickly a regression, by plain Adam, never evaluated nor saved."""
+    made = regression.trainer() if quick else language_model.trainer(dim=128)
+    cfg: Any = made.set(evalers={}, max_step=0)
     cfg.learner.optimizer = config_for_function(optax_bridge.adam).set(learning_rate=1e-3)
     cfg.checkpointer.save_policy.set(n=10**8, max_step=10**8 - 1)
     return cfg
@@ -85,57 +81,12 @@ def trainer_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
     return turn
 
 
-def main() -> None:
-    """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=20, help="of a turn")
-    parser.add_argument("--turns", type=int, default=15)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        cfg = trainer_config(args.dim, args.batch_size).set(dir=scratch)
-        quiet: Any = cfg.clone(summary_writer=NoOpWriter.default_config())
-        quiet.learner.norm_summaries = False
-        sides = {
-            "bare TrainState": bare_side(cfg, args.steps),
-            "trainer": trainer_side(cfg, args.steps),
-            "trainer, no summaries": trainer_side(quiet, args.steps),
-        }
-        processor: dict[str, list[float]] = {name: [] for name in sides}
-        counted = {name: _counting(side, processor[name]) for name, side in sides.items()}
-        seconds = in_turn(counted, args.turns, warm_up=1)
-    processor = {name: values[1:] for name, values in processor.items()}  # without the warm-up
-    table = Table("", "ms for a step", "ratio", "quartiles", "processor time", "ratio")
-    for name in sides:
-        ratio, quiet_ratio = _ratios(seconds, name), _ratios(processor, name)
-        table.add_row(
-            name,
-            f"{spread(seconds[name]).median * 1e3:.2f}",
-            f"{ratio.median:.3f}",
-            f"{ratio.low:.3f} to {ratio.high:.3f}",
-            f"{spread(processor[name]).median / args.steps * 1e3:.2f}",
-            f"{quiet_ratio.median:.3f}",
-        )
-    Console().print(table)
-
-
-def _counting(side: Callable[[], float], spent: list[float]) -> Callable[[], float]:
-    """The side, whose processor time is noted: that of all threads, others' programs left out."""
-
-    def turn() -> float:
-        start = time.process_time()
-        seconds = side()
-        spent.append(time.process_time() - start)
-        return seconds
-
-    return turn
-
-
-def _ratios(measured: dict[str, list[float]], name: str) -> Spread:
-    pairs = zip(measured[name], measured["bare TrainState"], strict=True)
-    return spread([own / bare for own, bare in pairs])
-
-
-if __name__ == "__main__":
-    main()
+def sides(folder: Path, steps: int, quick: bool) -> dict[str, Callable[[], float]]:
+    """The bare loop, the trainer, and the trainer without summaries: each a turn of some steps."""
+    cfg = trainer_config(quick).set(dir=str(folder))
+    made = {BARE: bare_side(cfg, steps), "trainer": trainer_side(cfg, steps)}
+    if not quick:
+        silent: Any = cfg.clone(summary_writer=NoOpWriter.default_config())
+        silent.learner.norm_summaries = False
+        made["trainer, no summaries"] = trainer_side(silent, steps)
+    return made

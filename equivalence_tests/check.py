@@ -1,7 +1,7 @@
 """`optax-bridge check`: runs the suite here and says what is identical, rounds or differs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,13 @@ import jax
 from rich.console import Console
 
 from equivalence_tests.environment import check_platform, environment
-from equivalence_tests.output_files import checked, write_text
+from equivalence_tests.output_files import Written, checked, write_text
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
+from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.jobs import Compilations, chosen, jobs, run_all
+from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garbage_seldom
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
@@ -94,16 +96,20 @@ def check(
             why = f"layouts need a CPU as {sharded.DEVICES} devices, --devices {sharded.DEVICES}"
         problems.print(f"--only {', '.join(only)}: {why}", markup=False)
         return MISUSE
-    results = run_all(work, device)
+    # A terminal has the bar.
+    ended = None if console.is_terminal else _printing(console)
+    results = run_all(work, device, ended)
     here = environment(device)
     table = report.table(
         [result for result in results if not sharded.is_sharded(result)],
         f"{device.platform}, {steps} steps each",
+        console.width,
     )
     if asked.checks or asked.matrix:
-        console.print(table)
+        report.print_table(console, table)
     if on_devices:
-        console.print(sharded.table(results))
+        report.print_table(console, sharded.table(results))
+    report.print_reasons(console, results)
     report.print_broken(console, results)
     if natures := report.natures_line(results):
         console.print(natures, highlight=False)
@@ -115,7 +121,6 @@ def check(
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
-    console.print(report.closing_line(results))
     ran = {"steps": steps, "compilations": str(compilations)}
     if pinned:
         ran["in real training"] = pinned
@@ -127,24 +132,39 @@ def check(
         "results": report.rows(results),
         "against": report.against_rows(outcomes),
     }
+    closing, written = report.closing_line(results), Written()
     try:
         if record is not None:
             recording.save(record, results, here, steps)
+            written.add(record)
         if svg_file is not None:
-            write_text(svg_file, report.drawn(table, report.closing_line(results)))
+            written.text(svg_file, report.drawn(table, closing))
         if report_folder is not None:
             title = f"flax.optim against Optax on {device.platform}"
-            html_report.write(
-                report_folder, title, list(map(html_report.item, results)), here | ran
-            )
+            items = list(map(html_report.item, results))
+            written.add(html_report.write(report_folder, title, items, here | ran))
         if junit_file is not None:
             junit.write(junit_file, list(map(junit.case, results)))
-        _write_json(json_file, content)
+            written.add(junit_file)
+        if json_file is not None:
+            written.text(json_file, json.dumps(content, indent=1) + "\n")
     except OSError as error:  # the disk is full, the folder gone since
+        console.print(closing)
         problems.print(f"{error.filename}: not written: {error.strerror}", markup=False)
         return MISUSE
+    if written:
+        problems.print(str(written), markup=False, highlight=False)
+    console.print(closing)
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return HELD if same and all(result.held for result in results) else BROKEN
+
+
+def _printing(console: Console) -> Callable[[Result], None]:
+    def ended(result: Result) -> None:
+        console.print(report.result_line(result), markup=False, highlight=False)
+        console.file.flush()
+
+    return ended
 
 
 def _write_json(file: Path | None, content: dict[str, Any]) -> None:

@@ -1,9 +1,12 @@
 """`optax-bridge check`: the options; what it does is imported when it is called."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from legacy_optim.logs import without_note_on_tensorflow
 
 
 def check(
@@ -45,7 +48,17 @@ def check(
     ] = None,
     pair: Annotated[
         tuple[str, str] | None,
-        typer.Option(help="Compare two of your own instead: `module:left` and `module:right`."),
+        typer.Option(
+            help="Compare these two instead: `module:name` or `file.py:name` each, of an "
+            "optimizer, of a function that makes it (`optax:adamw`), or of a torch.optim class.",
+        ),
+    ] = None,
+    kwargs: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="For --pair: the arguments of either side's function, as in a call: "
+            '`"lr=1e-3" "1e-3, nesterov=True"`; `""` for none. Parsed, never evaluated.',
+        ),
     ] = None,
     params: Annotated[
         str | None, typer.Option(help="For --pair: `module:params`; odd shapes unless given.")
@@ -102,6 +115,8 @@ def check(
 
     - `optax-bridge check --pair mine:old mine:new`
 
+    - `optax-bridge check --pair torch.optim:AdamW optax:adamw --kwargs "lr=1e-3" "1e-3"`
+
     - `optax-bridge check --checkpoint run/checkpoint_100 --program new.py:make --old old.py:make`
     """
     from equivalence_tests import check as suite  # JAX, which no help needs
@@ -112,7 +127,7 @@ def check(
     of_the_suite |= {"--record": record, "--against": against}
     of_checkpoints = {"--program": program, "--old": old, "--optimizer": optimizer}
     of_checkpoints |= {"--learning-rate": learning_rate}
-    for_pair = {"--params": params}
+    for_pair = {"--params": params, "--kwargs": kwargs}
     _only_for(modes, {**of_the_suite, **of_checkpoints, "--checkpoint": checkpoint}, "--pair")
     _only_for(modes, {**of_the_suite, **for_pair}, "--checkpoint")
     for mode, options in (("--pair", for_pair), ("--checkpoint", of_checkpoints)):
@@ -125,7 +140,11 @@ def check(
     if devices or full:
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
+    suite.collect_garbage_seldom()
     if checkpoint is not None:
+        without_note_on_tensorflow()
+        # That of the optimizers which are compared here, not the program's own.
+        warnings.filterwarnings("ignore", "flax.optim was removed", DeprecationWarning)
         from equivalence_tests.checkpoint import STEPS, check_checkpoint  # Orbax, slow to import
 
         code = check_checkpoint(
@@ -144,7 +163,9 @@ def check(
     if pair is not None:
         stream, steps = gradients or "all", 160 if steps is None else steps
         raise typer.Exit(
-            pairs.check_pair(*pair, params, stream, steps, json, junit, report, platform)
+            pairs.check_pair(
+                *pair, params, stream, steps, json, junit, report, platform, kwargs or ("", "")
+            )
         )
     raise typer.Exit(
         suite.check(

@@ -49,9 +49,15 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     written = ("--json", str(file), "--junit", str(tmp_path / "junit.xml"))
     run = command("check", "--only", "sgd", "--steps", "20", *written)
     assert run.returncode == 0, run.stderr
-    assert "sgd" in run.stdout
-    assert run.stdout.strip().splitlines()[-1].endswith("every claim held")
     content = json.loads(file.read_text())
+    lines = run.stdout.splitlines()
+    assert lines[-1].endswith("every claim held")
+    # A line for each case, before the table, and nothing is padded.
+    told = {line.partition(": identical at every step (")[0] for line in lines if " s)" in line}
+    assert told == {row["id"] for row in content["results"]}
+    assert lines[len(told)].startswith("flax.optim against Optax")
+    assert all(line == line.rstrip() for line in lines)
+    assert run.stderr == f"written: {tmp_path / 'junit.xml'}, {file}\n"
     assert content["ran"]
     assert {row["verdict"] for row in content["results"]} == {"identical"}
     assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
@@ -187,7 +193,7 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
 def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsys, tmp_path: Path):
     folder = tmp_path / "report"
 
-    def gone(work, device):
+    def gone(work, device, ended):
         shutil.rmtree(folder)  # while the suite runs
         return []
 

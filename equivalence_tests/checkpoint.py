@@ -19,6 +19,7 @@ import numpy as np
 from flax.core import FrozenDict, unfreeze
 from flax.training import checkpoints as flax_checkpoints
 from flax.training import train_state
+from jax.tree_util import KeyPath
 
 import legacy_optim
 from equivalence_tests.equivalence import check_equivalence
@@ -29,10 +30,12 @@ from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.side import Side
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
-from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.definitions import parse_definitions
+from optax_bridge.checkpoints.fitting import register_states_of
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 STEPS = 48
 
@@ -92,7 +95,7 @@ def check_resume(
     old: str | None = None,
     optimizers: Sequence[str] = (),
     steps: int = STEPS,
-    gradients: Any = "all",
+    gradients: PyTree = "all",
     learning_rate: float | None = None,
 ) -> Resumed:
     """Restores a checkpoint of `flax.optim` both ways, takes steps on both sides, and compares.
@@ -122,13 +125,15 @@ def check_resume(
             f"parameters. Found {'both' if old else 'neither'}."
         )
     template = loaded(program, make=True)
-    new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
-    states = _those(new, train_state.TrainState)
-    if not states:
+    if not _those(template, train_state.TrainState):
         raise EquivalenceError(
             f"{program}: expected a TrainState, or a tree that holds some, found "
-            f"{type(template).__name__}"
+            f"{_described(template)}. Name what the program restores into: what TrainState.create "
+            "makes, with parameters and step"
         )
+    register_states_of(template)  # Flax's own as well, which --standalone writes
+    new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
+    states = _those(new, train_state.TrainState)
     with _shim():
         wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
         before = _restored(
@@ -209,11 +214,11 @@ def _closing(resumed: Resumed) -> str:
     return f"{resumed.verdict.value}: the migrated program {how[resumed.verdict]}"
 
 
-def _restored(name: str, restore: Callable[[], Any]) -> Any:
+def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
     try:
         return restore()
     except CheckpointError as error:
-        raise EquivalenceError(f"{name}: {error}") from error
+        raise EquivalenceError(f"{name}: {error}") from None
     except Exception as error:  # whatever Flax says to a template that does not fit
         raise EquivalenceError(
             f"{name}: restoring raised {type(error).__name__}: {error}"
@@ -233,16 +238,16 @@ def _shim() -> Iterator[None]:
         legacy_optim.uninstall()
 
 
-def _those(tree: Any, kind: type) -> dict[str, Any]:
+def _those(tree: PyTree, kind: type) -> dict[str, Any]:
     """Path -> each object of a class within a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
 
 
-def _in_dicts(tree: Any) -> Any:
+def _in_dicts(tree: PyTree) -> PyTree:
     """A tree with dicts in place of FrozenDicts, which Flax's modules made of parameters once."""
 
-    def is_frozen(node: Any) -> bool:
+    def is_frozen(node: PyTree) -> bool:
         return isinstance(node, FrozenDict)
 
     return jax.tree.map(
@@ -250,7 +255,7 @@ def _in_dicts(tree: Any) -> Any:
     )
 
 
-def _once(tree: Any, step: Any) -> Any:
+def _once(tree: PyTree, step: Any) -> PyTree:
     """What is replicated over devices, once: the step then has one axis, that of the devices."""
     return jax.tree.map(lambda leaf: leaf[0], tree) if np.ndim(step) == 1 else tree
 
@@ -269,16 +274,25 @@ def _paired(
     yield from legacy.items()
 
 
-def _with_definitions(template: Any, texts: Sequence[str]) -> Any:
+def _described(found: Any) -> str:
+    """What was made in a state's place."""
+    name = type(found).__name__
+    if name.endswith("State"):
+        return f"{name}, the state of an optimizer alone"
+    names = [type(part).__name__ for part in found] if isinstance(found, tuple) else []
+    if names and all(part.endswith("State") for part in names):
+        return f"a tuple of {', '.join(names)}: an optimizer's state alone"
+    if isinstance(found, Mapping):
+        return f"a {name} without one, with {', '.join(map(str, list(found)[:5]))}"
+    return name
+
+
+def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
     """The template with legacy optimizers where it has TrainStates."""
-    named: dict[str, Any] = {}
-    for text in texts:
-        head, equals, rest = text.partition("=")
-        path, call = (head.strip(), rest) if equals and "(" not in head else ("", text)
-        try:
-            named[path] = parse_definition(call)
-        except ExpressionError as error:
-            raise EquivalenceError(f"--optimizer: {error}") from None
+    try:
+        named: dict[str, Any] = dict(parse_definitions(texts))
+    except ExpressionError as error:
+        raise EquivalenceError(f"--optimizer: {error}") from None
     paths = _those(template, train_state.TrainState)
     if len(paths) == 1 and len(named) == 1:
         named = {next(iter(paths)): next(iter(named.values()))}
@@ -288,7 +302,7 @@ def _with_definitions(template: Any, texts: Sequence[str]) -> Any:
             f"{next(iter(paths))}=Adam(...); found {', '.join(named)}"
         )
 
-    def legacy(path: Any, node: Any) -> Any:
+    def legacy(path: KeyPath, node: PyTree) -> PyTree:
         if not isinstance(node, train_state.TrainState):
             return node
         return named["/".join(key_names(path))].create(node.params)
@@ -308,11 +322,11 @@ def _with_rate(side: Any, learning_rate: float | None) -> Side:
     return replace(made, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
 
 
-def _beside(before: Any, after: Any) -> tuple[int, list[str]]:
+def _beside(before: PyTree, after: PyTree) -> tuple[int, list[str]]:
     """How many leaves beside the optimizers are equal, and the paths of those that are not."""
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
 
-    def leaves(tree: Any) -> dict[str, Any]:
+    def leaves(tree: PyTree) -> dict[str, Leaf]:
         found = jax.tree_util.tree_leaves_with_path(
             tree, is_leaf=lambda node: isinstance(node, kinds)
         )
@@ -324,7 +338,7 @@ def _beside(before: Any, after: Any) -> tuple[int, list[str]]:
     return len(shared) - len(unequal), unequal
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: PyTree, other: PyTree) -> bool:
     a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
     return len(a) == len(b) and all(
         x.shape == y.shape and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")

@@ -126,6 +126,33 @@ def test_misuse_says_why(checkpoint: Path, arguments: dict[str, Any], message: s
         check_resume(checkpoint, program(checkpoint.parent, EXACT), **arguments)
 
 
+INNER = {
+    "state": ("optax.sgd(0.1, momentum=0.9).init(params)", "a tuple of TraceState, EmptyState"),
+    "parameters": ("params", "a dict without one, with kernel, bias"),
+    "transformation": ("optax.sgd(0.1)", "found GradientTransformationExtraArgs"),
+}
+
+
+@pytest.mark.parametrize("case", INNER)
+def test_a_part_of_a_state_says_what_is_asked_for(case: str, checkpoint: Path):
+    made, found = INNER[case]
+    file = checkpoint.parent / "inner.py"
+    file.write_text(f"import optax\nparams = {{'kernel': 1.0, 'bias': 1.0}}\nmade = {made}\n")
+    with pytest.raises(EquivalenceError, match=f"{found}.*what TrainState.create makes"):
+        check_resume(checkpoint, f"{file}:made", optimizers=[ADAM])
+
+
+def test_a_program_without_this_package_is_asked_as_well(checkpoint: Path):
+    """What `migrate --standalone` writes holds Flax's own TrainState."""
+    own = NEW.replace("optax_bridge.TrainState", "TrainState").replace(
+        "import optax_bridge\n", "from flax.training.train_state import TrainState\n"
+    )
+    file = checkpoint.parent / "standalone.py"
+    file.write_text(own.replace("TX", STOCK))
+    resumed = check_resume(checkpoint, f"{file}:make_state", optimizers=[ADAM])
+    assert resumed.verdict is Verdict.ROUNDING, resumed
+
+
 def test_what_was_saved_replicated_is_compared_once(checkpoint: Path):
     saved = serialization.msgpack_restore(checkpoint.read_bytes())
     twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), saved)

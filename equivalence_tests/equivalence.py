@@ -25,12 +25,13 @@ from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side, in_legacy_layout
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
 def check_equivalence(
     left: SideLike,
     right: SideLike,
-    params: Any,
+    params: Params,
     *,
     gradients: Gradients = "all",
     steps: int | None = None,
@@ -44,27 +45,12 @@ def check_equivalence(
     another object with its `init` and `update`, as a second version of Optax makes), a
     `TrainState` (its optimizer state is kept, its parameters are replaced), or a pair of functions
     `init(params) -> state` and `step(grads, state, params) -> (params, state)`, which run as they
-    are, so PyTorch's fit as well. Parameters are compared after every step; so is the state where
-    both sides can show it in one layout.
+    are. An optimizer of PyTorch is a side as `torch_side(torch.optim.AdamW, lr=...)`, one of
+    `jax.example_libraries.optimizers` as it is. Parameters are compared after every step; so is
+    the state where both sides can show it in one layout.
 
         report = check_equivalence(optax.adam(1e-3), legacy_optim.Adam(1e-3), params)
         assert report.verdict is not Verdict.DIFFERENT, report
-
-    A side from PyTorch, whose optimizers hold tensors and change them in place; functions receive
-    NumPy arrays, in the dtype of the run:
-
-        def init(params):
-            tensors = {name: torch.tensor(value) for name, value in params.items()}
-            return tensors, torch.optim.Adam(list(tensors.values()), lr=1e-3)
-
-        def step(grads, state, params):
-            tensors, optimizer = state
-            for name, tensor in tensors.items():
-                tensor.grad = torch.tensor(grads[name])
-            optimizer.step()
-            return tensors, state
-
-        check_equivalence((init, step), optax.adam(1e-3), params, names=("torch", "optax"))
 
     A side from another version of Optax, installed with `pip install --target older optax==0.2.5
     --no-deps`: import it with the present one put aside.
@@ -104,20 +90,25 @@ def check_equivalence(
     Raises:
       EquivalenceError: something does not fit; the message names side, step and leaf.
     """
-    if not bound >= 0:  # NaN is not either
-        raise EquivalenceError(f"bound is {bound}; expected a distance in ULP, 0 or more")
+    if not isinstance(bound, int | float) or not bound >= 0:  # NaN is not either
+        raise EquivalenceError(f"bound is {bound!r}; expected a distance in ULP, 0 or more")
+    if isinstance(names, str) or len(names) != 2:
+        raise EquivalenceError(f"names is {names!r}; expected two, one for each side")
     params = _checked_params(params)
     stream, steps = given_gradients.resolved(gradients, params, steps)
     sides = _alike(_named(left, names[0]), _named(right, names[1]))
+    # Of gradients of their own: that they are not finite is what the sides came to.
+    poisoned = {} if callable(gradients) else _poisoned(stream, params, steps)
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
     with pinned() as what, float64() if double else contextlib.nullcontext():
-        here = _compared(sides, names, params, stream, steps)
+        here = _compared(sides, names, params, stream, steps, poisoned)
         # States that are the same but for factors are no difference of the trainings.
         related = any(abs(factor - 1) > 1e-6 for factor in here.factors.values())
         related = related and here.parameters.within(bound) is not Verdict.DIFFERENT
         there, why = None, ""
         if decide and not (here.parameters if related else here.both).identical:
-            there, why = _in_float64(sides, names, params, stream, steps, callable(gradients))
+            closed = callable(gradients)
+            there, why = _in_float64(sides, names, params, stream, steps, closed, poisoned)
     return Report(
         names=names,
         sources=(sides[0].source, sides[1].source),
@@ -134,6 +125,14 @@ def check_equivalence(
         parameters=here.parameters if related else None,
         factors=here.factors if related else {},
     )
+
+
+def _poisoned(stream: Stream, params: Any, steps: int) -> dict[str, int]:
+    """The first step at which given gradients are not finite, for `compare`."""
+    for step in range(steps):
+        if any(not np.isfinite(leaf).all() for leaf in jax.tree.leaves(stream(step, params))):
+            return {"": step}
+    return {}
 
 
 def _named(side: SideLike, name: str) -> Side:
@@ -154,7 +153,7 @@ def _alike(left: Side, right: Side) -> list[Side]:
     ]
 
 
-def _checked_params(params: Any) -> Any:
+def _checked_params(params: Params) -> Any:
     # A Python float has JAX's default dtype, as it would have in training.
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)
@@ -190,9 +189,10 @@ class _Outcome(NamedTuple):
 def _compared(
     sides: Sequence[Side],
     names: tuple[str, str],
-    params: Any,
+    params: Params,
     stream: Stream,
     steps: int,
+    poisoned: Mapping[str, int],
 ) -> _Outcome:
     runs = []
     for side, name in zip(sides, names, strict=True):
@@ -206,26 +206,26 @@ def _compared(
         and all(is_numeric(dtype) for _, dtype in signatures[0].values())
     )
     try:
-        parameters = compare(*({"params": run["params"]} for run in runs))
+        parameters = compare(*({"params": run["params"]} for run in runs), poisoned=poisoned)
     except ValueError as error:
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
     if not comparable:
         return _Outcome(parameters, parameters, False, {})
     # Only what comes before a number that is not finite can be related.
     related = factors(*(_while_finite(run["state"], runs) for run in runs))
-    return _Outcome(compare(*runs), parameters, True, related or {})
+    return _Outcome(compare(*runs, poisoned=poisoned), parameters, True, related or {})
 
 
 class _Checked:
     """A user's side: errors and changes of structure are reported with side, step and leaf."""
 
-    def __init__(self, side: Side, name: str, params: Any):
+    def __init__(self, side: Side, name: str, params: Params):
         self.inner, self.params = side, params
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
         self.before: Any = None  # the structure of the state after the last step
 
-        def body(state: Any, *given: Any) -> tuple[Any, Any]:
+        def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
             state = side.step(state, *given)
             return state, side.view(state)
 
@@ -235,7 +235,7 @@ class _Checked:
         """The side with the checks; its state is the number of steps, the state and its view."""
         return Side(self.name, self.init, self.step, lambda state: state[2], compiled=False)
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params) -> Any:
         def start() -> Any:
             if self.inner.compiled:
                 return self.inner.init(jax.tree.map(jax.numpy.asarray, params))
@@ -256,7 +256,7 @@ class _Checked:
             raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
         return (grads,)
 
-    def step(self, state: Any, grads: Any) -> Any:
+    def step(self, state: PyTree, grads: Updates) -> Any:
         count, inner, _ = state
         where = f"{self.name}, step {count + 1}"
         inner, view = _guarded(functools.partial(self.body, inner, grads), where)
@@ -282,10 +282,11 @@ def _guarded(call: Callable[[], Any], where: str) -> Any:
 def _in_float64(
     sides: Sequence[Side],
     names: tuple[str, str],
-    params: Any,
+    params: Params,
     stream: Stream,
     steps: int,
     closed_loop: bool,
+    poisoned: Mapping[str, int],
 ) -> tuple[_Outcome | None, str]:
     """The same runs in float64, and a remark on them; None and the reason if a side cannot."""
 
@@ -310,16 +311,17 @@ def _in_float64(
         runs.append(run)
     with float64():
         try:
-            return _compared(runs, names, wide(params), wide_stream, steps), "; ".join(remarks)
+            found = _compared(runs, names, wide(params), wide_stream, steps, poisoned)
+            return found, "; ".join(remarks)
         except EquivalenceError as error:
             return None, str(error)
 
 
-def _dtypes(params: Any) -> str:
+def _dtypes(params: Params) -> str:
     return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)}))
 
 
-def _while_finite(state: Any, runs: Sequence[Any]) -> Any:
+def _while_finite(state: PyTree, runs: Sequence[Any]) -> Any:
     """The steps of a state before the first at which a side has a number that is not finite."""
     floats = [
         leaf

@@ -11,6 +11,28 @@ def write_text(file: Path, text: str) -> None:
     write_bytes_with(file, lambda stream: stream.write(text.encode()))
 
 
+class Written:
+    """The files that a command wrote, to be told at its end."""
+
+    def __init__(self):
+        self.files: list[Path] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    def __str__(self) -> str:
+        return f"written: {', '.join(map(str, self.files))}"
+
+    def add(self, file: Path) -> None:
+        """Adds a file that is written."""
+        self.files.append(file)
+
+    def text(self, file: Path, text: str) -> None:
+        """Writes a text file in one piece and adds it."""
+        write_text(file, text)
+        self.add(file)
+
+
 def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
     """Lets `write` fill a file that takes its place only when it is complete."""
     temporary = file.with_name(f".{file.name}.part")

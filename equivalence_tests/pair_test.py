@@ -66,6 +66,7 @@ def test_the_exit_code_is_the_verdict(right: str, code: int, tmp_path: Path):
         ("my_pair:number", "my_pair:number: expected a legacy definition"),
         ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
         ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today"),
+        ("optax:adam", r"missing 1 required .* give its arguments with --kwargs LEFT RIGHT"),
     ],
 )
 def test_misuse_is_said(right: str, message: str, capsys: pytest.CaptureFixture[str]):
@@ -97,3 +98,102 @@ def test_a_side_that_raises_is_in_every_file(tmp_path: Path, capsys: pytest.Capt
     assert content["verdict"] == "error" and "not this step" in content["error"]
     assert 'errors="1"' in (tmp_path / "pair.xml").read_text()
     assert "not this step" in (tmp_path / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("right", "arguments", "message"),
+    [
+        ("optax:adam", "1e-3, b1=", "invalid syntax"),
+        ("optax:adam", "rate", "rate is no literal, and nothing is evaluated"),
+        ("optax:adam", "__import__('os')", "is no literal, and nothing is evaluated"),
+        ("optax:adam", "1) + f(2", "expected arguments written as in a call"),
+        ("optax:adam", "beta1=0.9, learning_rate=1", "unexpected keyword argument 'beta1'"),
+        ("optax:adam", "**{}", "expected each argument once"),
+        ("my_pair:adam", "1e-3", "is a side already and takes no arguments"),
+        ("math:sqrt", "2", r"math:sqrt\(2\): expected a legacy definition"),
+    ],
+)
+def test_arguments_are_parsed_and_never_evaluated(
+    right: str, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert check_pair("my_pair:adam", right, steps=2, kwargs=("", arguments)) == 2
+    printed = capsys.readouterr()
+    assert re.search(message, printed.err), printed.err
+    assert not printed.out
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "kwargs", "told"),
+    [
+        (
+            "legacy_optim:Momentum",
+            "optax:sgd",
+            ("0.1, beta=0.8, nesterov=True", "0.1"),
+            "with optax.sgd(learning_rate=0.1, momentum=0.8, nesterov=True) it is identical: what "
+            "explains the difference is momentum=0.8 (as beta=0.8 of legacy_optim:Momentum); "
+            "nesterov=True (as nesterov=True of legacy_optim:Momentum)",
+        ),
+        (
+            "legacy_optim:GradientDescent",
+            "optax:sgd",
+            ("0.1", "0.2"),
+            "learning_rate=0.1 (as learning_rate=0.1 of legacy_optim:GradientDescent)",
+        ),
+        (
+            "legacy_optim:Momentum",
+            "optax:sgd",
+            ("0.1, weight_decay=0.5", "0.1, 0.9"),
+            "with optax.chain(optax.add_decayed_weights(0.5), optax.sgd(learning_rate=0.1, "
+            "momentum=0.9)) it is identical",
+        ),
+        (
+            "legacy_optim:RMSProp",
+            "optax:rmsprop",
+            ("0.1", "0.1"),
+            "eps_in_sqrt=False (the other way round)",
+        ),
+    ],
+    ids=["names and nesterov", "rate", "coupled decay", "epsilon"],
+)
+def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(
+    left: str,
+    right: str,
+    kwargs: tuple[str, str],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    file, folder = tmp_path / "pair.json", tmp_path / "report"
+    done = check_pair(
+        left, right, "my_pair:PARAMS", steps=24, kwargs=kwargs, json_file=file, report_folder=folder
+    )
+    assert done == 1
+    printed, files = capsys.readouterr()
+    assert printed.startswith(f"different: {left}({kwargs[0].split(',')[0]}")
+    assert told in printed
+    assert files == f"written: {file}, {folder / 'index.html'}\n"
+    assert told in json.loads(file.read_text())["explanation"]
+    assert "explains the difference" in (folder / "index.html").read_text()
+
+
+def test_pytorch_s_rmsprop_differs_in_two_settings(capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pair = ("torch.optim:RMSprop", "optax:rmsprop")
+    assert check_pair(*pair, "my_pair:PARAMS", steps=24, kwargs=("lr=0.1", "0.1")) == 1
+    printed = capsys.readouterr().out
+    assert "with optax.rmsprop(learning_rate=0.1, decay=0.99, eps_in_sqrt=False)" in printed
+    assert "decay=0.99 (as alpha=0.99 of torch.optim:RMSprop)" in printed
+
+
+def test_what_no_setting_explains_is_left_unexplained(capsys: pytest.CaptureFixture[str]):
+    pair = ("optax:sign_sgd", "optax:sgd")
+    assert check_pair(*pair, "my_pair:PARAMS", steps=4, kwargs=("0.1", "0.1")) == 1
+    assert "explains" not in capsys.readouterr().out
+
+
+def test_without_pytorch_a_pair_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert check_pair("torch.optim:AdamW", "my_pair:adam") == 2
+    assert "install it with `pip install torch`" in capsys.readouterr().err

@@ -66,11 +66,17 @@ def prove_table(only: Sequence[str] = (), json_file: Path | None = None) -> int:
     console.print(closing_line(rows, time.perf_counter() - started), highlight=False)
     try:
         if json_file is not None:
-            write_text(json_file, json.dumps([as_dict(row) for row in rows], indent=1) + "\n")
+            write_text(json_file, _lines(rows))
     except OSError as error:
         problems.print(f"{error.filename}: not written: {error.strerror}", markup=False)
         return MISUSE
     return HELD if all(row.held for row in rows) else BROKEN
+
+
+def _lines(rows: Sequence[Row]) -> str:
+    """The rows as JSON, one a line."""
+    lines = [json.dumps(as_dict(row), separators=(",", ":")) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def as_dict(row: Row) -> dict[str, Any]:

@@ -94,16 +94,22 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
     ) -> "Report":
         __tracebackhide__ = True
+        report, stopped = None, ""
         try:
             with jax.default_device(device):
                 report = check_equivalence(left, right, params, **options)
         except EquivalenceError as error:
-            note({"verdict": "error", "error": str(error)}, str(error))
-            raise
+            stopped = str(error)
+        if report is None:  # outside of the handler, or pytest shows both errors
+            note({"verdict": "error", "error": stopped}, stopped)
+            pytest.fail(f"not compared: {stopped}", pytrace=False)
         note(report.as_dict(), report)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
-            pytest.fail(f"expected {at_most.value} at most\n{report}", pytrace=False)
+            more = "" if folder else "\n  with --equivalence-report DIR its plot is on a page"
+            pytest.fail(
+                f"{report.headline}; expected {at_most.value} at most\n{report}{more}", False
+            )
         return report
 
     return check
@@ -119,7 +125,7 @@ def assert_proved() -> "Callable[..., Proof]":
     It takes what `equivalence_tests.prove_equivalence` takes, and `at_most="identical"` where
     equal over the reals is not enough. It returns the proof.
     """
-    from equivalence_tests import prove_equivalence  # JAX, see above
+    from equivalence_tests import EquivalenceError, prove_equivalence  # JAX, see above
 
     def prove(
         left: Any, right: Any, params: Any, *, at_most: str = "equal over the reals", **options: Any
@@ -128,9 +134,15 @@ def assert_proved() -> "Callable[..., Proof]":
         enough = ["identical", "equal over the reals"]
         if at_most not in enough:
             raise ValueError(f"at_most is {at_most!r}; expected one of {', '.join(enough)}")
-        proof = prove_equivalence(left, right, params, **options)
+        proof, stopped = None, ""
+        try:
+            proof = prove_equivalence(left, right, params, **options)
+        except EquivalenceError as error:
+            stopped = str(error)
+        if proof is None:
+            pytest.fail(f"not proved: {stopped}", pytrace=False)
         if proof.verdict not in enough[: enough.index(at_most) + 1]:
-            pytest.fail(f"expected {at_most} at most\n{proof}", pytrace=False)
+            pytest.fail(f"{proof}\nexpected {at_most} at most", pytrace=False)
         return proof
 
     return prove

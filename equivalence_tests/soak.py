@@ -21,6 +21,7 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.trajectory import Driven, driven
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.metadata.trees import Params, PyTree
 
 STEPS = 100_000
 PART = 1_000  # steps by one call of a program
@@ -81,7 +82,7 @@ def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
 
 
 def _parts(
-    made: Sequence[Driven], params: Any, steps: int, peak: float | None
+    made: Sequence[Driven], params: Params, steps: int, peak: float | None
 ) -> Iterator[tuple[int, Comparison, float]]:
     states = [each.init(params) for each in made]
     rng = np.random.default_rng(0)
@@ -104,7 +105,7 @@ def _parts(
         yield first + (count if found.first is None else found.first.step), found, float(max(ends))
 
 
-def _params(half: bool) -> dict[str, Any]:
+def _params(half: bool) -> dict[str, PyTree]:
     params = {
         "kernel": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2),
         "bias": np.zeros(2, np.float32),

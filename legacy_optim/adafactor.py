@@ -105,13 +105,8 @@ class Adafactor(OptimizerDef):
         return _AdafactorParamState(**fields)
 
     def apply_param_gradient(
-        self,
-        step: Scalar,
-        hyper_params: HyperParams,
-        param: jax.Array,
-        state: ParamState,
-        grad: jax.Array,
-    ) -> tuple[jax.Array, ParamState]:
+        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
+    ) -> tuple[Array, ParamState]:
         scale = require_learning_rate(self, hyper_params)
         hp = hyper_params
         param, grad = jnp.asarray(param), jnp.asarray(grad, jnp.float32)

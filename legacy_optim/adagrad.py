@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
 
 
 @struct.dataclass
@@ -36,13 +36,8 @@ class Adagrad(OptimizerDef):
         return _AdagradParamState(jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self,
-        step: Scalar,
-        hyper_params: HyperParams,
-        param: jax.Array,
-        state: ParamState,
-        grad: jax.Array,
-    ) -> tuple[jax.Array, ParamState]:
+        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
+    ) -> tuple[Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         squares = state.G + jnp.square(grad)

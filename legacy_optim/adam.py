@@ -49,13 +49,8 @@ class Adam(OptimizerDef):
         return _AdamParamState(jnp.zeros_like(param), jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self,
-        step: Scalar,
-        hyper_params: HyperParams,
-        param: jax.Array,
-        state: ParamState,
-        grad: jax.Array,
-    ) -> tuple[jax.Array, ParamState]:
+        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
+    ) -> tuple[Array, ParamState]:
         learning_rate = require_learning_rate(self, hyper_params)
         hp = hyper_params
         grad_ema = hp.beta1 * state.grad_ema + (1.0 - hp.beta1) * grad

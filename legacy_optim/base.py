@@ -12,7 +12,7 @@ from flax import jax_utils, serialization, struct
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
-from legacy_optim.typing import HyperParams, Params, ParamState, Scalar, Updates
+from legacy_optim.typing import Array, HyperParams, Params, ParamState, Scalar, Updates
 
 _said: set[str] = set()
 
@@ -53,13 +53,8 @@ class OptimizerDef:
         raise NotImplementedError(f"{type(self).__name__} must define init_param_state(param)")
 
     def apply_param_gradient(
-        self,
-        step: Scalar,
-        hyper_params: HyperParams,
-        param: jax.Array,
-        state: ParamState,
-        grad: jax.Array,
-    ) -> tuple[jax.Array, ParamState]:
+        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
+    ) -> tuple[Array, ParamState]:
         """Takes a step for one parameter.
 
         Args:

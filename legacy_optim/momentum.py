@@ -44,13 +44,8 @@ class Momentum(OptimizerDef):
         return _MomentumParamState(jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self,
-        step: Scalar,
-        hyper_params: HyperParams,
-        param: jax.Array,
-        state: ParamState,
-        grad: jax.Array,
-    ) -> tuple[jax.Array, ParamState]:
+        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
+    ) -> tuple[Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         if hyper_params.weight_decay != 0:

@@ -49,13 +49,8 @@ class RMSProp(OptimizerDef):
         return _RMSPropParamState(jnp.zeros_like(param), mg)
 
     def apply_param_gradient(
-        self,
-        step: Scalar,
-        hyper_params: HyperParams,
-        param: jax.Array,
-        state: ParamState,
-        grad: jax.Array,
-    ) -> tuple[jax.Array, ParamState]:
+        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
+    ) -> tuple[Array, ParamState]:
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         beta2 = hyper_params.beta2

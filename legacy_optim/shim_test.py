@@ -257,3 +257,10 @@ def test_removed_names_answer(folder: Path):
     done = _run(folder, "--quiet", "names.py")
     assert done.returncode == 0, done.stderr
     assert dict(zip(OLD_NAMES, done.stdout.splitlines(), strict=True)) == OLD_NAMES
+
+
+def test_flaxs_note_on_tensorflow_is_not_shown(folder: Path):
+    program = folder / "checkpoints.py"
+    program.write_text("from flax import optim\nfrom flax.training import checkpoints\n")
+    done = _run(folder, "--quiet", str(program))
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,8 @@
+# pyright: strict
 """The reference of the command line, from the subcommands themselves: what `--help` says."""
 
 import inspect
+import re
 from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import typer
 
 GROUP = "optax_bridge.commands"
+_OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)(?!`)")
 
 
 def commands_markdown() -> str:
@@ -38,7 +41,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def _row(parameter: Any) -> str:
-    words = [" ".join(str(parameter.help or "").split())]
+    words = [_OPTION.sub(r"`\1`", " ".join(str(parameter.help or "").split()))]
     if parameter.required:
         words.append("Required.")
     if parameter.multiple or parameter.nargs == -1:

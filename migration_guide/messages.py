@@ -8,12 +8,13 @@ _LONGEST = 700
 _FOLDERS = re.compile(r"\(/\S*/site-packages/")
 
 
-def raises(quoted: str, function: Callable[[], Any]) -> None:
+def raises(quoted: str, function: Callable[[], Any], *, before: str | None = None) -> None:
     """Prints the error that a function raises, and fails where it does not say what is quoted.
 
     Args:
       quoted: a part of the message, as the page's heading has it.
       function: what raises it.
+      before: what older versions of the library that raises it say instead.
 
     Raises:
       AssertionError: nothing is raised, or the message is another.
@@ -25,6 +26,7 @@ def raises(quoted: str, function: Callable[[], Any]) -> None:
     else:
         raise AssertionError(f"nothing raised; expected: {quoted}")
     one_line = " ".join(message.split())
-    assert quoted in one_line, f"expected: {quoted}\nraised: {one_line}"
+    known = [each for each in (quoted, before) if each is not None]
+    assert any(each in one_line for each in known), f"expected: {known}\nraised: {one_line}"
     shown = _FOLDERS.sub("(.../", message)  # where a package lies is the reader's own affair
     print(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ...")

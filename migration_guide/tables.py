@@ -87,7 +87,7 @@ def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
         described = describe(entry.definition(case, case.learning_rate))
         try:
             recipe, claim = recipe_of(described, exact=False)
-            key, verdict = claim, _verdict(claim) + (f"; {claim.why}" if claim.why else "")
+            key, verdict = claim, _verdict(claim) + (f"; {claim.reason}" if claim.reason else "")
         except UnsupportedSetting as error:
             recipe, key, verdict = None, str(error), _NONE
         if key not in seen:

@@ -26,8 +26,10 @@ from mutation.modules import DESELECTED, modules
 ROOT = Path(__file__).parents[1]
 KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
 _PASSED = 0
-# Seconds of processor for the tests of a fault: a loop that no longer ends is not waited for.
-LIMIT = 120
+# Seconds of processor, and times what the tests take without a fault: a loop that no longer ends is
+# not waited for.
+LEAST, TIMES = 20, 3
+WAITING = 4  # times as long by the clock: what waits for ever uses no processor
 # Imported once, before the processes of the faults are forked; nothing of the repository itself.
 _LIBRARIES = (
     "jax.numpy", "flax.linen", "flax.nnx", "optax", "orbax.checkpoint", "chex", "hypothesis",
@@ -57,8 +59,10 @@ def main() -> int:
         importlib.import_module(library)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = _copy(Path(folder).resolve())
-        for own in sorted({tuple(own) for own in tests.values()}):
+        limits: dict[tuple[str, ...], int] = {}
+        for own in sorted({tuple(tests[fault.module]) for fault in faults}):
             outcome, said, seconds = _run(copy, own)
+            limits[own] = LEAST + round(TIMES * seconds)
             print(f"without a fault: {seconds:.0f} s {own[0]}", flush=True)
             if outcome != SURVIVED:
                 print(f"without a fault: {said}", file=sys.stderr)
@@ -70,7 +74,8 @@ def main() -> int:
                     continue
                 if time.monotonic() > until:
                     break
-                found = _tried(copy, fault, tests[fault.module])
+                own = tuple(tests[fault.module])
+                found = _tried(copy, fault, own, limits[own])
                 known[str(fault)] = found
                 print(json.dumps(found), file=report, flush=True)
                 print(f"{found['outcome']:8} {found['seconds']:4.0f} s {fault}", flush=True)
@@ -93,7 +98,7 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _tried(copy: Path, fault: Fault, tests: Sequence[str]) -> dict[str, Any]:
+def _tried(copy: Path, fault: Fault, tests: Sequence[str], limit: int) -> dict[str, Any]:
     file = copy / fault.module
     source = (ROOT / fault.module).read_text(encoding="utf-8")
     right, wrong = file.read_text(encoding="utf-8"), fault.planted(source)
@@ -101,7 +106,7 @@ def _tried(copy: Path, fault: Fault, tests: Sequence[str]) -> dict[str, Any]:
     compiled.unlink(missing_ok=True)  # else it may pass for that of a file as long and as old
     try:
         file.write_text(wrong, encoding="utf-8")
-        outcome, said, seconds = _run(copy, tests, dont_write_bytecode=True)
+        outcome, said, seconds = _run(copy, tests, limit)
     finally:
         file.write_text(right, encoding="utf-8")
     pairs = enumerate(zip(right.splitlines(), wrong.splitlines(), strict=False), 1)
@@ -112,10 +117,11 @@ def _tried(copy: Path, fault: Fault, tests: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run(
-    copy: Path, tests: Sequence[str], *, dont_write_bytecode: bool = False
-) -> tuple[str, str, float]:
-    """Tests in a forked process: how it ended, what it said at last, seconds of processor."""
+def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, float]:
+    """Tests in a forked process: how it ended, what it said at last, seconds of processor.
+
+    Without a limit nothing is wrong with the modules, and they are compiled for all that follow.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         with warnings.catch_warnings(action="ignore"):  # JAX: of forks while it computes
@@ -125,8 +131,10 @@ def _run(
                 os.setpgid(0, 0)
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
-                resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
-                sys.dont_write_bytecode = dont_write_bytecode
+                if limit:
+                    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+                    signal.alarm(WAITING * limit)
+                    sys.dont_write_bytecode = True
                 os._exit(_tested(copy, tests))
             except BaseException:
                 traceback.print_exc()
@@ -142,8 +150,8 @@ def _run(
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     code = os.waitstatus_to_exitcode(status)
     said = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")
-    if code == -signal.SIGXCPU:
-        return TIMEOUT, f"after {LIMIT} s of processor", seconds
+    if code in (-signal.SIGXCPU, -signal.SIGALRM):
+        return TIMEOUT, f"after {limit} s of processor", seconds
     return SURVIVED if code == _PASSED else KILLED, said or "\n".join(lines[-5:]), seconds
 
 

@@ -13,46 +13,39 @@ _RULES = [
         "jax_names", "left_alone", "modules", "pins", "notebook", "flow", "scopes", "registry",
     )
 ]  # fmt: skip
-_DOCSTRINGS = "optax_bridge/docstrings_test.py"
 _CONVERSION = [
     f"{_CHECKPOINTS}/restore_test.py",
-    f"{_CHECKPOINTS}/conversion_test.py",
     "optax_bridge/command/kept_layout_test.py",
+    f"{_CHECKPOINTS}/conversion_test.py",
     f"{_CHECKPOINTS}/hostile_test.py",
     "optax_bridge/command/checkpoints_test.py",
-    f"{_CHECKPOINTS}/sharded_test.py",
 ]
 
 TESTS: dict[str, list[str]] = {
     f"{_TRAINING}/train_state.py": [
         "equivalence_tests/train_state_test.py",
         f"{_TRAINING}/full_train_state_test.py",
-        _DOCSTRINGS,
     ],
-    f"{_TRAINING}/full_train_state.py": [f"{_TRAINING}/full_train_state_test.py", _DOCSTRINGS],
-    f"{_TRAINING}/learning_rate.py": [f"{_TRAINING}/full_train_state_test.py", _DOCSTRINGS],
+    f"{_TRAINING}/full_train_state.py": [f"{_TRAINING}/full_train_state_test.py"],
+    f"{_TRAINING}/learning_rate.py": [f"{_TRAINING}/full_train_state_test.py"],
     f"{_TRAINING}/restoring.py": [f"{_TRAINING}/restoring_test.py"],
     f"{_TRAINING}/orbax.py": [f"{_TRAINING}/restoring_test.py"],
     f"{_TRAINING}/in_memory.py": [f"{_CHECKPOINTS}/conversion_test.py"],
-    f"{_TRAINING}/nnx*.py": [f"{_TRAINING}/nnx_test.py", _DOCSTRINGS],
+    f"{_TRAINING}/nnx*.py": [f"{_TRAINING}/nnx_test.py"],
     f"{_TRAINING}/shardings.py": [
         f"{_TRAINING}/shardings_test.py",
         f"{_TRAINING}/axis_metadata_test.py",
-        _DOCSTRINGS,
     ],
     "optax_bridge/optimizers/axis_roles.py": [
         "optax_bridge/optimizers/axis_roles_test.py",
-        _DOCSTRINGS,
     ],
     "optax_bridge/optimizers/groups.py": [
         "optax_bridge/optimizers/groups_test.py",
         "optax_bridge/optimizers/group_models_test.py",
-        _DOCSTRINGS,
     ],
     "optax_bridge/optimizers/selectors.py": [
         "optax_bridge/optimizers/groups_test.py",
         "optax_bridge/optimizers/group_models_test.py",
-        _DOCSTRINGS,
     ],
     "optax_bridge/legacy.py": [
         "optax_bridge/legacy_test.py",
@@ -61,6 +54,7 @@ TESTS: dict[str, list[str]] = {
     "optax_bridge/legacy_layout.py": ["optax_bridge/legacy_layout_test.py"],
     f"{_CHECKPOINTS}/destination.py": [f"{_CHECKPOINTS}/destination_test.py"],
     f"{_CHECKPOINTS}/replaceable.py": [f"{_CHECKPOINTS}/destination_test.py"],
+    f"{_CHECKPOINTS}/fitting.py": [f"{_TRAINING}/restoring_test.py", *_CONVERSION],
     **{
         f"{_CHECKPOINTS}/{name}.py": _CONVERSION
         for name in (
@@ -69,7 +63,6 @@ TESTS: dict[str, list[str]] = {
             "conversion",
             "definitions",
             "fill",
-            "fitting",
             "layout",
             "legacy_optimizer",
             "mapping",
@@ -84,7 +77,6 @@ TESTS: dict[str, list[str]] = {
     "optax_bridge/correspondence/*.py": [
         "optax_bridge/correspondence/recipe_test.py",
         "optax_bridge/correspondence/correspondence_test.py",
-        _DOCSTRINGS,
     ],
     f"{_CODEMOD}/rules/*.py": _RULES,
 }

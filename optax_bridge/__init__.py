@@ -15,7 +15,7 @@ _found, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> Any:
     try:
         return _found(name)
-    except AttributeError as error:
+    except AttributeError:
         if name in __all__ or name.startswith("_"):
             raise
         import difflib  # where it is needed alone
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
         near = difflib.get_close_matches(name.lower(), lower, n=1)
         meant = f"; is optax_bridge.{lower[near[0]]} meant?" if near else ""
         said = f"module 'optax_bridge' has no attribute {name!r}{meant}"
-        raise AttributeError(said, name=name) from error
+        raise AttributeError(said, name=name) from None
 
 
 find_moved(__name__, NAMES)

@@ -44,6 +44,7 @@ from .optimizers.momentum import momentum as momentum
 from .optimizers.rmsprop import RMSPropState as RMSPropState
 from .optimizers.rmsprop import rmsprop as rmsprop
 from .optimizers.rmsprop import scale_by_rmsprop as scale_by_rmsprop
+from .optimizers.selectors import NothingSelectedWarning as NothingSelectedWarning
 from .optimizers.selectors import path_mask as path_mask
 from .optimizers.selectors import traversal_mask as traversal_mask
 from .optimizers.sgd import SgdState as SgdState

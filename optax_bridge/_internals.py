@@ -12,7 +12,7 @@ import jax
 import jax.experimental
 from jax._src.core import get_opaque_trace_state
 from jax._src.mesh import get_concrete_mesh, thread_resources, use_abstract_mesh
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal
 
@@ -20,11 +20,9 @@ from legacy_optim.traverse_util import ModelParamTraversal
 enable_x64: Callable[[bool], AbstractContextManager[None]] = (
     vars(jax)["enable_x64"] if hasattr(jax, "enable_x64") else vars(jax.experimental)["enable_x64"]
 )
-
-
-def abstract_mesh_in_scope(mesh: AbstractMesh) -> AbstractContextManager[Any]:
-    """A scope in which arrays' types are sharded over this mesh; an empty one: over none."""
-    return use_abstract_mesh(mesh)  # public since jax 0.6.2
+# A scope in which arrays' types are sharded over an abstract mesh; an empty one: over none. Public
+# since jax 0.6.2.
+abstract_mesh_in_scope = use_abstract_mesh
 
 
 def mesh_that_is_set() -> Mesh | None:

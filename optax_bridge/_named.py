@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from legacy_optim.logs import without_note_on_tensorflow
+
 
 def module_named(name: str) -> ModuleType:
     """Imports a module by its name, or a file by its path; what lies beside it is found.
@@ -17,6 +19,7 @@ def module_named(name: str) -> ModuleType:
       ImportError: there is no such file or module.
       Exception: whatever the program raises when it is imported.
     """
+    without_note_on_tensorflow()
     file = Path(name)
     folder = str(file.parent.resolve() if file.suffix == ".py" else Path.cwd())
     if folder not in sys.path:

@@ -9,6 +9,7 @@ import optax
 
 import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
+from optax_bridge._likeness import check_like
 from optax_bridge.correspondence import entry_of, recipe_of
 from optax_bridge.correspondence.entry import Entry, StateField, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import build
@@ -16,7 +17,7 @@ from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 
 if TYPE_CHECKING:
     from optax_bridge.correspondence.entry import Entry, StateField
@@ -124,7 +125,7 @@ def to_optax(
     tx = from_legacy(definition, exact)
     template = jax.eval_shape(tx.init, optimizer.target)  # only its structure: nothing is allocated
     legacy_state = optimizer.state
-    if _entry_or_none(definition) is None:
+    if entry_of(definition) is None:
         return tx, legacy_state
     plain, params = unboxed(template), unboxed(optimizer.target)
     rows = jax.tree.structure(optimizer.target).flatten_up_to(legacy_state.param_states)
@@ -157,7 +158,7 @@ def to_legacy(
     check_definition(definition, "definition")
     check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)
-    if _entry_or_none(definition) is None:
+    if entry_of(definition) is None:
         if not isinstance(opt_state, legacy_optim.OptimizerState):
             raise _not_its_state(definition, "OptimizerState", opt_state)
         return legacy_optim.Optimizer(definition, opt_state, params)
@@ -227,6 +228,10 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: OptState, params: P
             strict=True,
         )
         return entry.parts.joined(definition, params, own, [_extracted(*each) for each in inner])
+    for name, tree in own.items():
+        if tree is not None:
+            remedy = "Pass the parameters that the state was made for."
+            check_like(tree, params, f"opt_state's {name}", remedy)
     columns = {
         name: [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
         for name, tree in own.items()
@@ -264,16 +269,12 @@ def _replaced(state: OptState, values: dict[str, Any], step: Any) -> Any:
     return state._replace(**changes)
 
 
-def _signed(field: "StateField", tree: Any) -> Any:
+def _signed(field: "StateField", tree: PyTree) -> PyTree:
     return tree if field.stock_sign == 1 else jax.tree.map(lambda x: -jnp.asarray(x), tree)
 
 
-def _entry_or_none(definition: legacy_optim.OptimizerDef) -> "Entry | None":
-    return entry_of(definition)
-
-
 def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
-    entry = _entry_or_none(definition)
+    entry = entry_of(definition)
     if entry is None:
         raise ValueError(
             f"{type(definition).__name__} is not one of legacy_optim's optimizers, so its state "
@@ -282,7 +283,7 @@ def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
     return entry
 
 
-def _check_shapes(definition: Any, template: Any, state: OptState) -> None:
+def _check_shapes(definition: Any, template: PyTree, state: OptState) -> None:
     expected = dict(jax.tree_util.tree_leaves_with_path(template))
     actual = dict(jax.tree_util.tree_leaves_with_path(state))
     for path in expected.keys() | actual.keys():

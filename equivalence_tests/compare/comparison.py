@@ -9,13 +9,15 @@ numbers is held to its own scale.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import KeyPath
+from jax.typing import DTypeLike
 
 from optax_bridge.correspondence import Claim, Verdict
+from optax_bridge.metadata.trees import PyTree
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,29 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class LeafDistance:
+    """How far one leaf is from its other side.
+
+    Attributes:
+      path: of the leaf.
+      eps: spacing of its dtype at 1, by which a distance in ULP becomes one relative to the
+        tensor's scale; 1 of a leaf without floating-point numbers, whose distance is 0 or infinite.
+      ulp_by_step: the largest distance at each step, float64 of shape (steps,).
+      relative_by_step: the same over the tensor's largest magnitude so far on either side.
+      poisoned_from: index of the first step with a NaN or an infinity among its inputs, the number
+        of steps if there is none.
+      first: its first difference, which a distance of 0 has in the sign of a zero alone.
+    """
+
+    path: str
+    eps: float
+    ulp_by_step: np.ndarray
+    relative_by_step: np.ndarray
+    poisoned_from: int
+    first: Difference
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The outcome of comparing two trajectories.
 
@@ -58,6 +83,7 @@ class Comparison:
       histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
         and `"not finite"` (or integers that differ).
+      by_leaf: the leaves that are not the same to the bit.
     """
 
     identical: bool
@@ -68,6 +94,7 @@ class Comparison:
     leaves: int
     relative: float = 0.0
     histogram: Mapping[str, int] = field(default_factory=dict)
+    by_leaf: tuple[LeafDistance, ...] = ()
 
     def verdict(self, claim: Claim) -> Verdict:
         """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound."""
@@ -88,7 +115,7 @@ class Comparison:
 
 # A distance of more ULP than this after 100 steps is called another algorithm where nothing was
 # claimed. Rounding of a handful of operations a step adds up to well below: the entries say what
-# was seen, 17 at most.
+# was seen.
 NOTICEABLE = 256.0
 
 # A part of the tensor's scale; in half precision a bound in ULP alone would allow anything: 256 ULP
@@ -97,12 +124,17 @@ NOTICEABLE = 256.0
 VISIBLE = 2.0**-4
 
 
-def compare(left: Any, right: Any) -> Comparison:
+def compare(
+    left: PyTree, right: PyTree, *, poisoned: Mapping[str, int] | None = None
+) -> Comparison:
     """Compares two trajectories.
 
     Args:
       left: tree of arrays of shape (steps, ...), one entry for each step.
       right: the same.
+      poisoned: part of a leaf's path -> index of the first step at which what is given to such
+        leaves has a NaN or an infinity; an empty part is in every path. Reports keep what comes
+        from there on apart; the verdict does not.
 
     Returns:
       The comparison of all leaves at all steps.
@@ -112,11 +144,11 @@ def compare(left: Any, right: Any) -> Comparison:
     """
     paths, left_leaves, right_leaves = _aligned(left, right)
     ulp_by_step = np.zeros(0)
-    firsts: list[Difference] = []
+    apart: list[LeafDistance] = []
     worst, relative = (-1.0, ""), 0.0
     histogram: dict[str, int] = {}
     for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
-        distance = _distance(a, b)
+        distance, spacing = _distance(a, b)
         same = _same_bits(a, b)
         _count(distance, same, histogram)
         relative = max(relative, float(distance.max(initial=0.0)) * _eps(a.dtype))
@@ -125,8 +157,11 @@ def compare(left: Any, right: Any) -> Comparison:
         worst = max(worst, (float(by_step.max(initial=0.0)), path))
         unequal = ~same.reshape(len(a), -1)
         if unequal.any():
-            firsts.append(_first(path, a, b, unequal))
-    first = min(firsts, key=lambda difference: difference.step, default=None)
+            since = [step for part, step in (poisoned or {}).items() if part in path]
+            first = _first(path, a, b, unequal)
+            start, eps = min([len(a), *since]), _eps(a.dtype)
+            apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
+    first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
     return Comparison(
         identical=first is None,
         ulp=max(worst[0], 0.0),
@@ -136,6 +171,7 @@ def compare(left: Any, right: Any) -> Comparison:
         leaves=len(paths),
         relative=relative,
         histogram={name: histogram[name] for name in sorted(histogram, key=_bucket_order)},
+        by_leaf=tuple(apart),
     )
 
 
@@ -146,7 +182,7 @@ def ulp_text(ulp: float) -> str:
     return "an infinite distance (NaN, infinity or unequal integers)"
 
 
-def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:
@@ -167,7 +203,7 @@ def _aligned(left: Any, right: Any) -> tuple[list[str], list[np.ndarray], list[n
     return [_name(path) for path in paths], a, b
 
 
-def _name(path: Any) -> str:
+def _name(path: KeyPath) -> str:
     return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
 
 
@@ -180,10 +216,10 @@ def _is_nan(a: np.ndarray) -> np.ndarray:
     return a != a  # true of NaN alone; bfloat16 and integers can do it too
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """ULP at the tensor's scale, of shape (steps, elements)."""
+def _distance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ULP at the tensor's scale, of shape (steps, elements), and what one is over the scale."""
     if not jnp.issubdtype(a.dtype, jnp.floating):
-        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1)
+        return np.where(a == b, 0.0, np.inf).reshape(len(a), -1), np.ones(len(a))
     info = jnp.finfo(a.dtype)
     x, y = (side.astype(np.float64).reshape(len(side), -1) for side in (a, b))
     finite = np.isfinite(x) & np.isfinite(y)
@@ -194,10 +230,10 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     spacing = 2.0 ** np.floor(np.log2(scale)) * float(info.eps)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     gap = np.abs(x_or_zero / spacing - y_or_zero / spacing)
-    return np.where(same, 0.0, np.where(finite, gap, np.inf))
+    return np.where(same, 0.0, np.where(finite, gap, np.inf)), (spacing / scale)[:, 0]
 
 
-def _eps(dtype: Any) -> float:
+def _eps(dtype: DTypeLike) -> float:
     return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 1.0
 
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Comparison
+from equivalence_tests.compare.headline import ordinary
 
 # Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
 # formula gives stays as large as it is. Halfway, in powers of two, stands between them.
@@ -66,12 +67,18 @@ def explained(
         why = f" ({about_wide})" if about_wide else ""
         return f"{kind}, judged by its growth; there is no float64 run{why}"
     told = (
-        f"{kind}, decided in float64: {found.relative:.2g} of the scale here, "
-        f"{wide.relative:.2g} there"
+        f"{kind}, decided in float64: {_relative(found):.2g} of the scale here, "
+        f"{_relative(wide):.2g} there"
     )
     if made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
         told += ", as little as a constant that one side holds in float32 makes, or an epsilon"
     return told + (f" ({about_wide})" if about_wide else "")
+
+
+def _relative(found: Comparison) -> float:
+    """The largest distance on inputs that are finite; on any where there is none."""
+    extent = ordinary(found)
+    return found.relative if extent is None else extent.relative
 
 
 def _by_growth(found: Comparison) -> Nature:

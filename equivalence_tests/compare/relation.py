@@ -5,17 +5,18 @@ so does all that follows, though no leaf of the states is equal.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from optax_bridge.metadata.trees import PyTree
+
 # Of the tensor's scale, in units of its dtype's spacing: both sides round at every step.
 _ROUNDING = 256.0
 
 
-def factors(left: Any, right: Any) -> Mapping[str, float] | None:
+def factors(left: PyTree, right: PyTree) -> Mapping[str, float] | None:
     """The factor of each leaf of the right state over that of the left one.
 
     Args:

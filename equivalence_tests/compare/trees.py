@@ -1,19 +1,21 @@
 """Checks of the trees that a user hands in or a side hands back, by the paths of their leaves."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import KeyPath
+
+from optax_bridge.metadata.trees import PyTree
 
 
-def path_name(path: Any, root: str) -> str:
+def path_name(path: KeyPath, root: str) -> str:
     """A leaf's path as `jax.tree_util.keystr` shows it, behind the name of the tree."""
     return root + jax.tree_util.keystr(path)
 
 
-def shapes(tree: Any, root: str) -> dict[str, tuple[tuple[int, ...], None]]:
+def shapes(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], None]]:
     """Path -> (shape, any dtype) of every leaf."""
     return {
         path_name(path, root): (np.shape(leaf), None)
@@ -21,7 +23,7 @@ def shapes(tree: Any, root: str) -> dict[str, tuple[tuple[int, ...], None]]:
     }
 
 
-def signature(tree: Any, root: str) -> dict[str, tuple[tuple[int, ...], str]]:
+def signature(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path -> (shape, dtype) of every leaf."""
     return {
         path_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))

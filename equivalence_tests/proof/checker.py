@@ -223,9 +223,9 @@ class _Run:
                 int(before[side][place]) != value for side, place, value in row.get("where", [])
             ):
                 continue  # it is about other states of a counter
-            source = shown if row["params"] else held
+            source = shown if row.get("params") else held
             for side in (0, 1):
-                if side == 0 and not row["params"] and self.case["relation_given"]:
+                if side == 0 and not row.get("params") and self.case["relation_given"]:
                     continue  # the relation's result, which the left side does not hold
                 if row["places"][side] is None:
                     continue  # the relation's result as well
@@ -236,7 +236,7 @@ class _Run:
                 place = tuple(int(self.rng.integers(size)) for size in array.shape)
                 at = {f"i{axis}": i for axis, i in enumerate(place)}
                 try:
-                    value = forms.evaluate(row["terms"], side, known, at)
+                    value = forms.evaluate(self.case, row["terms"][side], known, at)
                 except (forms.NotEvaluable, KeyError) as error:
                     self.checked.skipped[f"normal form of {row['leaf']}: {error}"] = None
                     continue

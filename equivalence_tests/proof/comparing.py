@@ -234,8 +234,8 @@ class Comparer:
             return False
         for _, name, number in cases:
             known = {inputs[name].id: self.graph.const(number, inputs[name].dtype)}
-            pair = self.graph.with_inputs(known, left, right)
-            found = self.compare(*pair)
+            ours, theirs = self.graph.with_inputs(known, left, right)
+            found = self.compare(ours, theirs)
             if found.level is Level.UNKNOWN:
                 return False
             algebra.assumptions |= dict.fromkeys(found.assumptions)

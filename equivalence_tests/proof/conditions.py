@@ -153,7 +153,7 @@ class Conditions(Quotients):
 
     def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
         """Whether two values are equal where none of some conditions holds."""
-        names = {f"g{gen}": 0 for gen in conditions}
+        names: dict[str | int, Any] = {f"g{gen}": 0 for gen in conditions}
         a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
         return self.equal(a, b)
 

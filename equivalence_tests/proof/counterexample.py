@@ -1,11 +1,14 @@
 """An input on which two sides part: looked for among small and round numbers, shown by a run."""
 
+import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -18,6 +21,8 @@ from equivalence_tests.sides.precision import float64
 CLEAR, FAINT = 1e-6, 1e-9
 # Where a side cannot be run without rounding: more than float32 could make of it in a few steps.
 UNROUNDED = 1e-3
+# In a dtype of its own: rounding makes so many units in the last place of it in a few steps.
+_COARSE = 64
 STEPS = 4
 
 Grads = list[list[np.ndarray]]
@@ -36,6 +41,7 @@ class Counterexample:
       index: where in it they differ most.
       left: the left side's value there.
       right: the right side's value there.
+      arithmetic: how both were computed.
     """
 
     hyper_params: Mapping[str, float]
@@ -46,6 +52,7 @@ class Counterexample:
     index: tuple[int, ...]
     left: float
     right: float
+    arithmetic: str = "float64"
 
     @property
     def difference(self) -> float:
@@ -64,13 +71,14 @@ class Counterexample:
             "left": self.left,
             "right": self.right,
             "difference": self.difference,
+            "arithmetic": self.arithmetic,
         }
 
     def __str__(self) -> str:
         place = f"{self.leaf}{list(self.index) if self.index else ''}"
         lines = [
             f"after step {self.step}, {place} is {self.left!r} on the left and {self.right!r} on "
-            f"the right, {self.difference:.3g} apart (float64)"
+            f"the right, {self.difference:.3g} apart ({self.arithmetic})"
         ]
         if self.hyper_params:
             lines.append(
@@ -83,23 +91,34 @@ class Counterexample:
 
 
 class Search:
-    """Both sides in float64, ready to be run on candidates."""
+    """Both sides in float64, ready to be run on candidates.
+
+    Where a side does not run in float64, since it makes arrays of its own dtypes, both are run in
+    the parameters' dtypes, and what parts them has to be more than rounding there.
+    """
 
     def __init__(self, left: MakeSide, right: MakeSide, given: Inputs):
-        """Traces both sides.
+        """Traces both sides."""
+        self.numbers = {**given.numbers, **given.fixed}
+        self.given, self.dtypes, self.tried = given, given.shapes, 0
+        named = ((left, "left"), (right, "right"))
 
-        Raises:
-          ProofError: one cannot be traced in float64.
-        """
-        numbers = {**given.numbers, **given.fixed}
-        with float64():
-            wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), given.params)
-            self.given = inputs(wide, {}, numbers)
-            self.sides = tuple(
-                traced(make, self.given, name) for make, name in ((left, "left"), (right, "right"))
-            )
-        self.numbers = numbers
-        self.tried = 0
+        def programs(params: Any) -> tuple[Program, ...]:
+            self.given = inputs(params, {}, self.numbers)
+            return tuple(traced(make, self.given, name) for make, name in named)
+
+        self._own = lambda: programs(given.params)
+        wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), given.params)
+        self.clear, self.faint, self.arithmetic = CLEAR, FAINT, "float64"
+        self.context: Callable[[], Any] = float64
+        try:
+            with float64():
+                self.sides = programs(wide)
+        except ProofError:
+            coarsest = max(float(jnp.finfo(leaf.dtype).eps) for leaf in given.shapes)
+            self.sides, self.context = self.own, contextlib.nullcontext
+            self.clear = self.faint = 1e4 * coarsest
+            self.arithmetic = f"run in {self.kinds}"
 
     def find(self, *, quick: bool) -> Counterexample | None:
         """A counterexample; None if none of the candidates is one.
@@ -113,35 +132,105 @@ class Search:
         faint = []
         for params, grads in _candidates(self.given, quick):
             size, step = self.parted(params, grads)
-            if size > CLEAR and self.in_truth(params, grads[:step]):
+            if size > self.clear and self.in_truth(params, grads[:step]):
                 return self._smallest(params, grads[:step])
-            if CLEAR >= size > FAINT and len(faint) < 4:
+            if self.clear >= size > self.faint and len(faint) < 4:
                 faint.append((params, grads[:step]))
         for params, grads in faint:
             if self.in_truth(params, grads):
                 return self._smallest(params, grads)
         return None
 
-    def in_truth(self, params: list[np.ndarray], grads: Grads) -> bool:
-        """Whether the sides part without any rounding as well.
+    @functools.cached_property
+    def own(self) -> tuple[Program, ...]:
+        """Both sides as they are for the dtypes of the parameters, which they may ask for."""
+        return self._own()
 
-        In float64 a state may still be float32, and hold a rounding of 1e-7.
+    def in_own_dtype(self) -> Counterexample | None:
+        """A counterexample that float64 does not show, since a side asks for the dtype.
+
+        Raises:
+          NoRule: something cannot be followed in exact arithmetic.
+        """
+        for params, grads in _candidates(self.given, quick=True):
+            for step in range(3):
+                try:
+                    pair = [_exact_trajectory(side, params, grads[:step]) for side in self.own]
+                except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
+                    break
+                both = list(zip(*pair, strict=True))
+                apart = [a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in both]
+                if any(apart):
+                    place = apart.index(True)
+                    values = [float(value) for value in both[place]]
+                    told = f"the programs for {self.kinds}, without rounding"
+                    return self._at(params, grads[:step], place, values, told)
+                if all(a.is_finite() and b.is_finite() for a, b in both):
+                    continue
+                # Divided by 0: IEEE arithmetic has an answer, the run must show it.
+                if (example := self._run_in_own_dtype(params, grads[:step])) is not None:
+                    return example
+        return None
+
+    def _run_in_own_dtype(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
+        """The example as both programs compute it in the dtypes that they are for."""
+        kinds = [leaf.dtype for leaf in self.dtypes]
+        typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
+        moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
+        last = [_trajectory(side, typed, moves, _compiled)[-1] for side in self.own]
+        place = 0
+        for a, b, kind in zip(*last, kinds, strict=True):
+            coarse = _COARSE * float(jnp.finfo(kind).eps)
+            flat = (np.ravel(np.asarray(each, float)) for each in (a, b))
+            for x, y in zip(*flat, strict=True):
+                if abs(x - y) > coarse * max(abs(x), abs(y)):
+                    values = [float(x), float(y)]
+                    return self._at(params, grads, place, values, f"run in {self.kinds}")
+                place += 1
+        return None
+
+    @property
+    def kinds(self) -> str:
+        """The parameters' dtypes."""
+        return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in self.dtypes))
+
+    def _at(
+        self, params: Any, grads: Grads, place: int, values: Sequence[float], arithmetic: str
+    ) -> Counterexample:
+        """An example whose difference is at an entry, counted through all leaves."""
+        leaf = 0
+        while place >= params[leaf].size:
+            place -= params[leaf].size
+            leaf += 1
+        index = np.unravel_index(place, params[leaf].shape)
+        return self._example(params, grads, leaf, index, values, arithmetic)
+
+    def in_truth(self, params: list[np.ndarray], grads: Grads) -> bool:
+        """Whether the sides part without any rounding as well, as they are for these dtypes.
+
+        In float64 a state may still be float32, and hold a rounding of 1e-7; and a side may be
+        another program there.
         """
         try:
-            runs = [_exact_trajectory(side, params, grads) for side in self.sides]
+            runs = [_exact_trajectory(side, params, grads) for side in self.own]
         except interpreter.NoRule:
             return self.parted(params, grads)[0] > UNROUNDED
         except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
             return False
-        return any(_parted_for_certain(a, b) for a, b in zip(*runs, strict=True))
+        pairs = list(zip(*runs, strict=True))
+        if any(a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in pairs):
+            return True
+        # One divides by 0, say: then the run has to show that it matters.
+        far = any(a.is_finite() != b.is_finite() for a, b in pairs)
+        return far and self.parted(params, grads)[0] > UNROUNDED
 
     def parted(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
         """How far the sides part, relative to the values, and at which step; 0 if they do not."""
         self.tried += 1
         try:
             runs = [_trajectory(side, params, grads) for side in self.sides]
-            for step, pair in enumerate(zip(*runs, strict=True)):
-                if (size := max(map(_distance, *pair), default=0.0)) > FAINT:
+            for step, sizes in enumerate(_distances(*runs)):
+                if (size := max(sizes, default=0.0)) > self.faint:
                     return size, step
         except interpreter.NoRule:
             raise
@@ -157,7 +246,7 @@ class Search:
         def still(candidate: list[np.ndarray]) -> bool:
             rest = iter(candidate[count:])
             split = [[next(rest) for _ in params] for _ in grads]
-            return self.parted(candidate[:count], split)[0] > min(CLEAR, size / 2)
+            return self.parted(candidate[:count], split)[0] > min(self.clear, size / 2)
 
         for place, array in enumerate(arrays):
             for other in (np.zeros_like(array), np.ones_like(array)):
@@ -170,43 +259,50 @@ class Search:
 
     def _shown(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example as both programs compute it, compiled; None if they do not part then."""
-        with float64():
+        with self.context():
             runs = [_trajectory(side, params, grads, _compiled) for side in self.sides]
-        for step, pair in enumerate(zip(*runs, strict=True)):
-            sizes = [_distance(*leaf) for leaf in zip(*pair, strict=True)]
-            if max(sizes) > FAINT:
+        for step, (pair, sizes) in enumerate(
+            zip(zip(*runs, strict=True), _distances(*runs), strict=True)
+        ):
+            if max(sizes) > self.faint:
                 place = int(np.argmax(sizes))
                 values = [np.asarray(run[place], float) for run in pair]
                 with np.errstate(all="ignore"):
                     apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
                 apart = np.where(np.isnan(apart), np.inf, apart)
                 index = np.unravel_index(int(np.argmax(apart)), apart.shape)
-                paths = self.given.paths
-                return Counterexample(
-                    self.numbers,
-                    {p: v.tolist() for p, v in zip(paths, params, strict=True)},
-                    [
-                        {
-                            p.replace("params", "grads", 1): v.tolist()
-                            for p, v in zip(paths, each, strict=True)
-                        }
-                        for each in grads[:step]
-                    ],
-                    step,
-                    paths[place],
-                    tuple(int(i) for i in index),
-                    float(values[0][index]),
-                    float(values[1][index]),
-                )
+                found = [float(value[index]) for value in values]
+                return self._example(params, grads[:step], place, index, found, self.arithmetic)
         return None
 
-
-def search(left: MakeSide, right: MakeSide, given: Inputs) -> Search | None:
-    """A search for counterexamples; None where a side does not run in float64."""
-    try:
-        return Search(left, right, given)
-    except ProofError:
-        return None
+    def _example(
+        self,
+        params: list[np.ndarray],
+        grads: Grads,
+        leaf: int,
+        index: Sequence[Any],
+        values: Sequence[float],
+        arithmetic: str,
+    ) -> Counterexample:
+        paths = self.given.paths
+        moves = [
+            {
+                path.replace("params", "grads", 1): value.tolist()
+                for path, value in zip(paths, each, strict=True)
+            }
+            for each in grads
+        ]
+        return Counterexample(
+            self.numbers,
+            {path: value.tolist() for path, value in zip(paths, params, strict=True)},
+            moves,
+            len(grads),
+            paths[leaf],
+            tuple(int(i) for i in index),
+            values[0],
+            values[1],
+            arithmetic,
+        )
 
 
 def _compiled(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
@@ -243,22 +339,30 @@ def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> 
     return [value for array in results[count:] for value in array.flat]
 
 
-def _parted_for_certain(a: Any, b: Any) -> bool:
-    """Whether two balls hold no number in common, and not for a millionth of rounding alone."""
-    if a.is_finite() != b.is_finite():
-        return True
-    return a.is_finite() and not a.overlaps(b)
+def _distances(left: list[list[Any]], right: list[list[Any]]) -> Iterator[list[float]]:
+    """For each step how far the leaves are apart, relative to an entry's largest value so far.
+
+    What cancels to nearly 0 is not taken for a difference.
+    """
+    scales = [np.zeros(np.shape(leaf)) for leaf in left[0]]
+    for ours, theirs in zip(left, right, strict=True):
+        arrays = [
+            [np.asarray(leaf, float) for leaf in pair] for pair in zip(ours, theirs, strict=True)
+        ]
+        for place, pair in enumerate(arrays):
+            sizes = [np.nan_to_num(np.abs(leaf), nan=0.0, posinf=0.0) for leaf in pair]
+            scales[place] = np.maximum(scales[place], np.maximum(*sizes))
+        pairs = zip(arrays, scales, strict=True)
+        yield [_distance(a, b, scale) for (a, b), scale in pairs]
 
 
-def _distance(a: Any, b: Any) -> float:
-    """The largest difference of two arrays relative to their size; infinite where one is NaN."""
-    a, b = np.asarray(a, float), np.asarray(b, float)
+def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
+    """The largest difference of two arrays relative to a scale; infinite where one is NaN."""
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf
     with np.errstate(all="ignore"):
         same = (a == b) | np.isnan(a)
         apart = np.where(same, 0.0, np.abs(a - b))
-        scale = np.maximum(np.abs(a), np.abs(b))
         relative = np.where(same, 0.0, apart / np.where(scale > 0, scale, 1.0))
     return float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(initial=0.0))
 

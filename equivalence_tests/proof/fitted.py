@@ -278,7 +278,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 def _ratio(a: Any, b: Any) -> Any:
     """The quotient; None of 0 and 0, or of what is no number."""
     a, b = _plain(a), _plain(b)
-    if b == 0 and a == 0:
+    if b.contains(0) and a.contains(0):
         return None
     return a / b if not b.contains(0) else arb("nan")
 
@@ -291,7 +291,10 @@ def _fraction(number: arb) -> fmpq | None:
     """The simple fraction that a ball holds."""
     rest, before, now = number, (0, 1), (1, 0)
     for _ in range(30):
-        term = int((rest.mid() + arb(0.5)).floor().unique_fmpz())
+        near = (rest.mid() + arb(0.5)).floor().unique_fmpz()
+        if near is None:
+            return None
+        term = int(near)
         before, now = now, (term * now[0] + before[0], term * now[1] + before[1])
         if max(map(abs, now)) > _MOST:
             return None

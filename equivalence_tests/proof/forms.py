@@ -13,28 +13,31 @@ class NotEvaluable(Exception):
 
 
 def evaluate(
-    terms: Mapping[str, Any], which: int, inputs: Mapping[str, np.ndarray], place: Mapping[str, int]
+    tables: Mapping[str, Any],
+    which: int,
+    inputs: Mapping[str, np.ndarray],
+    place: Mapping[str, int],
 ) -> arb:
     """The value of one of a certificate's normal forms.
 
     Args:
-      terms: `terms` of an obligation.
-      which: 0 for the left one, 1 for the right one.
+      tables: a case of a certificate, which has `atoms` and `quotients`.
+      which: number of the quotient.
       inputs: name -> array of balls or whole numbers.
       place: symbol of an index -> its value.
 
     Raises:
       NotEvaluable: there is a function in it that is not known.
     """
-    return _Evaluation(terms["atoms"], inputs).quotient(terms["values"][which], dict(place))
+    return _Evaluation(tables, inputs).quotient(which, dict(place))
 
 
 class _Evaluation:
-    def __init__(self, atoms: Any, inputs: Mapping[str, np.ndarray]):
-        self.atoms, self.inputs = atoms, inputs
+    def __init__(self, tables: Mapping[str, Any], inputs: Mapping[str, np.ndarray]):
+        self.atoms, self.quotients, self.inputs = tables["atoms"], tables["quotients"], inputs
 
-    def quotient(self, value: Any, place: dict[str, int]) -> arb:
-        num, den = (self.polynomial(poly, place) for poly in value)
+    def quotient(self, which: int, place: dict[str, int]) -> arb:
+        num, den = (self.polynomial(poly, place) for poly in self.quotients[which])
         return num if den == 1 else num / den
 
     def polynomial(self, poly: Any, place: dict[str, int]) -> arb:

@@ -21,73 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 
 # Operations that treat every element alike; their operands have one shape, or are scalars.
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "convert_element_type",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "population_count",
-        "pow",
-        "reduce_precision",
-        "rem",
-        "round",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+ELEMENTWISE = frozenset([
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
+    "clamp", "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
+    "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma",
+    "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or",
+    "population_count", "pow", "reduce_precision", "rem", "round", "rsqrt", "select_n",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
+    "square", "sub", "tan", "tanh", "xor",
+])  # fmt: skip
 _SAME = frozenset(
     ["copy", "copy_p", "optimization_barrier", "stop_gradient", "device_put", "sharding_constraint"]
 )
@@ -202,8 +144,15 @@ class Graph:
         if shape and all(not arg.shape or arg.op == "splat" for arg in args):
             inner = [arg.args[0] if arg.op == "splat" else arg for arg in args]
             return self.splat(self.apply(op, inner, params, (), dtype), shape)
-        args = tuple(arg.args[0] if arg.op == "splat" else arg for arg in args)
+        args = tuple(arg.args[0] if arg.op == "splat" else self._spread(arg, shape) for arg in args)
         return _elementwise(self, op, args, params, shape, dtype)
+
+    def _spread(self, node: Node, shape: tuple[int, ...]) -> Node:
+        """An operand in the shape of the result: JAX leaves axes of length 1 as they are."""
+        if node.shape in ((), shape):
+            return node
+        dims = (("broadcast_dimensions", tuple(range(len(shape)))),)
+        return self.apply("broadcast_in_dim", (node,), dims, shape, node.dtype)
 
     def again(self, node: Node, args: Sequence[Node]) -> Node:
         """The same operation of other operands."""

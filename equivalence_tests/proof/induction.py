@@ -351,8 +351,8 @@ class _Found:
         """What a leaf is to be, and what it is; the left side's first."""
         wanted = each.build(self.world.graph, [held[s][p] for s, p in each.sources])
         side, place = each.place
-        pair = (wanted, held[side][place])
-        return pair if side == 1 else pair[::-1]
+        own = held[side][place]
+        return (wanted, own) if side == 1 else (own, wanted)
 
     def _kept(
         self, name: str, places: tuple[int | None, int | None], pair: Any
@@ -365,7 +365,7 @@ class _Found:
         found = []
         for when, held, state in rows:
             nodes, where = pair(held), self._where(state)
-            equality = self.world.comparer.compare(*nodes, self.level)
+            equality = self.world.comparer.compare(nodes[0], nodes[1], self.level)
             found.append(Obligation(when, name, equality, nodes, False, places, where))
         return found
 

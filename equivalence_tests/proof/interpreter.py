@@ -20,6 +20,7 @@ from jax.extend import core
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.decimals import decimal
+from equivalence_tests.proof.exact_operations import moved, remainder
 
 Array = Any
 PRECISION = 200
@@ -92,7 +93,7 @@ def is_key(value: Any) -> bool:
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether elements are real numbers that are rounded."""
+    """Whether elements are rounded."""
     return jnp.issubdtype(dtype, jnp.floating)
 
 
@@ -136,13 +137,19 @@ def _typed(result: Any, aval: Any, exact: Any) -> Array:
 def _by_jax(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
     """A primitive that has no rule, as JAX computes it; not of exact numbers."""
     if any(np.asarray(arg).dtype == object for arg in args if isinstance(arg, np.ndarray)):
-        raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
-    if exact and any(is_float(var.aval.dtype) for var in eqn.outvars):
-        raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
+        if (results := moved(eqn, args)) is None:
+            raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
+        return results
     given = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
     found = eqn.primitive.bind(*given, **eqn.params)
     found = found if eqn.primitive.multiple_results else [found]
-    return [item if is_key(item) else np.asarray(item) for item in found]
+    arrays = [item if is_key(item) else np.asarray(item) for item in found]
+    if not exact:
+        return arrays
+    # Of whole numbers alone, so nothing was rounded on the way.
+    floats = [not is_key(item) and is_float(item.dtype) for item in arrays]
+    pairs = zip(arrays, floats, strict=True)
+    return [lifted(a.astype(float), flint.arb) if wide else a for a, wide in pairs]
 
 
 def _unknown(args: list[Array], aval: Any, exact: Any) -> Array:
@@ -387,6 +394,10 @@ def _sign(params: Any, aval: Any, x: Array) -> Array:
     return np.frompyfunc(lambda value: value.sgn(), 1, 1)(x)
 
 
+def _cube_root(value: Any) -> Any:
+    return value.sgn() * abs(value).root(3)
+
+
 def _div(params: Any, aval: Any, a: Array, b: Array) -> Array:
     if a.dtype != object and np.issubdtype(a.dtype, np.integer):
         return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
@@ -408,13 +419,27 @@ def _is_finite(params: Any, aval: Any, x: Array) -> Array:
     return np.ones(x.shape, bool) if x.dtype == object else np.isfinite(x)
 
 
+_FUNCTIONS = {
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh,
+    "tanh": np.tanh, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "erf": jax.lax.erf, "erfc": jax.lax.erfc, "lgamma": jax.lax.lgamma,
+    "digamma": jax.lax.digamma,
+}  # fmt: skip
+
+_COPIES = ("copy", "copy_p", "stop_gradient", "sharding_constraint")
+_RESHAPES = ("reshape", "squeeze", "expand_dims")
 RULES: dict[str, Callable[..., Any]] = {
+    **{name: _either(name, function) for name, function in _FUNCTIONS.items()},
+    "erf_inv": _either("erfinv", jax.lax.erf_inv),
     "add": _of_arrays(lambda a, b: a + b),
     "add_any": _of_arrays(lambda a, b: a + b),
     "sub": _of_arrays(lambda a, b: a - b),
     "mul": _of_arrays(lambda a, b: a * b),
     "div": _div,
-    "rem": _of_arrays(np.fmod),
+    "rem": _of_arrays(
+        lambda a, b: remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
+    ),
     "neg": _of_arrays(lambda a: -a),
     "abs": _of_arrays(abs),
     "square": _of_arrays(lambda a: a * a),
@@ -442,13 +467,10 @@ RULES: dict[str, Callable[..., Any]] = {
     "log": _either("log", np.log),
     "log1p": _either("log1p", np.log1p),
     "expm1": _either("expm1", np.expm1),
-    "sin": _either("sin", np.sin),
-    "cos": _either("cos", np.cos),
-    "tanh": _either("tanh", np.tanh),
     "floor": _either("floor", np.floor),
     "ceil": _either("ceil", np.ceil),
     "cbrt": _of_arrays(
-        lambda x: _each(lambda v: v.root(3))(x) if x.dtype == object else np.cbrt(x)
+        lambda x: _each(lambda v: v.sgn() * abs(v).root(3))(x) if x.dtype == object else np.cbrt(x)
     ),
     "logistic": _of_arrays(
         lambda x: (
@@ -457,14 +479,9 @@ RULES: dict[str, Callable[..., Any]] = {
     ),
     "convert_element_type": _convert,
     "reduce_precision": lambda params, aval, x: x,
-    "copy": _of_arrays(lambda x: x),
-    "copy_p": _of_arrays(lambda x: x),
-    "stop_gradient": _of_arrays(lambda x: x),
-    "sharding_constraint": _of_arrays(lambda x: x),
+    **dict.fromkeys(_COPIES, _of_arrays(lambda x: x)),
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda params, aval, x: x.reshape(aval.shape),
-    "squeeze": lambda params, aval, x: x.reshape(aval.shape),
-    "expand_dims": lambda params, aval, x: x.reshape(aval.shape),
+    **dict.fromkeys(_RESHAPES, lambda params, aval, x: x.reshape(aval.shape)),
     "transpose": lambda params, aval, x: x.transpose(params["permutation"]),
     "rev": lambda params, aval, x: np.flip(x, params["dimensions"]),
     "iota": _iota,
@@ -477,6 +494,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "dot_general": _dot,
     "concatenate": lambda params, aval, *xs: np.concatenate(xs, params["dimension"]),
     "slice": _slice,
+    "stack": lambda params, aval, *xs: np.stack(xs, params.get("axis", 0)),
     "cumsum": _accumulate(np.cumsum),
     "cumprod": _accumulate(np.cumprod),
 }

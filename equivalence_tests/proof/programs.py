@@ -119,6 +119,8 @@ class _Run:
             return results
         if name in ("optimization_barrier", "device_put"):
             return args
+        if name == "stack":
+            return [_joined(self.graph, args, eqn.params["axis"], eqn.outvars[0].aval.shape)]
         name = "add" if name == "add_any" else name  # what differentiation writes
         params = self.params(eqn)
         if name == "bitcast_convert_type" and _computed(args[0]):
@@ -221,11 +223,19 @@ def _row(graph: Graph, array: Node, place: int) -> Node:
     return graph.apply("reshape", (row,), (), shape[1:], array.dtype)
 
 
+def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
+    """Arrays along a new axis."""
+    one = (*shape[:axis], 1, *shape[axis + 1 :])
+    parts = [graph.apply("reshape", (node,), (), one, node.dtype) for node in arrays]
+    return graph.apply("concatenate", parts, (("dimension", axis),), shape, arrays[0].dtype)
+
+
 def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
     """Rows as one array: what is computed of each row alike is computed of all at once."""
     first, shape = rows[0], (len(rows), *rows[0].shape)
-    if all(row is first for row in rows) and (not first.shape or first.op == "splat"):
-        return graph.splat(first.args[0] if first.op == "splat" else first, shape)
+    if all(row is first for row in rows):
+        dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
+        return graph.apply("broadcast_in_dim", (first,), dims, shape, first.dtype)
     alike = first.op in ELEMENTWISE and all(
         (row.op, row.params, row.shape, row.dtype, len(row.args))
         == (first.op, first.params, first.shape, first.dtype, len(first.args))
@@ -244,8 +254,7 @@ def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
     whole = _rows_of(rows)
     if whole is not None:
         return whole
-    parts = [graph.apply("reshape", (row,), (), (1, *row.shape), row.dtype) for row in rows]
-    return graph.apply("concatenate", parts, (("dimension", 0),), shape, first.dtype)
+    return _joined(graph, rows, 0, shape)
 
 
 def _ordered(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:

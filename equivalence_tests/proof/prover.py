@@ -6,7 +6,7 @@ from typing import Any
 
 from equivalence_tests.proof import induction
 from equivalence_tests.proof.comparing import Level
-from equivalence_tests.proof.counterexample import search
+from equivalence_tests.proof.counterexample import Search
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.fitted import Fits
 from equivalence_tests.proof.induction import Hints, Induction, World
@@ -177,9 +177,9 @@ def _case(
     best = tried(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
         return done(best)
-    stopped, tries = "", search(pair[0], pair[1], given)
+    stopped, tries = "", Search(pair[0], pair[1], given)
     try:
-        if tries is not None and (example := tries.find(quick=True)) is not None:
+        if (example := tries.find(quick=True)) is not None:
             return done(best, counterexample=example)
     except NoRule as error:
         tries, stopped = None, str(error)
@@ -193,8 +193,11 @@ def _case(
                 return done(found)
     example = None
     if tries is not None:
-        example = tries.find(quick=False)
-        stopped = f"no counterexample among {tries.tried} inputs"
+        try:
+            example = tries.find(quick=False) or tries.in_own_dtype()
+            stopped = f"no counterexample among {tries.tried} inputs"
+        except NoRule as error:
+            stopped = str(error)
     return done(best, counterexample=example, stopped=stopped)
 
 

@@ -347,6 +347,14 @@ class Quotients:
         order = known.get("order", 0)
         return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
 
+    def argument_of(self, value: Rat, name: str) -> Rat | None:
+        """What a function is of, where a value is nothing but that function."""
+        gens = self.used(value.num)
+        if len(gens) != 1 or value != Rat(self.gen(gens[0]), self.one):
+            return None
+        atom = self.atoms[gens[0]]
+        return atom.args[0] if atom.kind == "function" and atom.name == name else None
+
     def texts(self, values: Sequence[Rat]) -> tuple[str, ...]:
         """Values as keys."""
         return tuple(f"{v.num}/{v.den}" for v in values)

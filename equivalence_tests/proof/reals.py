@@ -325,6 +325,10 @@ def _convert(reals: Reals, node: Node, args: list[Rat]) -> Rat:
     source, target = node.args[0].dtype, node.dtype
     if target == np.bool_:
         return reals.algebra.complement(reals.algebra.zero(args[0]))
+    both = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (source, target))
+    if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
+        told = f"rounding to {jnp.dtype(target)} is left out, as all rounding"
+        reals.algebra.assumptions[told] = None
     if jnp.issubdtype(source, jnp.floating) and jnp.issubdtype(target, jnp.integer):
         return _rounded(reals, node, args)
     if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
@@ -350,6 +354,8 @@ def _div(reals: Reals, node: Node, args: list[Rat]) -> Rat:
 def _log(algebra: Algebra, value: Rat) -> Rat:
     def of(args: list[Rat]) -> Rat:
         algebra.assume(args[0], "is more than 0")
+        if (inner := algebra.argument_of(args[0], "exp")) is not None:
+            return inner
         return algebra.call("function", "log", args)
 
     return algebra.selected([value], of)
@@ -359,6 +365,8 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
     def of(args: list[Rat]) -> Rat:
         if algebra.constant(args[0]) == 0:
             return algebra.number(1)
+        if (inner := algebra.argument_of(args[0], "log")) is not None:
+            return inner
         return algebra.call("function", "exp", args, nonneg=True)
 
     return algebra.selected([value], of)

@@ -64,7 +64,7 @@ class CaseProof:
             "relation": list(self.induction.relation),
             "relation_given": self.induction.given,
             "symbols": [list(each) for each in self.induction.classes],
-            "obligations": obligation_rows(self.induction.obligations),
+            **obligation_rows(self.induction.obligations),
             "counterexample": None if example is None else example.as_dict(),
         }
 
@@ -145,7 +145,7 @@ class Proof:
 
     def to_json(self) -> str:
         """The certificate: verdict, cases, obligations with both normal forms, counterexample."""
-        return json.dumps(self.as_dict(), indent=1)
+        return json.dumps(self.as_dict(), separators=(",", ":"))
 
     def __str__(self) -> str:
         left, right = (f"{n} ({k})" for n, k in zip(self.names, self.kinds, strict=True))

@@ -236,7 +236,10 @@ class Roundoff:
                 if tried and before < float("inf") and -top > before * 0.99:
                     break
                 before = -top
-            middle = {name: (_middle(*ends),) * 2 for name, ends in box.items()}
+            middle: Box = {}
+            for name, ends in box.items():
+                at = _middle(*ends)
+                middle[name] = (at, at)
             seen = self.errors(middle)[0]
             if seen.is_finite() and float(seen) > best:
                 best, point = float(seen), {name: ends[0] for name, ends in middle.items()}

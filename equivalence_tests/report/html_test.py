@@ -10,39 +10,45 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.report.html import item, page, write
+from equivalence_tests.compare.headline import headline
+from equivalence_tests.report.html import Item, item, page, write
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
 from equivalence_tests.suite.matrix.cases import MatrixCase
-from optax_bridge.correspondence.entry import identical
+from optax_bridge.correspondence.entry import different, identical, rounding
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 
 
 def results() -> list[Result]:
-    one, other = np.ones((5, 2), np.float32), np.linspace(1, 2, 10, dtype=np.float32).reshape(5, 2)
-    same, far = compare({"a": one}, {"a": one}), compare({"a": one}, {"a": other})
-    poisoned = compare({"a": one}, {"a": one * np.nan})
+    one = {"params": {"w": np.ones((5, 2), np.float32), "b": np.ones((5, 3), np.float32)}}
+    far = {"params": {"w": np.full((5, 2), 1.5, np.float32), "b": one["params"]["b"]}}
+    near = {"params": {"w": np.float32(1 + 2.0**-22) * one["params"]["w"], "b": far["params"]["b"]}}
+    poison = {"params": {"w": far["params"]["w"].copy(), "b": one["params"]["b"]}}
+    poison["params"]["w"][3:] = np.nan
+    same, apart = compare(one, one), compare(one, far)
     return [
+        Result(Check("sgd", 0), "GradientDescent()", identical(), same, source="sgd()"),
         Result(
-            Check("sgd", 0, recipe="exact"), "GradientDescent()", identical(), same, source="sgd()"
-        ),
-        Result(
-            Check("adam", 0, recipe="stock"), "Adam(beta1=0 < 1)", identical(), far, source="a & b"
+            Check("adam", 0, recipe="stock"), "Adam(beta1=0 < 1)", identical(), apart,
+            source="a & b",
         ),
         Result(Check("adam", 1, recipe="stock"), "Adam()", note="no such thing"),
-        Result(Check("lamb", 0, recipe="exact"), "LAMB()", identical(), poisoned),
         Result(
-            Check("lars", 0, recipe="exact"),
-            "LARS()",
-            identical(),
-            None,
-            note="ValueError",
+            Check("lamb", 0, recipe="stock"), "LAMB()", different("it never moves"),
+            compare(one, poison, poisoned={"": 3}), wide=apart,
+        ),
+        Result(
+            Check("lars", 0), "LARS()", identical(), None, note="ValueError: out of luck",
             failed=True,
         ),
         Result(MatrixCase("adam", dtype="bfloat16"), "Adam()", identical(), same),
-    ]
+        Result(
+            Check("adam", 0, "mlp"), "Adam(0.5)", rounding(8, "order of sums"),
+            compare(one, near), losses=([2.0, 1.5, 1.0], [2.0, 1.5, 1.25]),
+        ),
+    ]  # fmt: skip
 
 
 def made() -> str:
@@ -56,19 +62,77 @@ def test_nothing_comes_from_the_network():
     assert not re.search(r"<(link|img|iframe)|@import|url\(", text)
 
 
-def test_every_case_has_a_cell_a_plot_a_verdict_and_both_sources():
+def test_every_case_has_a_cell_a_verdict_and_both_sources():
     text = made()
     for result in results():
         anchor = str(result.case).replace(" ", "_")
         assert text.count(f'id="{anchor}"') == 1
         assert text.count(f'href="#{anchor}"') == 1
-    assert text.count('<svg class="divergence"') == 4
     assert "Adam(beta1=0 &lt; 1)" in text
     assert "a &amp; b" in text
-    assert "3 claims did NOT hold" in text
+    assert "2 claims did NOT hold" in text
     assert "A &amp; B" in text
     assert "not as claimed" in text
     assert not re.search(r"<!--\w+-->", text)
+
+
+def row(anchor: str) -> str:
+    """A case's own part of the page."""
+    (found,) = re.findall(rf'<details id="{anchor}".*?</details>', made(), re.DOTALL)
+    return found
+
+
+def summary(anchor: str) -> str:
+    """What is seen of it at a glance, as text."""
+    shown = re.search(r"<summary>.*</summary>", row(anchor), re.DOTALL)
+    assert shown is not None
+    return re.sub(r"<[^>]+>", " ", shown.group())
+
+
+def test_a_row_says_what_differs_since_when_by_how_much_and_why_and_poison_apart():
+    text = summary("lamb-0-odd_shapes-constant-stock")
+    assert "LAMB()" in text and "stock" in text  # the constructor, not the id
+    assert "lamb-0" not in text
+    told = "params[&#x27;w&#x27;] by 33.3 % of its scale (4.19e+06 ULP), from step 1"
+    assert f"different: {told}" in text
+    assert "it never moves" in text
+    assert "after a gradient that is not finite: params[&#x27;w&#x27;] by NaN or infinity" in text
+
+
+@pytest.mark.parametrize(
+    ("anchor", "lines"),
+    [("sgd-0-odd_shapes-constant-exact", 0), ("adam-0-odd_shapes-constant-stock", 1)],
+    ids=["identical", "different"],
+)
+def test_there_is_a_line_for_each_tensor_that_differs_and_no_plot_where_none_does(anchor, lines):
+    text = row(anchor)
+    assert text.count('<svg class="plot"') == min(lines, 1)
+    assert text.count("<title>params") == lines
+    assert ("1 identical, not drawn" in text) is bool(lines)
+
+
+def test_the_plot_has_the_bound_and_the_float64_run():
+    rounded, other = row("adam-0-mlp-constant-exact"), row("lamb-0-odd_shapes-constant-stock")
+    assert '<path class="bound"' in rounded and "bound, 8 ULP in 100 steps" in rounded
+    assert '<path class="bound"' not in other  # nothing was promised
+    assert '<g class="wide">' in other and "the largest in float64" in other
+
+
+def test_what_poison_alone_tells_apart_is_said_to_be_so():
+    one = np.ones((5, 2), np.float32)
+    other = one * np.float32(1 + 2.0**-22)
+    other[3:] = np.nan
+    found = compare({"params": one}, {"params": other}, poisoned={"": 3})
+    assert headline(found, found.within(8)) == (
+        "different only after a gradient that is not finite: params by NaN or infinity on one side "
+        "alone, from step 4; before it by 2 ULP at most"
+    )
+
+
+def test_a_training_shows_both_losses_and_their_difference():
+    text = row("adam-0-mlp-constant-exact")
+    assert text.count('<path class="old"') == text.count('<path class="new"') == 2
+    assert "new less old: at most 0.25, first at step 3" in text
 
 
 def chromium(tmp_path: Path, page: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -92,14 +156,20 @@ def chromium(tmp_path: Path, page: str, *arguments: str) -> subprocess.Completed
 
 
 @needs_chromium
-def test_the_search_filters_in_a_browser(tmp_path: Path):
-    file = write(tmp_path, "Report", list(map(item, results())), {})
+def test_the_search_finds_constructors_reasons_and_ids_in_a_browser(tmp_path: Path):
+    asked = """<script>
+      const seen = [];
+      for (const text of ["adam bfloat16", "never moves", "beta1=0", "out of luck", "nothing"]) {
+        words.value = text; words.oninput();
+        seen.push(cases.filter(one => !one.hidden).map(one => one.id.split("-")[0]).join("+"));
+      }
+      document.title = seen.join(" "); </script>"""
+    text = page("Report", list(map(item, results())), {})
+    file = tmp_path / "index.html"
+    file.write_text(text.replace("</html>", asked + "</html>"))
     done = chromium(tmp_path, f"{file.as_uri()}?q=adam+bfloat16", "--dump-dom")
     assert done.returncode == 0, done.stderr
-    shown = [tag for tag in re.findall(r"<details[^>]*>", done.stdout) if "hidden" not in tag]
-    assert len(shown) == 1
-    assert "bfloat16" in shown[0]
-    assert 'class="identical off"' in done.stdout
+    assert "<title>matrix lamb adam lars </title>" in done.stdout
 
 
 @needs_chromium
@@ -112,13 +182,19 @@ def test_a_link_opens_its_case(tmp_path: Path):
 
 
 @needs_chromium
-@pytest.mark.parametrize("size", ["390,800", "1280,900"], ids=["phone", "desk"])
-def test_it_can_be_drawn(size: str, tmp_path: Path):
-    file = write(tmp_path, "Report", list(map(item, results())), {})
-    picture = tmp_path / "page.png"
-    done = chromium(tmp_path, file.as_uri(), f"--window-size={size}", f"--screenshot={picture}")
-    assert done.returncode == 0, done.stderr
-    assert picture.stat().st_size > 5000
+@pytest.mark.parametrize("width", [400, 1280], ids=["phone", "desk"])
+def test_it_is_as_wide_as_the_screen_and_so_is_the_plot(width: int, tmp_path: Path):
+    one = dataclasses.replace(item(results()[3]), claims=False)
+    asked = """<script>
+      const plot = document.querySelector(".plot"), page = document.documentElement;
+      document.title = [page.scrollWidth <= innerWidth,
+        plot.getBoundingClientRect().width > document.body.clientWidth - 40].join(" ");
+      </script>"""
+    file = tmp_path / "index.html"
+    file.write_text(page("A pair", [one], {}).replace("</html>", asked + "</html>"))
+    picture, size = tmp_path / "page.png", f"--window-size={width},900"
+    done = chromium(tmp_path, file.as_uri(), size, "--dump-dom", f"--screenshot={picture}")
+    assert "<title>true true</title>" in done.stdout
 
 
 @needs_chromium
@@ -138,3 +214,18 @@ def test_the_search_stays_above_the_cases_that_scroll_under_it(tmp_path: Path):
     anchor = f"{(tmp_path / 'index.html').as_uri()}#{items[60].id.replace(' ', '_')}"
     done = chromium(tmp_path, anchor, "--dump-dom", "--virtual-time-budget=3000")
     assert "<title>true INPUT true</title>" in done.stdout
+
+
+def test_a_pair_s_page_is_about_that_pair_and_claims_nothing():
+    one = Item("a / b", "a", "b", "different", False, "a / b", "different: w by 3 %", claims=False)
+    text = page("a / b", [one], {})
+    assert "<h1>a / b</h1>" in text
+    assert '<p id="summary" class="as-different">different: w by 3 %</p>' in text
+    assert 'class="unclaimed single"' in text  # no matrix, no search
+    assert "claim held" not in text and "claims did" not in text and "NOT" not in text
+
+
+def test_several_comparisons_are_counted():
+    one = Item("a", "a", "b", "identical", True, "a", "identical at every step", claims=False)
+    other = dataclasses.replace(one, id="c", outcome="different", held=False)
+    assert "3 comparisons: 2 identical, 1 different" in page("All", [one, one, other], {})

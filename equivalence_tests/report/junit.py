@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from equivalence_tests.compare.headline import headline
 from equivalence_tests.compare.nature import explained
 from equivalence_tests.output_files import write_text
 from equivalence_tests.suite.case import Result
@@ -38,8 +39,8 @@ def case(result: Result) -> Case:
     if found is not None and claim is not None and not result.held:
         bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
         failure = (
-            f"claimed: {claim.verdict.value}{bound}; found: {found.ulp:.3g} ULP at "
-            f"{found.worst_leaf}; first {found.first}; nature: "
+            f"claimed: {claim.verdict.value}{bound}; found: "
+            f"{headline(found, found.verdict(claim), claim.ulp)}; first {found.first}; nature: "
             f"{explained(found, result.wide, result.about_wide)}"
         )
     return Case(

@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from equivalence_tests.compare.comparison import Comparison, Difference, ulp_text
+from equivalence_tests.compare.comparison import Comparison, Difference
+from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
 from equivalence_tests.compare.nature import explained, nature
 from equivalence_tests.compare.relation import shown
@@ -70,6 +71,21 @@ class Report:
         return nature(self.agreeing, self.wide, self.bound)
 
     @property
+    def headline(self) -> str:
+        """Verdict, leaf, distance and step in one line."""
+        return headline(self.agreeing, self.verdict, self.bound)
+
+    @property
+    def compared(self) -> str:
+        """What was compared, and under which conditions."""
+        what = "parameters and state" if self.state_compared else "parameters (states not alike)"
+        return f"{what}, {self.comparison.leaves} leaves, at every step; {self.pinned}"
+
+    @property
+    def _loop(self) -> str:
+        return "each its own gradients" if self.closed_loop else "the same gradients"
+
+    @property
     def agreeing(self) -> Comparison:
         """What decides: parameters and state, or the parameters where the states are related."""
         return self.comparison if self.parameters is None else self.parameters
@@ -81,20 +97,20 @@ class Report:
 
     def __str__(self) -> str:
         found = self.agreeing
-        what = "parameters and state" if self.state_compared else "parameters (states not alike)"
-        loop = "each its own gradients" if self.closed_loop else "the same gradients"
         lines = [
             f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
-            f"({self.kinds[1]}), {self.steps} steps, {loop}",
-            f"  compared: {what}, {self.comparison.leaves} leaves, at every step; {self.pinned}",
+            f"({self.kinds[1]}), {self.steps} steps, {self._loop}",
+            f"  compared: {self.compared}",
         ]
         if self.tried:
             lines.append(f"  gradients: {self.tried}")
         if self.factors:
             lines.append(f"  the parameters agree; of the states, {shown(self.factors)}")
         if found.first is not None:
+            what = self.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
-                f"  largest distance: {ulp_text(found.ulp)} at {found.worst_leaf}",
+                f"  what differs: {what}",
+                *([f"  {apart}"] if (apart := poisoned_line(found)) else []),
                 f"  first difference: {found.first}",
                 f"  distances (ULP): {_shown(found)}",
                 f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",
@@ -131,6 +147,7 @@ class Report:
             },
             "relative": _finite(found.relative),
             "relative_in_float64": None if self.wide is None else _finite(self.wide.relative),
+            "headline": self.headline,
             "gradients": self.tried,
             "state_factors": dict(self.factors),
             "environment": environment(jax.devices()[0]),
@@ -141,9 +158,15 @@ class Report:
         return json.dumps(self.as_dict(), indent=1)
 
     def plot(self) -> Svg:
-        """The distance over the steps as a picture: shown by notebooks, `str` of it is SVG."""
+        """The distance over the steps as a picture: shown by notebooks, `str` of it is SVG.
+
+        It is empty where the two are identical.
+        """
         return divergence(
-            self.comparison.ulp_by_step.tolist(), f"{self.names[0]} / {self.names[1]}"
+            self.comparison,
+            f"{self.names[0]} / {self.names[1]}",
+            wide=self.wide,
+            bound=self.bound,
         )
 
     def _repr_html_(self) -> str:

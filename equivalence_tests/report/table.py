@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests.compare.comparison import ulp_text
+from equivalence_tests.compare.comparison import NOTICEABLE, ulp_text
+from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
 from equivalence_tests.suite.case import SYNTHETIC, Result
@@ -23,23 +24,56 @@ _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFER
 
 
 def wide_console() -> Console:
-    """Standard output; where it is no terminal, wide enough that no cell of the table is cut."""
-    width = None if sys.stdout.isatty() else 120
+    """Standard output; where it is no terminal, nothing is wrapped."""
+    width = None if sys.stdout.isatty() else 1000
     return Console(width=width, emoji=False)  # a module:name is no :emoji:
 
 
-def table(results: Sequence[Result], title: str) -> Table:
-    """One row for each optimizer, recipe and outcome."""
+def print_table(console: Console, shown: Table) -> None:
+    """Prints a table; where that is no terminal, without the spaces at the ends of its lines."""
+    if console.is_terminal:
+        console.print(shown)
+        return
+    with console.capture() as capture:
+        console.print(shown)
+    for line in capture.get().splitlines():
+        console.print(line.rstrip(), markup=False, highlight=False)
+
+
+def result_line(result: Result) -> str:
+    """One result in a line."""
+    found, verdict = result.comparison, result.verdict
+    if found is not None and verdict is not None:
+        told = headline(found, verdict, result.claim and result.claim.ulp)
+    else:
+        told = ("error: " if result.failed else "no such recipe: ") + result.note
+    held = "" if result.held else "NOT as claimed: "
+    return f"{result.case}: {held}{told} ({result.seconds:.1f} s)"
+
+
+_NARROW = 100  # columns of a terminal, below which seconds are left out
+
+
+def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
+    """One row for each optimizer, recipe and outcome.
+
+    Args:
+      results: of the suite.
+      title: what ran.
+      width: of the screen.
+    """
+    is_wide = width >= _NARROW
     shown = Table(
         title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
     )
     shown.add_column("optimizer", no_wrap=True)
     shown.add_column("recipe", no_wrap=True)
     shown.add_column("runs", justify="right")
-    shown.add_column("outcome", overflow="fold")
+    shown.add_column("outcome", overflow="fold", min_width=24)
     shown.add_column("proved", overflow="fold")
     shown.add_column("as claimed", no_wrap=True)
-    shown.add_column("seconds", justify="right")
+    if is_wide:
+        shown.add_column("seconds", justify="right")
     previous = ("", "")
     for key, group in _grouped(results):
         if previous[0] and previous[0] != key[0]:
@@ -47,7 +81,7 @@ def table(results: Sequence[Result], title: str) -> Table:
         seconds = sum(result.seconds for result in group)
         for outcome, some in _by_outcome(group):
             new = key != previous
-            shown.add_row(
+            cells = (
                 key[0] if key[0] != previous[0] else "",
                 key[1] if new else "",
                 str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
@@ -56,6 +90,7 @@ def table(results: Sequence[Result], title: str) -> Table:
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
             )
+            shown.add_row(*(cells if is_wide else cells[:-1]))
             previous = key
     return shown
 
@@ -98,13 +133,26 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
         models = ", ".join(sorted({r.case.problem for r in digits}))
         return f"  [dim]digits: {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
-    worst = max(comparisons, key=lambda comparison: comparison.ulp)
     if verdict is Verdict.ROUNDING:
-        return f", at most {worst.ulp:.3g} ULP"
-    first = worst.first
-    return escape(
-        f" by {ulp_text(worst.ulp)}, from step {first.step}, {first.leaf}" if first else ""
-    )
+        return f", at most {max(found.ulp for found in comparisons):.3g} ULP"
+    usual = [extent for found in comparisons if (extent := ordinary(found, NOTICEABLE))]
+    usual = [extent for extent in usual if extent.ulp > NOTICEABLE]
+    if not usual:
+        return " only after a gradient that is not finite"
+    far = max(usual, key=lambda extent: extent.relative)
+    at = min(extent.step for extent in usual)
+    return escape(f" by {far}, from step {at}")
+
+
+def print_reasons(console: Console, results: Sequence[Result]) -> None:
+    """Says why recipes differ, where the correspondence knows it."""
+    reasons = [
+        (result.case.entry, result.case.recipe, result.claim.why)
+        for result in results
+        if result.verdict is Verdict.DIFFERENT and result.claim and result.claim.why
+    ]
+    for entry, recipe, why in dict.fromkeys(reasons):
+        console.print(f"{entry}, {recipe}, differs: {escape(why)}", highlight=False)
 
 
 def drawn(shown: Table, closing: str) -> str:
@@ -133,8 +181,12 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
-            where = f"{ulp_text(found.ulp)} at {found.worst_leaf}; first {found.first}"
-            console.print(f"   found: {escape(where)}", highlight=False)
+            told = headline(found, found.verdict(claim), claim.ulp)
+            console.print(
+                f"   found: {escape(told)}; first {escape(str(found.first))}", highlight=False
+            )
+            if apart := poisoned_line(found):
+                console.print(f"   {escape(apart)}", highlight=False)
             made_of = explained(found, result.wide, result.about_wide)
             console.print(f"   nature: {escape(made_of)}", highlight=False)
         if not result.proof_held:

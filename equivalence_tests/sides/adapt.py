@@ -12,23 +12,24 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
+from equivalence_tests.sides.errors import EquivalenceError as EquivalenceError
+from equivalence_tests.sides.pytorch import is_torch_optimizer
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.exact.transformation import take_step
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
-# A legacy definition or optimizer, a GradientTransformation, a TrainState, or a pair of functions
-# `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
+# A legacy definition or optimizer, a GradientTransformation, a TrainState, `torch_side(...)`, an
+# optimizer of `jax.example_libraries`, or a pair of functions `init(params) -> state` and
+# `step(grads, state, params) -> (params, state)`.
 SideLike = Any
 
 EXPECTED = (
-    "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, or "
-    "a pair of functions: init(params) -> state, step(grads, state, params) -> (params, state)"
+    "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, "
+    "torch_side(torch.optim.AdamW, lr=...), or a pair of functions: init(params) -> state, "
+    "step(grads, state, params) -> (params, state)"
 )
-
-
-class EquivalenceError(ValueError):
-    """Something that keeps two sides from being compared; says which side, step and leaf."""
 
 
 def adapted(side: SideLike) -> Side:
@@ -53,15 +54,23 @@ def adapted(side: SideLike) -> Side:
     if callable(getattr(side, "init", None)) and callable(getattr(side, "update", None)):
         # Another version's, whose class is not the present one's, or MultiSteps.
         return _transformation(optax.GradientTransformationExtraArgs(side.init, side.update))
+    if all(callable(getattr(side, name, None)) for name in _EXAMPLE_LIBRARY):
+        return _of_example_library(side)
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
-    found = type(side).__name__
-    if callable(side):
-        found += f" {getattr(side, '__name__', side)!r}: call it to make a side"
-    raise EquivalenceError(f"{EXPECTED}; found {found}")
+    raise EquivalenceError(f"{EXPECTED}; found {_described(side)}")
 
 
-def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Any], Any]) -> Side:
+def _described(side: Any) -> str:
+    found, name = type(side).__name__, getattr(side, "__name__", repr(side))
+    if is_torch_optimizer(side):
+        return f"the class {name}: write torch_side({name}, lr=...)"
+    if is_torch_optimizer(type(side)):
+        return f"a PyTorch {found} with tensors of its own: write torch_side({found}, lr=...)"
+    return f"{found} {name!r}: call it to make a side" if callable(side) else found
+
+
+def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Params], PyTree]) -> Side:
     return replace(
         legacy(definition),
         name=type(definition).__name__,
@@ -84,7 +93,7 @@ def _train_state(state: train_state.TrainState) -> Side:
     )
 
 
-def _like(state: Any, params: Any) -> Any:
+def _like(state: PyTree, params: Params) -> PyTree:
     """A state that was made elsewhere, for parameters that may be wider by now.
 
     In float64 the moments have to be so too, or their rounding passes for another algorithm.
@@ -93,12 +102,12 @@ def _like(state: Any, params: Any) -> Any:
     return jax.tree.map(_widened, state) if double else state
 
 
-def _widened(leaf: Any) -> jax.Array:
+def _widened(leaf: Leaf) -> jax.Array:
     leaf = jnp.asarray(leaf)
     return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
 
 
-def _carried(state: train_state.TrainState, params: Any) -> Any:
+def _carried(state: train_state.TrainState, params: Params) -> PyTree:
     """The optimizer state of a TrainState, for parameters that may be wider by now.
 
     What is as it was made, a learning rate among the hyper-parameters say, is made anew: 0.1 in
@@ -113,7 +122,7 @@ def _carried(state: train_state.TrainState, params: Any) -> Any:
     if jax.tree.structure(before) != jax.tree.structure(held):  # restored as other containers
         return wide
 
-    def carried(leaf: Any, wide: jax.Array, before: Any, anew: Any) -> jax.Array:
+    def carried(leaf: Leaf, wide: jax.Array, before: PyTree, anew: PyTree) -> jax.Array:
         if wide.dtype != np.float64 or wide.shape != jnp.shape(before):
             return wide
         return anew if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
@@ -122,7 +131,7 @@ def _carried(state: train_state.TrainState, params: Any) -> Any:
 
 
 def _transformation(tx: optax.GradientTransformation) -> Side:
-    def step(held: Any, grads: Any) -> Any:
+    def step(held: PyTree, grads: Updates) -> PyTree:
         count, params, opt_state = held
         return count + 1, *take_step(tx, grads, opt_state, params)
 
@@ -135,8 +144,31 @@ def _transformation(tx: optax.GradientTransformation) -> Side:
     )
 
 
+# The fields of what `jax.example_libraries.optimizers` makes.
+_EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
+
+
+def _of_example_library(triple: Any) -> Side:
+    def step(held: Any, grads: Any) -> Any:
+        count, state = held
+        return count + 1, triple.update_fn(count, grads, state)
+
+    maker = getattr(triple.update_fn, "__qualname__", "").split(".<locals>")[0]
+    return Side(
+        name=maker.removesuffix("update") or type(triple).__name__,
+        init=lambda params: (jnp.zeros([], jnp.int32), triple.init_fn(params)),
+        step=step,
+        # The state is the library's own packing, leaf after leaf.
+        view=lambda held: {
+            "params": triple.params_fn(held[1]),
+            "state": (held[0], jax.tree.leaves(held[1])),
+        },
+        source=f"jax.example_libraries.optimizers: {maker}",
+    )
+
+
 def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
-    def take(held: Any, grads: Any) -> Any:
+    def take(held: PyTree, grads: Updates) -> PyTree:
         result = step(grads, held[1], held[0])
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"step returned a {type(result).__name__}, not (params, state)")
@@ -152,7 +184,7 @@ def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
     )
 
 
-def on_host(tree: Any) -> Any:
+def on_host(tree: PyTree) -> PyTree:
     """A tree with a copy of every array on the host; tensors of other libraries included.
 
     A copy, because a side may work in place, as torch's optimizers do: what was seen at one step
@@ -160,7 +192,7 @@ def on_host(tree: Any) -> Any:
     object.
     """
 
-    def leaf(value: Any) -> np.ndarray:
+    def leaf(value: Leaf) -> np.ndarray:
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return np.array(jax.random.key_data(value))
         # A torch tensor that wants gradients refuses to be an array.

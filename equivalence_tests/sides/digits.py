@@ -24,6 +24,7 @@ from equivalence_tests.compare.trees import path_name
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 BATCH_SIZE = 64
 _ONE_AT_A_TIME = threading.Lock()
@@ -99,10 +100,10 @@ class Task:
     """
 
     model: nn.Module
-    params: Any
-    batch_stats: Any
+    params: Params
+    batch_stats: PyTree
 
-    def gradients(self, params: Any, batch_stats: Any, batch: Any) -> Any:
+    def gradients(self, params: Params, batch_stats: PyTree, batch: PyTree) -> Updates:
         """Loss, new running statistics and gradients, by a program that all sides share."""
         with _ONE_AT_A_TIME:  # else two threads compile it
             return self._value_and_grad(params, batch_stats, batch)
@@ -112,8 +113,8 @@ class Task:
         return jax.jit(jax.value_and_grad(self.loss, has_aux=True))
 
     def loss(
-        self, params: Any, batch_stats: Any, batch: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, Any]:
+        self, params: Params, batch_stats: PyTree, batch: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, PyTree]:
         """Mean cross entropy of a batch, and the new running statistics."""
         images, labels = batch
         variables = {"params": params, "batch_stats": batch_stats}
@@ -122,12 +123,16 @@ class Task:
         return -picked.mean(), updated.get("batch_stats", batch_stats)
 
 
-@functools.cache
 def task(name: str) -> Task:
     """One of `MODELS`, initialised from a fixed key; all sides get these very arrays."""
+    with _ONE_AT_A_TIME:
+        return _task(name)
+
+
+@functools.cache
+def _task(name: str) -> Task:
     model = MODELS[name]()
-    init = jax.jit(functools.partial(model.init, train=False))
-    variables = init(jax.random.key(0), jnp.zeros((1, 8, 8)))
+    variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8)), train=False)
     return Task(model, variables["params"], variables.get("batch_stats", {}))
 
 
@@ -160,7 +165,7 @@ def without_gradient(name: str) -> tuple[str, ...]:
 class BatchStatsState(TrainState):
     """A TrainState with the running statistics of batch normalisation."""
 
-    batch_stats: Any
+    batch_stats: PyTree
 
 
 def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
@@ -175,12 +180,12 @@ def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
     """
     apply = jax.jit(lambda optimizer, grad: optimizer.apply_gradient(grad))
 
-    def step(state: Any, batch: Any) -> Any:
+    def step(state: PyTree, batch: PyTree) -> PyTree:
         optimizer, batch_stats, _ = state
         (loss, batch_stats), grad = job.gradients(optimizer.target, batch_stats, batch)
         return apply(optimizer, grad), batch_stats, loss
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         optimizer, batch_stats, loss = state
         return {"loss": loss, "params": optimizer.target, "batch_stats": batch_stats}
 
@@ -196,7 +201,7 @@ def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
 def new_side(job: Task, tx: Any) -> Side:
     """Training with `TrainState`, as FLIP 1009 writes the loop; shows what `old_side` does."""
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Params:
         state = BatchStatsState.create(
             apply_fn=job.model.apply, params=params, tx=tx, batch_stats=job.batch_stats
         )
@@ -204,12 +209,12 @@ def new_side(job: Task, tx: Any) -> Side:
 
     apply = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
 
-    def step(state: Any, batch: Any) -> Any:
+    def step(state: PyTree, batch: PyTree) -> PyTree:
         state, _ = state
         (loss, batch_stats), grads = job.gradients(state.params, state.batch_stats, batch)
         return apply(state, grads).replace(batch_stats=batch_stats), loss
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         state, loss = state
         return {"loss": loss, "params": state.params, "batch_stats": state.batch_stats}
 

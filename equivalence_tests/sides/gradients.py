@@ -11,6 +11,7 @@ import numpy as np
 from equivalence_tests.compare.trees import first_mismatch, signature
 from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 # Gradients of shape (steps, ...) at each leaf; or a list or an iterator of trees like the
 # parameters, one for each step; or the name of a stream; or a function of the step (from 0) and the
@@ -22,7 +23,7 @@ Stream = Callable[[int, Any], Any]
 _DEFAULT_STEPS = 160  # what goes wrong after the hundredth step is seen as well
 
 
-def resolved(gradients: Gradients, params: Any, steps: int | None) -> tuple[Stream, int]:
+def resolved(gradients: Gradients, params: Params, steps: int | None) -> tuple[Stream, int]:
     """The gradients as a function, and the number of steps.
 
     Args:
@@ -64,7 +65,7 @@ def _checked_steps(steps: int | None) -> int | None:
     return steps
 
 
-def _stacked(gradients: Any, params: Any) -> Any:
+def _stacked(gradients: Updates, params: Params) -> Updates:
     """Gradients of shape (steps, ...) at each leaf, checked against the parameters."""
     tree, wanted = on_host(gradients), signature(params, "gradients")
     structure = jax.tree.structure(params)
@@ -87,7 +88,7 @@ def _stacked(gradients: Any, params: Any) -> Any:
     return tree
 
 
-def _enough(tree: Any, steps: int | None) -> int:
+def _enough(tree: PyTree, steps: int | None) -> int:
     lengths = {
         jax.tree_util.keystr(path): len(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

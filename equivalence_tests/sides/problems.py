@@ -1,3 +1,4 @@
+# pyright: strict
 """What the suite feeds to optimizers: odd parameter trees and hostile streams of gradients."""
 
 from typing import Any
@@ -6,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
+
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 STREAMS = ("normal", "hostile", "poisoned")
 
@@ -19,7 +22,7 @@ DESCRIPTIONS = {
 }
 
 
-def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, Any]:
+def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, PyTree]:
     """Parameters of every rank from 0 to 5, with empty and zero-initialised leaves.
 
     Args:
@@ -50,7 +53,7 @@ def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -
     return tree
 
 
-def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
+def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates:
     """Gradients for `params`, of shape (steps, ...) at each leaf.
 
     Args:
@@ -64,7 +67,7 @@ def gradients(params: Any, steps: int, stream: str, seed: int = 1) -> Any:
     """
     rng = np.random.default_rng(seed)
 
-    def leaf(param: Any) -> np.ndarray:
+    def leaf(param: Leaf) -> np.ndarray:
         values = rng.standard_normal((steps, *np.shape(param)))
         if stream in ("hostile", "all"):
             _make_hostile(values, rng)
@@ -102,7 +105,7 @@ def _make_hostile(values: np.ndarray, rng: np.random.Generator) -> None:
 
 def problem(
     steps: int, dtypes: tuple[str, ...] = ("float32", "bfloat16"), *, compact: bool = False
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
 
     Optimizers treat every leaf on its own, so all streams stand in one tree and share a

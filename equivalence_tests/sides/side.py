@@ -16,6 +16,7 @@ import legacy_optim
 from optax_bridge import TrainState
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy, to_legacy
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Side:
     """
 
     name: str
-    init: Callable[[Any], Any]
+    init: Callable[[Params], PyTree]
     step: Callable[..., Any]
     view: Callable[[Any], Any]
     source: str = ""
@@ -45,7 +46,7 @@ class Side:
 def legacy(definition: legacy_optim.OptimizerDef) -> Side:
     """The legacy optimizer itself."""
 
-    def step(optimizer: Any, grads: Any, learning_rate: Any = None) -> Any:
+    def step(optimizer: Any, grads: Updates, learning_rate: Any = None) -> PyTree:
         return optimizer.apply_gradient(grads, **_rate(learning_rate))
 
     return Side("legacy", definition.create, step, legacy_view, definition=definition)
@@ -56,10 +57,10 @@ def train_state(
 ) -> Side:
     """A TrainState with a transformation that corresponds to the definition."""
 
-    def init(params: Any) -> TrainState:
+    def init(params: Params) -> TrainState:
         return TrainState.create(apply_fn=None, params=params, tx=tx)
 
-    def step(state: TrainState, grads: Any, learning_rate: Any = None) -> TrainState:
+    def step(state: TrainState, grads: Updates, learning_rate: Any = None) -> TrainState:
         return state.apply_gradients(grads=grads, **_rate(learning_rate))
 
     return Side(name, init, step, lambda state: state_view(state, definition))
@@ -78,7 +79,7 @@ def stock(definition: legacy_optim.OptimizerDef, recipe: Any) -> Side:
 def in_legacy_layout(side: Side, definition: legacy_optim.OptimizerDef) -> Side:
     """The side with its optimizer state in the layout of a definition, None if it has no such."""
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         seen = side.view(state)
         step, opt_state = seen["state"]
         try:
@@ -90,7 +91,7 @@ def in_legacy_layout(side: Side, definition: legacy_optim.OptimizerDef) -> Side:
     return replace(side, view=view)
 
 
-def state_view(state: Any, definition: legacy_optim.OptimizerDef) -> dict[str, Any]:
+def state_view(state: PyTree, definition: legacy_optim.OptimizerDef) -> dict[str, PyTree]:
     """What a TrainState holds; its step is the one on which all counts agree, else -1."""
     view = legacy_view(state.to_legacy(definition))
     counts = [count for _, count in tree_get_all_with_path(state.opt_state, "count")]
@@ -99,7 +100,7 @@ def state_view(state: Any, definition: legacy_optim.OptimizerDef) -> dict[str, A
     return {**view, "state": view["state"].replace(step=step)}
 
 
-def legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, Any]:
+def legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, PyTree]:
     """What a legacy optimizer holds."""
     return {"params": optimizer.target, "state": optimizer.state}
 

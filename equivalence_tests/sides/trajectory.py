@@ -16,6 +16,7 @@ from flax import serialization
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests.sides.side import Side
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # How the steps are taken: one after another (`eager` as they are, `jit` compiled, `donate` with the
 # state's memory given away), in one program (`scan`), for several sets of parameters at once
@@ -40,19 +41,19 @@ class Driven:
       steps: (state, inputs, first step, number of steps) -> (state, views of shape (steps, ...)).
     """
 
-    init: Callable[[Any], Any]
+    init: Callable[[Params], PyTree]
     steps: Callable[[Any, Inputs, int, int], tuple[Any, Any]]
 
 
 def trajectory(
     side: Side | Driven,
-    params: Any,
+    params: Params,
     inputs: Inputs,
     steps: int | None = None,
     *,
     parts: int = 1,
     resumed: bool = False,
-) -> Any:
+) -> PyTree:
     """What a side shows after every step.
 
     Args:
@@ -90,10 +91,10 @@ def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None
         which the number is a power of two.
     """
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Params:
         return side.init(jax.tree.map(jnp.asarray, params) if side.compiled else params)
 
-    def body(state: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+    def body(state: PyTree, given: Sequence[Any]) -> tuple[PyTree, PyTree]:
         if not side.compiled:
             state = side.step(state, *given)
             return state, side.view(state)
@@ -103,14 +104,14 @@ def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None
         state = jax.lax.optimization_barrier(side.step(state, *given))
         return state, side.view(state)
 
-    def scan(state: Any, inputs: Any) -> tuple[Any, Any]:
+    def scan(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         return jax.lax.scan(body, state, inputs)
 
     if drive in LOOPS:
         return Driven(init, _loop(body, drive))
     if drive == "vmap":
 
-        def several(params: Any) -> Any:
+        def several(params: Params) -> PyTree:
             return jax.tree.map(
                 lambda leaf: jnp.stack([jnp.asarray(leaf) * (k + 1) for k in range(ENSEMBLE)]),
                 params,
@@ -128,39 +129,43 @@ def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None
     return _data_parallel(init, body, mesh)
 
 
-def per_device(grads: Any, devices: int) -> Any:
+def per_device(grads: Updates, devices: int) -> PyTree:
     """Gradients of each device, of shape (steps, devices, ...), whose sum has no rounding.
 
     They are rounded to 8 bits and multiplied by 0, 1 or 2, so every order of summation gives the
     same bits, and the claims need no allowance for it.
     """
 
-    def split(leaf: Any) -> Any:
+    def split(leaf: Leaf) -> PyTree:
         short = jnp.asarray(leaf).astype(jnp.bfloat16).astype(leaf.dtype)
         return jnp.stack([short * (device % 3) for device in range(devices)], axis=1)
 
     return jax.tree.map(split, grads)
 
 
-def _at_once(whole: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+def _at_once(
+    whole: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+) -> Callable[..., tuple[PyTree, PyTree]]:
     """All steps by one call of a program."""
 
-    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+    def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         return whole(state, _rows(inputs, first, count))
 
     return steps
 
 
-def _rows(inputs: Inputs, first: int, count: int) -> Any:
+def _rows(inputs: Inputs, first: int, count: int) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[first : first + count]), tuple(inputs))  # type: ignore[arg-type]
 
 
-def _loop(body: Callable[[Any, Any], tuple[Any, Any]], drive: str) -> Callable[..., Any]:
+def _loop(
+    body: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], drive: str
+) -> Callable[..., Any]:
     take = body
     if drive != "eager":
         take = jax.jit(body, donate_argnums=(0,) if drive == "donate" else ())
 
-    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+    def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         if drive == "donate":  # the first state shares buffers with the caller's parameters
             state = jax.tree.map(jnp.copy, state)
         seen: list[Any] = []
@@ -184,7 +189,7 @@ def _local() -> list[Any]:
     return devices[: max(n for n in (1, 2, 4, 8) if n <= len(devices))]
 
 
-def place(leaf: Any, where: Any) -> jax.Array:
+def place(leaf: Leaf, where: Any) -> jax.Array:
     """An array where it belongs; of devices of several processes each gives its own part."""
     is_array = isinstance(leaf, jax.Array)
     if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
@@ -193,9 +198,9 @@ def place(leaf: Any, where: Any) -> jax.Array:
     return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
 
 
-def _sharded(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh) -> Driven:
-    def split(tree: Any, axis: int) -> Any:
-        def put(leaf: Any) -> Any:
+def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+    def split(tree: PyTree, axis: int) -> PyTree:
+        def put(leaf: Leaf) -> Leaf:
             splits = leaf.ndim > axis and leaf.size and leaf.shape[axis] % mesh.size == 0
             spec = PartitionSpec(*[None] * axis, "batch") if splits else PartitionSpec()
             return place(leaf, NamedSharding(mesh, spec))
@@ -204,14 +209,14 @@ def _sharded(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh) -
 
     compiled = jax.jit(scan)
 
-    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+    def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         grads, *others = _rows(inputs, first, count)
         return compiled(state, (split(grads, 1), *others))
 
     return Driven(lambda params: split(init(split(params, 0)), 0), steps)
 
 
-def _replicated(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _replicated(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
     """Data-parallel as `flax.optim` did it: `replicate()`, then pmap."""
     devices = list(mesh.devices.flat)
 
@@ -220,7 +225,7 @@ def _replicated(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh
         axes = (1, *[None] * (arguments - 1))
         return jax.pmap(scan, axis_name="batch", in_axes=(0, axes), devices=devices)
 
-    def whole(state: Any, inputs: Any) -> tuple[Any, Any]:
+    def whole(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         grads, *others = inputs
         each = per_device(grads, len(devices))
         state, views = compiled(len(inputs))(state, (each, *others))
@@ -229,11 +234,13 @@ def _replicated(init: Callable[[Any], Any], scan: Callable[..., Any], mesh: Mesh
     return Driven(lambda params: init(params).replicate(devices), _at_once(whole))
 
 
-def _data_parallel(init: Callable[[Any], Any], body: Callable[..., Any], mesh: Mesh) -> Driven:
+def _data_parallel(
+    init: Callable[[Params], PyTree], body: Callable[..., Any], mesh: Mesh
+) -> Driven:
     everywhere = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(None, "batch"))
 
-    def averaged(state: Any, given: Any) -> tuple[Any, Any]:
+    def averaged(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
         grads, *others = given
         return body(state, (jax.tree.map(lambda g: jnp.mean(g, axis=0), grads), *others))
 
@@ -241,7 +248,7 @@ def _data_parallel(init: Callable[[Any], Any], body: Callable[..., Any], mesh: M
         lambda state, inputs: jax.lax.scan(averaged, state, inputs), out_shardings=everywhere
     )
 
-    def steps(state: Any, inputs: Inputs, first: int, count: int) -> tuple[Any, Any]:
+    def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         grads, *others = _rows(inputs, first, count)
         grads = jax.tree.map(lambda g: place(g, split), per_device(grads, mesh.size))
         others = jax.tree.map(lambda leaf: place(leaf, everywhere), others)

@@ -18,6 +18,7 @@ from jax.extend import core
 
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 # They look at the bits of floating-point numbers, which are others in float64.
 _OF_BITS = ("bitcast_convert_type", "nextafter")
@@ -30,7 +31,7 @@ class NotWidened(ValueError):
     """A program that means nothing in another precision; names the operation."""
 
 
-def in_float64(side: Side, params: Any, given: Sequence[Any]) -> tuple[Side, bool]:
+def in_float64(side: Side, params: dict[str, Any], given: Sequence[Any]) -> tuple[Side, bool]:
     """The side to be run where float64 is enabled.
 
     Args:
@@ -50,7 +51,7 @@ def in_float64(side: Side, params: Any, given: Sequence[Any]) -> tuple[Side, boo
     return widened(side, params, given), False
 
 
-def widened(side: Side, params: Any, given: Sequence[Any]) -> Side:
+def widened(side: Side, params: dict[str, Any], given: Sequence[Any]) -> Side:
     """The program of the real dtype, with all numbers in float64.
 
     Args:
@@ -74,10 +75,10 @@ def widened(side: Side, params: Any, given: Sequence[Any]) -> Side:
     return replace(side, init=lambda _: first, step=_evaluated(step), view=_evaluated(view))
 
 
-def wide(tree: Any) -> Any:
+def wide(tree: PyTree) -> PyTree:
     """A tree with its floating-point leaves in float64."""
 
-    def leaf(value: Any) -> Any:
+    def leaf(value: Leaf) -> Leaf:
         is_float = jnp.issubdtype(jnp.result_type(value), jnp.floating)
         return np.asarray(value, np.float64) if is_float else value
 
@@ -99,13 +100,13 @@ def _evaluated(traced: tuple[Any, Any]) -> Callable[..., Any]:
     return run
 
 
-def _wide_array(value: Any) -> Any:
+def _wide_array(value: Leaf) -> Leaf:
     if jnp.issubdtype(jnp.result_type(value), jnp.floating):
         return jnp.asarray(value, jnp.float64)
     return jnp.asarray(value)
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
+def _run(jaxpr: core.Jaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
     """Evaluates a program, its floating-point numbers in float64."""
     values = dict(
         zip([*jaxpr.constvars, *jaxpr.invars], [*map(_constant, consts), *args], strict=True)
@@ -124,7 +125,7 @@ def _literal(atom: Any) -> Any:
     return _constant(np.asarray(atom.val, atom.aval.dtype))
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: Leaf) -> Any:
     """A constant of the program in float64; of a single number, what was meant by it.
 
     0.1 in the program is what the dtype made of it, and another side may have rounded elsewhere.
@@ -141,7 +142,7 @@ def _constant(value: Any) -> Any:
     return jnp.asarray(np.full(exact.shape, shortest))
 
 
-def _step(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
     name, params = eqn.primitive.name, eqn.params
     if name in _OF_BITS or "callback" in name:
         raise NotWidened(f"{name} has no meaning in another precision")
@@ -164,13 +165,13 @@ def _step(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     return outputs if eqn.primitive.multiple_results else [outputs]
 
 
-def _closed(jaxpr: Any) -> Callable[..., list[Any]]:
+def _closed(jaxpr: core.Jaxpr) -> Callable[..., list[Any]]:
     """The inner program of a call, with its constants or without any."""
     consts = getattr(jaxpr, "consts", ())
     return lambda *args: _run(getattr(jaxpr, "jaxpr", jaxpr), consts, *args)
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: Leaf) -> Any:
     """A parameter of an operation; a floating-point dtype becomes float64."""
     try:
         is_float = isinstance(value, np.dtype | type) and jnp.issubdtype(value, jnp.floating)
@@ -179,13 +180,13 @@ def _dtype(value: Any) -> Any:
     return np.dtype(np.float64) if is_float else value
 
 
-def _scan(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
+def _scan(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
     body = _closed(params["jaxpr"])
     consts = inputs[: params["num_consts"]]
     carry = inputs[params["num_consts"] : params["num_consts"] + params["num_carry"]]
     rows = inputs[params["num_consts"] + params["num_carry"] :]
 
-    def step(carry: Any, row: Any) -> tuple[Any, Any]:
+    def step(carry: PyTree, row: PyTree) -> tuple[PyTree, PyTree]:
         outputs = body(*consts, *carry, *row)
         return outputs[: params["num_carry"]], outputs[params["num_carry"] :]
 
@@ -195,7 +196,7 @@ def _scan(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
     return [*carry, *stacked]
 
 
-def _while(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
+def _while(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
     of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
     split = of_condition + of_body
     condition, body = _closed(params["cond_jaxpr"]), _closed(params["body_jaxpr"])
@@ -206,10 +207,10 @@ def _while(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
     )
 
 
-def _same_in_both(side: Side, params: Any, given: Sequence[Any]) -> bool:
+def _same_in_both(side: Side, params: dict[str, Any], given: Sequence[Any]) -> bool:
     """Whether the side does the same in its own dtypes and in float64, but for the dtypes."""
 
-    def program(params: Any, given: Any) -> tuple[Any, Any]:
+    def program(params: dict[str, Any], given: Any) -> tuple[PyTree, PyTree]:
         state = side.init(jax.tree.map(jnp.asarray, params))
         return state, _traced(side.step, state, *given)[0][0]
 
@@ -223,7 +224,7 @@ def _same_in_both(side: Side, params: Any, given: Sequence[Any]) -> bool:
         return _close(state, other_state) and _alike(own, other)
 
 
-def _close(own: Any, other: Any) -> bool:
+def _close(own: Leaf, other: Leaf) -> bool:
     """Whether two first states are the same but for rounding."""
     if jax.tree.structure(own) != jax.tree.structure(other):
         return False
@@ -238,7 +239,7 @@ def _close(own: Any, other: Any) -> bool:
     return True
 
 
-def _alike(own: Any, other: Any) -> bool:
+def _alike(own: Leaf, other: Leaf) -> bool:
     """Whether two programs do the same; `other` may not round to less than float64."""
     own, other = (_Program(getattr(each, "jaxpr", each)) for each in (own, other))
     if other.narrows or len(own.steps) != len(other.steps):
@@ -266,7 +267,7 @@ def _alike(own: Any, other: Any) -> bool:
 class _Program:
     """A program without conversions between floating-point dtypes."""
 
-    def __init__(self, jaxpr: Any):
+    def __init__(self, jaxpr: core.Jaxpr):
         self.inputs, self.outputs = [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars
         self.steps: list[Any] = []
         self.narrows = False
@@ -296,7 +297,7 @@ def _same_params(own: dict[str, Any], other: dict[str, Any]) -> bool:
     return own.keys() == other.keys() and all(_same_param(own[key], other[key]) for key in own)
 
 
-def _same_param(own: Any, other: Any) -> bool:
+def _same_param(own: Leaf, other: Leaf) -> bool:
     if hasattr(own, "eqns") or hasattr(own, "jaxpr"):
         return _alike(own, other)
     if isinstance(own, tuple) and isinstance(other, tuple):

@@ -1,5 +1,6 @@
 """A case of the suite, and what running it gives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +63,7 @@ class Result:
       about_wide: a remark on it, or why there is none.
       proved: what is proved for all inputs, beside what was seen; empty if nothing was tried.
       proof_held: whether that is what is claimed.
+      losses: of a training, at each step: the legacy side's and the recipe's.
     """
 
     case: Case
@@ -78,6 +80,7 @@ class Result:
     about_wide: str = ""
     proved: str = ""
     proof_held: bool = True
+    losses: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
     def verdict(self) -> Verdict | None:

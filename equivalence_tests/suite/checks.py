@@ -16,6 +16,7 @@ from flax.core import FrozenDict
 
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.proof.table import Task, prove_task
 from equivalence_tests.sides import digits, problems
 from equivalence_tests.sides import side as sides
@@ -26,6 +27,7 @@ from equivalence_tests.sides.widened import in_float64, wide
 from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
 from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.metadata.trees import Params, PyTree
 
 
 @dataclass(frozen=True)
@@ -142,19 +144,21 @@ class _Synthetic:
         compact = per_call or check.setting > 0  # the first of each entry sees every shape
         self.params, grads = problems.problem(steps, dtypes, compact=compact)
         self.inputs = (grads,) if rates is None else (grads, rates)
+        self.poisoned = poisoned_from(grads, problems.STREAMS)
         self.extra: dict[str, Any] = {}
+        self.losses: Any = None
 
     @functools.cached_property
-    def reference(self) -> Any:
+    def reference(self) -> PyTree:
         return _compiled(sides.legacy(self.definition), self.params, self.inputs)
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         side = self._side(recipe, call)
         if recipe == "exact":
             other = _compiled(side, self.params, self.inputs)
-            return compare(self.reference, other), other
+            return compare(self.reference, other, poisoned=self.poisoned), other
         other = _compiled(side, *map(_float32_leaves, (self.params, self.inputs)))
-        return compare(_float32_leaves(self.reference), other), other
+        return compare(_float32_leaves(self.reference), other, poisoned=self.poisoned), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
         params = _float32_leaves(self.params)
@@ -163,7 +167,8 @@ class _Synthetic:
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-            return compare(*(trajectory(side, wide(params), wide(inputs)) for side in runs))
+            both = (_compiled(side, wide(params), wide(inputs)) for side in runs)
+            return compare(*both, poisoned=self.poisoned)
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (
@@ -182,6 +187,7 @@ class _Trained:
         self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
         self.job, self.data = digits.task(check.problem), digits.batches(steps)
         self.extra: dict[str, Any] = {}
+        self.losses: Any = None
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         del recipe
@@ -193,8 +199,8 @@ class _Trained:
             old, new = (
                 trajectory(driven(side, "eager"), self.job.params, (self.data,)) for side in both
             )
-        loss = [float(old["loss"][0]), float(old["loss"][-1])]
-        self.extra = {"loss": loss, "pinned": what}
+        self.losses = old["loss"].tolist(), new["loss"].tolist()
+        self.extra = {"loss": [self.losses[0][0], self.losses[0][-1]], "pinned": what}
         return compare(old, new), new
 
 
@@ -213,6 +219,7 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds, result.extra = time.perf_counter() - started, made.extra
+    result.losses = made.losses
     # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose trees
     # are small; here it would double the time.
     broken = result.comparison is not None and not result.held
@@ -227,12 +234,12 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     return result
 
 
-def _compiled(side: Side, params: Any, inputs: Any) -> Any:
+def _compiled(side: Side, params: Params, inputs: Any) -> Any:
     """Step by step: to compile a scan would take half as long again."""
     return trajectory(driven(side, "jit"), params, inputs)
 
 
-def _float32_leaves(view: Any) -> Any:
+def _float32_leaves(view: PyTree) -> PyTree:
     """A tree without other dtypes' leaves: stock claims are for float32."""
     if isinstance(view, tuple):
         return tuple(map(_float32_leaves, view))

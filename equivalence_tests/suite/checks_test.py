@@ -4,6 +4,8 @@ import pytest
 
 from equivalence_tests.suite.case import SYNTHETIC
 from equivalence_tests.suite.checks import checks, groups, run
+from equivalence_tests.suite.record_seen import measured
+from optax_bridge.correspondence import seen
 
 QUICK = 100  # steps; the claims are for as many
 
@@ -17,6 +19,11 @@ def those(odd: bool) -> list:
 def test_claim_on_odd_shapes(group):
     for result in run(group, QUICK):
         assert result.held, (str(result.case), result.note, result.comparison)
+        for key, ulp in measured([result]).items():  # what claims say is what is measured
+            again = "run python -m equivalence_tests.suite.record_seen"
+            assert ulp <= 1 + seen.MARGIN * seen.recorded().get(key, 0.0), (
+                f"{key}: {ulp} ULP; {again}"
+            )
 
 
 @pytest.mark.parametrize("group", those(odd=False))

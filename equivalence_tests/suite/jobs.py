@@ -1,9 +1,10 @@
 """Running many checks: two at a time, with a bar, counting what was compiled."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,35 +121,57 @@ def jobs(
     return [*map(check_job, groups(some)), *map(matrix_job, matrix_run.groups(cases))]
 
 
-def run_all(work: Sequence[Job], device: Any) -> list[Result]:
-    """Runs jobs, two at a time, with a progress bar on a terminal."""
+def run_all(
+    work: Sequence[Job], device: Any, ended: Callable[[Result], None] | None = None
+) -> list[Result]:
+    """Runs jobs, two at a time, with a progress bar on a terminal.
+
+    Args:
+      work: the jobs.
+      device: where they run.
+      ended: is called with each result as soon as there is one.
+
+    Returns:
+      The results, in the order of the jobs.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    results: list[Result] = []
+
+    def one(job: Job) -> list[Result]:
+        with jax.default_device(device):  # the setting is a thread's own
+            return job[1]()
+
+    screen = Console(stderr=True)
     with (
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        Progress(
+            *columns, console=screen, transient=True, disable=not screen.is_terminal
+        ) as progress,
         ThreadPoolExecutor(2) as pool,
     ):
         bar = progress.add_task("checking", total=len(work))
-
-        def one(job: Job) -> list[Result]:
-            with jax.default_device(device):  # the setting is a thread's own
-                return job[1]()
-
-        for job, outcome in zip(work, pool.map(one, work), strict=True):
-            progress.update(bar, advance=1, description=f"checking {job[0]}")
-            results.extend(outcome)
-    return results
+        names = {pool.submit(one, job): job[0] for job in work}
+        for future in as_completed(names):
+            progress.update(bar, advance=1, description=f"checking {names[future]}")
+            for result in future.result():
+                if ended is not None:
+                    ended(result)
+    return [result for future in names for result in future.result()]
 
 
 def use_host_devices(count: int) -> None:
     """Splits the CPU into that many devices; before JAX first asks for its devices."""
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_DEVICE_FLAG)]
     os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_DEVICE_FLAG}={count}"])
+
+
+def collect_garbage_seldom() -> None:
+    """Else a process that traces a hundred programs looks through them all, again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def use_compilation_cache() -> None:

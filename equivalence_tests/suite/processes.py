@@ -6,7 +6,6 @@ Each process holds a part of the devices; together they do what one process with
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +14,10 @@ from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
+from optax_bridge.metadata.trees import PyTree
 
 
-def run(case: MatrixCase, stream: str = "normal") -> Any:
+def run(case: MatrixCase, stream: str = "normal") -> PyTree:
     """A case's right side on the gradients' mean over all devices of all processes.
 
     Returns:

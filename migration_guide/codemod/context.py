@@ -228,12 +228,21 @@ class Context:
         found = [line.comment.value for line in lines if line.comment is not None]
         return [comment for comment in found if comment.startswith(prefix)]
 
-    def remark(self, node: cst.CSTNode, text: str) -> None:
-        """Leaves a comment about what is done already, but may matter when the program runs."""
+    def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
+        """Leaves a comment about what is done already, but may matter when the program runs.
+
+        Args:
+          node: what it is about.
+          text: of the comment.
+          about: how comments begin of which an earlier run leaves one at most.
+        """
         statement = self.statement(node)
+        earlier = self._earlier_comments(statement, NOTE)
+        if about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier):
+            return
         above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
-        if line not in above and line not in self._earlier_comments(statement, NOTE):
+        if line not in above and line not in earlier:
             self._say(node, text, by_hand=False)
             above.append(line)
 

@@ -46,6 +46,10 @@ CASES = {
     "builtin": ("import numpy as np\nx = np.float(1)", "x = float(1)"),
     "builtin-taken": ("import numpy as np\nfloat = 1\nx = np.float(1)", "x = np.float(1)"),
     "keeps-the-alias": ("import jax.numpy as jnp\nx = jnp.fix, jnp.product", "jnp.prod"),
+    "keeps-the-alias-of-a-function": (
+        "def f(x):\n    import numpy as np\n    return np.product(x)",
+        "    import numpy as np\n    return np.prod(x)",
+    ),
     "moved": ("from jax.core import Jaxpr\nx = Jaxpr", "x = jax.extend.core.Jaxpr"),
     "module": ("from jax import api\nx = api.jit(f)", "x = jax.jit(f)"),
     "module-moved": (

@@ -1,10 +1,11 @@
+# pyright: strict
 """`--standalone`: public Optax and Flax alone, where that is the same up to rounding."""
 
 from collections.abc import Sequence
 
 import libcst as cst
 
-from migration_guide.codemod import settings
+from migration_guide.codemod import partition, settings
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, separated
 from migration_guide.codemod.kinds import CLASS, DEFINITION, HYPER_PARAMS
@@ -26,12 +27,14 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
     if entry is not None:
         if call in analysis.legacy:
             return "a definition of your own is made of it"
+        if any(hp.variadic for hp in entry.hyper_params):
+            return partition.why_not(analysis, call)
         names = analysis.overridden | analysis.project.overridden
         return settings.why_not_stock(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
     if has_focus(analysis, call):
-        return "public Optax has no equal of a focus"
+        return partition.why_not(analysis, call)
     if call in analysis.external or CLASS in analysis.kind(call.func):
         return "which optimizer this is shows when it runs"
     return ""

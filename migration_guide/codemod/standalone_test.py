@@ -1,10 +1,14 @@
 """`--standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
 
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from flax.core import FrozenDict
 
-from migration_guide.codemod import command, driver
+from migration_guide.codemod import command, driver, partition
 from migration_guide.codemod.context import NOTE, Options
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 
@@ -82,17 +86,37 @@ def test_public_optax_and_flax_alone(case: str):
 
 STAYS = {
     "no-such-optimizer": ("o = optim.Adagrad(0.1).create(p)", "optax_bridge.adagrad(", STATE),
-    "groups": (
+    "groups-of-unknown-traversals": (
         "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)",
         "optax_bridge.multi_optimizer((t, optax.adam(",
         STATE,
+    ),
+    "groups-given-on": (
+        "t = optim.ModelParamTraversal(f)\nuse(t)\n"
+        "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)",
+        "t = optax_bridge.path_mask(f)",
+        "optax_bridge.multi_optimizer((t, optax.adam(",
+    ),
+    "groups-starred": (
+        "o = optim.MultiOptimizer(*groups).create(p)",
+        "optax_bridge.multi_optimizer(*groups)",
+    ),
+    "groups-with-rates-per-call": (
+        "t = optim.ModelParamTraversal(f)\n"
+        "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)\n"
+        "o.apply_gradient(g, learning_rate=r)",
+        "optax_bridge.multi_optimizer((t, optax_bridge.adam(",
     ),
     "own-definition": (
         "class Own(optim.OptimizerDef): pass\no = Own().create(p)",
         "optax_bridge.wrap_definition(Own())",
         STATE,
     ),
-    "focus": ("o = optim.Adam(0.1).create(p, focus=t)", "optax_bridge.multi_optimizer(", STATE),
+    "focus-unknown": (
+        "o = optim.Adam(0.1).create(p, focus=t)",
+        "optax_bridge.multi_optimizer(",
+        STATE,
+    ),
     "array": (
         "import jax.numpy as jnp\no = optim.Adam(0.1).create(jnp.ones(3))",
         "optax_bridge.TrainState.create(",
@@ -125,6 +149,57 @@ def test_what_has_no_equal_stays_and_says_why(case: str):
     for part in expected:
         assert part in result.code
     assert [m for m in result.messages if m.by_hand] == []
+
+
+ADAM = "optax.adam(learning_rate=0.1, b1=0.9, b2=0.999, eps=1e-08)"
+REST = '"rest": optax.set_to_zero()'
+GROUPED = {
+    "groups": (
+        "kernels = optim.ModelParamTraversal(lambda path, _: 'kernel' in path)\n"
+        "d = optim.MultiOptimizer((kernels, optim.Adam(0.1)), "
+        "(optim.ModelParamTraversal(is_bias), optim.Adagrad(0.1)))",
+        "kernels = lambda path, _: 'kernel' in path\n"
+        f'd = optax.partition({{"0": {ADAM}, '
+        f'"1": optax_bridge.adagrad(learning_rate=0.1), {REST}}}, '
+        "group_labels(kernels, is_bias))",
+    ),
+    "focus": (
+        "t = optim.ModelParamTraversal(f)\no = optim.Adam(0.1).create(p, focus=t)",
+        f"t = f\no = {STATE}.create(apply_fn=None, params=p, "
+        f'tx=optax.partition({{"0": {ADAM}, {REST}}}, group_labels(t)))',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GROUPED, ids=str)
+def test_groups_of_functions_are_partitions(case: str):
+    before, after = GROUPED[case]
+    result = _rewritten(f"{before}\n")
+    lines = [line for line in result.code.splitlines() if not line.startswith(NOTE)]
+    assert "\n".join(lines).endswith(after)
+    assert result.code.count("def group_labels(*selectors):") == 1
+
+
+def test_labels_say_which_group_takes_a_leaf():
+    names: dict[str, Any] = {"jax": jax}
+    exec(partition.SOURCE.format(name="labels"), names)
+    params = FrozenDict({"a": {"kernel": jnp.ones(2), "bias": jnp.ones(1)}, "kernel": jnp.ones(3)})
+    labels = names["labels"](
+        lambda path, leaf: path == "/a/kernel", lambda path, leaf: leaf.shape == (3,)
+    )
+    assert labels(params) == FrozenDict({"a": {"kernel": "0", "bias": "rest"}, "kernel": "1"})
+    with pytest.raises(ValueError, match="/a/kernel is in groups 0, 1"):
+        names["labels"](lambda path, _: "/a/k" in path, lambda path, _: "kernel" in path)(params)
+
+
+def test_what_groups_restore_is_converted_by_the_programs_own_state():
+    body = (
+        "from flax.training import checkpoints\nt = optim.ModelParamTraversal(f)\n"
+        "def make(): return optim.Adam(0.1).create(p, focus=t)\n"
+        "o = checkpoints.restore_checkpoint('/run', make())\n"
+    )
+    assert "convert /run /run_new --like .py:make\n" in _rewritten(body).code
+    assert ":FUNCTION, where FUNCTION makes" in _rewritten(body.replace("make())", "o)")).code
 
 
 def test_a_chosen_one_is_bridged():
@@ -163,6 +238,23 @@ def test_all_files_of_a_program_agree(tmp_path: Path):
     assert "o.apply_gradients(grads=g, learning_rate=lr)" in main
     assert "optax_bridge.adagrad()" in made
     assert "optax_bridge.adam()" in made
+
+
+def test_a_note_about_converting_comes_once(tmp_path: Path):
+    """A second look, which another comment of the file leads to, knows the definition no more."""
+    (tmp_path / "main.py").write_text(
+        "from flax import optim\nfrom flax.training import checkpoints\n"
+        "from flax.jax_utils import replicate\n"
+        "o = optim.Adam(0.1).create(p)\no = checkpoints.restore_checkpoint('/runs/a', o)\n"
+        "o = replicate(o)\ns = optim.OptimizerState(0, 1)\n"
+    )
+    (tmp_path / "other.py").write_text("from flax import optim\no = optim.Adam(0.1).create(p)\n")
+    code = next(
+        r.new for r in driver.migrate([tmp_path], STANDALONE).results if "main" in r.path.name
+    )
+    assert code.count("files written before need converting") == 1
+    assert "convert /runs/a /runs/a_new --optimizer 'Adam(learning_rate=0.1)' --stock; what" in code
+    assert "one copy, to be restored into one and replicated then" in code
 
 
 def test_exact_and_standalone_exclude_each_other(capsys: pytest.CaptureFixture[str]):

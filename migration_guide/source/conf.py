@@ -18,8 +18,6 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 myst_enable_extensions = ["colon_fence"]
 
-smartquotes_action = "qe"  # options keep their two dashes
-
 project = "optax-bridge"
 html_title = "From flax.optim to Optax"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -69,7 +67,7 @@ def _pair(app: Any, doctree: nodes.document) -> None:
         if "tag_old" not in old["classes"]:
             continue
         new = old.next_node(descend=False, siblings=True)
-        if new is None or "tag_new" not in new.get("classes", ()):
+        if not isinstance(new, nodes.Element) or "tag_new" not in new.get("classes", ()):
             raise ValueError(f"{doctree['source']}: no cell tagged `new` after one tagged `old`")
         pair = nodes.container(classes=["pair"])
         old.replace_self(pair)

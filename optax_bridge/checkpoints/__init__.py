@@ -16,4 +16,9 @@ del lazy_loader
 def __getattr__(name: str) -> Any:
     if name == "convert_state":  # it makes a TrainState, whose module builds on this package
         return optax_bridge.convert_state
-    return _listed(name)
+    if name in __all__ or name.startswith("_"):
+        return _listed(name)
+    said = f"module 'optax_bridge.checkpoints' has no attribute {name!r}"
+    if name in optax_bridge.__all__:
+        said += f"; is optax_bridge.{name} meant?"
+    raise AttributeError(said, name=name)

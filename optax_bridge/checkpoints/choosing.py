@@ -36,7 +36,8 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     raise CheckpointError(
         place, "one optimizer to convert" if name is None else f"an optimizer at {name!r}",
         f"{', '.join(part.name or '(the whole)' for part in parts)}",
-        "Name one: --part NAME, or part= in Python.",
+        "Name one: --part NAME, or part= in Python; or convert each where it stands: "
+        '--optimizer "NAME=Adam(...)" for every one.',
     )  # fmt: skip
 
 

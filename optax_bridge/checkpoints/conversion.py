@@ -1,9 +1,13 @@
+# pyright: strict
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import optax
 
 import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
@@ -15,11 +19,12 @@ from optax_bridge.checkpoints.legacy_optimizer import check_parameters
 from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.mapping_back import back
 from optax_bridge.checkpoints.read import Read, read_checkpoint
-from optax_bridge.checkpoints.recognise import at_path, find_states, leaves
+from optax_bridge.checkpoints.recognise import at_path, find_parts, find_states, leaves
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.write import Progress, compare, write
 from optax_bridge.metadata.trees import PyTree
 
+Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 _LEGACY = "msgpack"  # what programs of flax.optim read
 KEEP, FLAT = "keep", "flat"
 
@@ -31,8 +36,9 @@ class Conversion:
     Attributes:
       read: what was read.
       tree: the tree that was written.
-      definition: the legacy definition; None if only parameters were asked for.
-      step: steps taken; None if only parameters were asked for.
+      definition: the legacy definition, or those by their paths; None if only parameters were
+        asked for, or a template says it.
+      step: steps taken by the one optimizer, or None.
     """
 
     read: Read
@@ -44,7 +50,7 @@ class Conversion:
 def convert_file(
     source: Path,
     destination: Path,
-    optimizer_def: legacy_optim.OptimizerDef | None = None,
+    optimizer_def: Definition | Mapping[str, Definition] | None = None,
     *,
     to_legacy: bool = False,
     file_format: str = "orbax",
@@ -65,7 +71,8 @@ def convert_file(
     Args:
       source: see `read_checkpoint`.
       destination: a file for msgpack, a folder for Orbax.
-      optimizer_def: the legacy definition; read from the state's fields if None.
+      optimizer_def: the legacy definition; read from the state's fields if None. Of several
+        optimizers, the '/'-joined path of each -> its definition.
       to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
       file_format: what to write, one of `formats.registry.writable()`.
       msgpack: the same as `file_format="msgpack"`.
@@ -90,6 +97,13 @@ def convert_file(
       CheckpointError: see the readers; nothing is left at the destination then.
       ValueError: no such format is written.
     """
+    if isinstance(optimizer_def, Mapping) and (
+        to_legacy or params_only or part is not None or layout == FLAT
+    ):
+        raise ValueError(
+            "optimizers by their paths are all converted where they stand: leave to_legacy, "
+            "params_only, part and layout='flat' out"
+        )
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
     if msgpack or to_legacy:
@@ -98,16 +112,19 @@ def convert_file(
     progress = progress or told
     read = read_checkpoint(source)
     _check_apart(read.path, destination)
-    definition, step = optimizer_def, None
+    definition: Any = optimizer_def
+    step = None
     if params_only:
         definition, tree = None, _parameters(read, part)
     elif to_legacy:
-        tree, step = back(read, optimizer_def, part)
+        tree, step = back(read, definition, part)
     elif like is not None:
         tree = restored_like(like, read.tree, read.path)
+    elif isinstance(optimizer_def, Mapping):
+        tree = _each_converted(read, optimizer_def, exact, allow_nan)
     else:
         converted = convert_tree(
-            read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
+            read.tree, definition, exact=exact, part=part, allow_nan=allow_nan, place=read.path
         )
         definition, step = converted.definition, int(converted.step)
         # Every checkpoint of T5X has that level; the way back is Flax's.
@@ -121,6 +138,25 @@ def convert_file(
         if verify:
             compare(path, tree, destination, file_format, progress)
     return Conversion(read, tree, definition, step)
+
+
+def _each_converted(
+    read: Read, definitions: Mapping[str, Definition], exact: bool | None, allow_nan: bool
+) -> PyTree:
+    """The checkpoint with a TrainState where each of its optimizers stood."""
+    found = [part.name for part in find_parts(read.tree, read.path)]
+    if sorted(found) != sorted(definitions):
+        raise CheckpointError(
+            read.path, f"a definition for each of its optimizers, {', '.join(sorted(found))}",
+            ", ".join(sorted(definitions)),
+            'Give each with where it stands: --optimizer "PATH=Adam(...)".',
+        )  # fmt: skip
+    tree = read.tree
+    for path, definition in definitions.items():
+        tree = convert_tree(
+            tree, definition, exact=exact, part=path, allow_nan=allow_nan, place=read.path
+        ).tree(read.path)
+    return tree
 
 
 def _check_apart(source: Path, destination: Path) -> None:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import legacy_optim
@@ -32,6 +33,31 @@ def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
       ExpressionError: it is no call of a legacy optimizer, or has a setting that is no value.
     """
     return build(_call(parse(expression), expression))
+
+
+def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.OptimizerDef]:
+    """The definitions of several optimizers of one checkpoint, by where they stand in it.
+
+        >>> list(parse_definitions(["actor=Adam(1e-3)", "critic=Momentum(0.1)"]))
+        ['actor', 'critic']
+
+    Args:
+      expressions: `"PATH=CALL"`, or a call alone, whose path is "".
+
+    Raises:
+      ExpressionError: see `parse_definition`; or one path is given twice.
+    """
+    found = {}
+    for text in expressions:
+        head, equals, rest = text.partition("=")
+        path, call = (head.strip().strip("/"), rest) if equals and "(" not in head else ("", text)
+        if path in found:
+            raise ExpressionError(
+                f"{text!r}: there is one for {path or 'the checkpoint'} already; of several "
+                'optimizers give each with where it stands, "actor=Adam(1e-3)"'
+            )
+        found[path] = parse_definition(call)
+    return found
 
 
 def _call(value: Any, expression: str, name: str = "") -> Any:

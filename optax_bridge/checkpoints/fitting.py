@@ -38,6 +38,11 @@ _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "--exact, --stock or --like."
 )
+_REPLICATED = (
+    "One of them is replicated, a copy for each device, and the other is not: restore into "
+    "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
+    "optax_bridge.checkpoints.restore_checkpoint, which takes either."
+)
 REMEDY = (
     "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
     "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
@@ -176,6 +181,7 @@ class Fit:
         self.surplus: list[Names] = []
         self.left: list[Names] = []
         self.wrong: list[tuple[Names, str, str]] = []
+        self.replicated = 0  # of them, those with a copy for each device on one side alone
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, *, own: bool) -> PyTree:
         """Fits a part.
@@ -271,6 +277,7 @@ class Fit:
                 return saved
         elif not own or isinstance(expected, str | bytes) == isinstance(saved, str | bytes):
             return saved
+        self.replicated += _is_copied(expected, saved)
         self.wrong.append((path, kind(expected), kind(saved)))
         return expected
 
@@ -334,13 +341,21 @@ class Fit:
         ]
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
         found += [f"{_listed(surplus)} besides"] if surplus else []
-        remedies = [self.remedy]
+        remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
         if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
             remedies.append(_OTHER_STATE)
         return CheckpointError(
             self.place, "every leaf of what is restored, and no other", "; ".join(found),
             " ".join([*remedies, self.if_missing] if missing else remedies),
         )  # fmt: skip
+
+
+def _is_copied(expected: Leaf, saved: Leaf) -> bool:
+    """Whether either has one axis more, in front, than the other."""
+    one, other = np.shape(expected), np.shape(saved)
+    return (one[1:] == other and len(one) > len(other)) or (
+        other[1:] == one and len(other) > len(one)
+    )
 
 
 def outline_of(state: Any) -> dict[str, Any]:

@@ -184,11 +184,13 @@ def rows(part: Part, place: Place = "checkpoint") -> list[tuple[Names, Any, Any]
 
 
 def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> Iterator[Any]:
-    where = f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
+    def where() -> str:  # of a leaf in a million a name is not asked for
+        return f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
+
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
             raise CheckpointError(
-                where, "the fields of a parameter's state", shown(type(state).__name__),
+                where(), "the fields of a parameter's state", shown(type(state).__name__),
                 "Target and state do not belong together.",
             )  # fmt: skip
         yield path, target, state
@@ -198,7 +200,7 @@ def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> 
     if not isinstance(state, Mapping) or set(state) != set(target):
         names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
         raise CheckpointError(
-            where, f"the names of the target, {shown(sorted(target))}", shown(sorted(names)),
+            where(), f"the names of the target, {shown(sorted(target))}", shown(sorted(names)),
             "Leaves are missing or too many: target and state do not belong together.",
         )  # fmt: skip
     for name, value in target.items():

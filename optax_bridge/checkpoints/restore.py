@@ -122,6 +122,12 @@ def restore_checkpoint(
             orbax_checkpointer, orbax_transforms,
         )  # fmt: skip
 
+    if not isinstance(ckpt_dir, str | os.PathLike):
+        raise TypeError(f"ckpt_dir: expected a path, found {type(ckpt_dir).__name__} {ckpt_dir!r}")
+    if isinstance(target, str):
+        raise TypeError(
+            f"target: expected what to restore into, a state say, found text {target!r}"
+        )
     if "://" not in os.fspath(ckpt_dir):
         ckpt_dir = os.path.abspath(ckpt_dir)
     with quiet():

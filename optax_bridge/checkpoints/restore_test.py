@@ -251,11 +251,18 @@ def test_groups_of_before_flax_0_3_3() -> None:
     states = trained().state.param_states["dense"]
     trace = {"momentum": states["kernel"].grad_ema}
     groups = [{"0": serialization.to_state_dict(states["bias"])}, {"0": trace}]
-    state = {str(i): {"step": np.int32(2), "param_states": g} for i, g in enumerate(groups)}
-    restored = from_state_dict(fresh(tx), {"target": trained().target, "state": state})
+
+    def saved(*groups: Any) -> Any:
+        state = {str(i): {"step": np.int32(2), "param_states": g} for i, g in enumerate(groups)}
+        return {"target": trained().target, "state": state}
+
+    restored = from_state_dict(fresh(tx), saved(*groups))
     assert int(restored.opt_state.count) == 2
     same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
     same_bits(restored.opt_state.inner[1][0].trace, {"dense": {"kernel": trace["momentum"]}})
+    tx = optax_bridge.multi_optimizer((bias, optax.adam(0.1)), (kernel, optax.sgd(0.1)))
+    restored = from_state_dict(fresh(tx), saved(groups[0], {"0": {}}))  # which keeps nothing
+    same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
 
 
 WRONG = {

@@ -75,6 +75,31 @@ def test_parameters_only(name: str, file_format: str, tmp_path: Path) -> None:
     assert sorted(found) == ["dense", "head", "scale"]
 
 
+def test_several_optimizers_are_converted_where_they_stand(tmp_path: Path) -> None:
+    source, params = tmp_path / "old", {"w": np.ones(2, np.float32)}
+    actor, critic = legacy_optim.Adam(0.1).create(params), legacy_optim.Momentum(0.1).create(params)
+    tree = {"actor": actor, "nets": {"critic": critic}, "alpha": np.zeros(1)}
+    source.write_bytes(serialization.to_bytes(tree))
+    each = ["--optimizer", "actor=adam(0.1)", "--optimizer", "nets/critic=Momentum(0.1)"]
+    done = bridge("convert", source, tmp_path / "new", *each, "--format", "msgpack")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "actor: Adam, nets/critic: Momentum" in done.stdout
+    found = read_checkpoint(tmp_path / "new").tree
+    assert sorted(found) == ["actor", "alpha", "nets"]
+    for state in (found["actor"], found["nets"]["critic"]):
+        assert sorted(state) == ["opt_state", "params", "step"]
+    failed = bridge("convert", source, tmp_path / "other", *each[:2])
+    assert failed.exit_code == 1
+    assert "actor, nets/critic" in failed.stderr
+    for wrong in (["--part", "actor"], ["--layout", "flat"], ["--to", "legacy"], each[:2]):
+        failed = bridge("convert", source, tmp_path / "other", *each, *wrong)
+        assert failed.exit_code == 2, wrong
+    assert bridge("convert", source, tmp_path / "other", *AS_ADAM).stderr.endswith(
+        '--optimizer "NAME=Adam(...)" for every one.\n'
+    )
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+
+
 def test_optimizer_is_inferred_where_it_is_clear(tmp_path: Path) -> None:
     done = bridge("convert", FILES / "adagrad.msgpack", tmp_path / "new")
     assert done.exit_code == 0, done.stderr

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optax-bridge convert`: the options; what it does is imported when it is called."""
 
 import enum
@@ -27,8 +28,11 @@ def convert(
     source: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of numbered ones.")],
     destination: Annotated[Path, typer.Argument(help="What to write.")],
     optimizer: Annotated[
-        str | None,
-        typer.Option(help="The legacy constructor call; read from the state where that is clear."),
+        list[str] | None,
+        typer.Option(
+            help="The legacy constructor call; read from the state where that is clear. Of several "
+            'optimizers one for each, with where it stands: `"actor=Adam(1e-3)"`.'
+        ),
     ] = None,
     to: Annotated[
         Target, typer.Option(help="`optax`: a TrainState; `legacy`: an Optimizer, the way back.")
@@ -86,6 +90,8 @@ def convert(
 
     - `optax-bridge convert new/ checkpoint_100 --to legacy --optimizer "Adam(1e-3)"`
 
+    - `optax-bridge convert old new --optimizer "actor=Adam()" --optimizer "critic=Adam()"`
+
     - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
     """
     with Interrupts(destination) as interrupts:
@@ -100,7 +106,7 @@ def convert(
         code = run(
             source,
             destination,
-            optimizer,
+            optimizer or (),
             like,
             json,
             to_legacy=to is Target.LEGACY,

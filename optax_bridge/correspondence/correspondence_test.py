@@ -17,8 +17,8 @@ from optax_bridge.correspondence.recipe import Call, imports, render
 
 EXPORTED = sorted(
     name
-    for name, value in vars(legacy_optim).items()
-    if inspect.isclass(value)
+    for name in legacy_optim.__all__
+    if inspect.isclass(value := getattr(legacy_optim, name))
     and issubclass(value, legacy_optim.OptimizerDef)
     and value is not legacy_optim.OptimizerDef
 )
@@ -36,7 +36,7 @@ GRADS = {"kernel": jnp.cos(PARAMS["kernel"]), "bias": jnp.sin(PARAMS["bias"])}
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_every_export_has_one_entry(name: str):
-    entries = [e.name for e in ENTRIES.values() if e.legacy is getattr(legacy_optim, name)]
+    entries = [e.name for e in ENTRIES.values() if e.legacy.cls is getattr(legacy_optim, name)]
     assert len(entries) == 1
 
 
@@ -53,7 +53,7 @@ def test_port_is_public_and_takes_the_hyper_parameters(entry: Entry):
 
 @each_entry
 def test_defaults_are_the_legacy_constructors(entry: Entry):
-    parameters = inspect.signature(entry.legacy).parameters
+    parameters = inspect.signature(entry.legacy.cls).parameters
     assert list(parameters) == [hp.legacy for hp in entry.hyper_params]
     for hp in entry.hyper_params:
         assert _default(parameters[hp.legacy]) == hp.default or hp.variadic

@@ -1,15 +1,20 @@
+# pyright: strict
 """What one entry of the correspondence says, as data."""
 
+from __future__ import annotations
+
 import enum
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import legacy_optim
 from optax_bridge.correspondence.parts import Parts, Row
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
+from optax_bridge.correspondence.seen import recorded
 from optax_bridge.correspondence.values import FINITE, Range
 
 
@@ -58,18 +63,30 @@ class Claim:
       step: for rounding only, what one step can make of it, by analysis; None where no useful bound
         is known. Over many steps roundings of both signs meet: `ulp` lies between one such step and
         all of them.
-      why: where the rounding or the difference comes from, and for a difference how large it was
-        seen to be.
+      why: where the rounding or the difference comes from.
+      key: under which the suite records what it measures of it; see `seen`.
     """
 
     verdict: Verdict
     ulp: float | None = None
     why: str = ""
     step: StepBound | None = None
+    key: str = field(default="", compare=False)
 
     def __post_init__(self):
         if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
             raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
+
+    @property
+    def seen(self) -> float | None:
+        """The largest distance that the suite has measured of it, in ULP; None if it has not."""
+        return recorded().get(self.key)
+
+    @property
+    def reason(self) -> str:
+        """`why`, and for rounding what was measured."""
+        measured = "" if self.seen is None else f"{self.seen:g} ULP measured"
+        return "; ".join(filter(None, (self.why, measured)))
 
     @property
     def proved(self) -> str:
@@ -153,7 +170,7 @@ class Stock:
 
     recipe: Call
     claim: Claim
-    when: Mapping[str, Any] = field(default_factory=dict)
+    when: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether the settings are known to be those of `when`."""
@@ -189,12 +206,34 @@ class Case:
       learning_rate: the rate, chosen so that parameters move but stay finite.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     learning_rate: float = 0.01
 
 
 class UnsupportedSetting(ValueError):
     """A setting with no equal in the kind of recipe asked for."""
+
+
+class LegacyClass:
+    """A class of `legacy_optim` by its name; with it JAX is imported, so only when it is asked for.
+
+    A recipe can be printed without.
+    """
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> legacy_optim.OptimizerDef:
+        """Makes a definition."""
+        return self.cls(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"legacy_optim.{self.__name__}"
+
+    @functools.cached_property
+    def cls(self) -> type[legacy_optim.OptimizerDef]:
+        """The class itself."""
+        return getattr(legacy_optim, self.__name__)
 
 
 @dataclass(frozen=True)
@@ -219,7 +258,7 @@ class Entry:
       excluded: values of the suite's axes that cannot be, each with the reason.
     """
 
-    legacy: type[legacy_optim.OptimizerDef]
+    legacy: LegacyClass
     port: str
     hyper_params: tuple[HyperParam, ...]
     state: tuple[StateField, ...]
@@ -228,11 +267,11 @@ class Entry:
     notes: str
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
-    excluded: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def definition(
         self, case: Case, learning_rate: float | None = None
@@ -292,7 +331,7 @@ class Entry:
           settings: legacy name -> value, for every hyper-parameter.
         """
         args: tuple[Any, ...] = ()
-        kwargs = {}
+        kwargs: dict[str, Any] = {}
         for hp in self.hyper_params:
             value = settings[hp.legacy]
             if hp.variadic:
@@ -322,9 +361,10 @@ class Entry:
                 raise UnsupportedSetting(
                     f"{self.legacy.__name__}({unsupported.name}={shown!r}): {unsupported.message}"
                 )
-        for variant in self.stock:
+        for number, variant in enumerate(self.stock):
             if variant.fits(settings):
-                return filled(variant.recipe, settings), variant.claim
+                claim = replace(variant.claim, key=f"{self.name}/{number}")
+                return filled(variant.recipe, settings), claim
         raise UnsupportedSetting(
             f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
             f"{self.port}."

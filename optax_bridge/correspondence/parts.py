@@ -1,5 +1,7 @@
 """What an entry says of a legacy optimizer that holds others."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 

@@ -6,12 +6,13 @@ writes it as source. What the suite proves and what the codemod writes are so th
 
 import functools
 import importlib
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from typing import Any
 
-import jax
 import numpy as np
 
 
@@ -151,7 +152,7 @@ def _modules(node: Any) -> set[str]:
         return {"jax.numpy"}
     if isinstance(node, float) and not math.isfinite(node):
         return {"math"}
-    if isinstance(node, jax.Array | np.ndarray | np.generic):
+    if _is_array(node):
         return {"jax.numpy"}
     return set()
 
@@ -163,7 +164,7 @@ def _literal(value: Any) -> str:
         return repr(value) if math.isfinite(value) else f"math.{_infinite(value)}"
     if _is_dtype(value):
         return f"jax.numpy.{np.dtype(value).name}"
-    if isinstance(value, jax.Array | np.ndarray | np.generic) and np.ndim(value) == 0:
+    if _is_array(value) and np.ndim(value) == 0:
         return f'jax.numpy.asarray({np.asarray(value).item()!r}, "{np.asarray(value).dtype.name}")'
     raise ValueError(
         f"{value!r} has no source form: expected a number, a string, None, a dtype or a scalar "
@@ -173,6 +174,11 @@ def _literal(value: Any) -> str:
 
 def _infinite(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "inf * -1"
+
+
+def _is_array(value: Any) -> bool:
+    """Whether this is an array of NumPy or JAX, which need not be imported to tell."""
+    return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
 def _is_dtype(value: Any) -> bool:
@@ -191,16 +197,16 @@ def _is_jax_scalar_type(value: Any) -> bool:
 def _split(dotted: str) -> tuple[str, tuple[str, ...]]:
     """The longest module prefix of a dotted name, and the attributes behind it."""
     parts = dotted.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:end])
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not module.startswith(error.name):
-                raise
-            continue
-        return module, tuple(parts[end:])
-    raise ValueError(f"{dotted!r} names nothing in any installed module")
+    spec, end = importlib.util.find_spec(parts[0]), 1
+    if spec is None:
+        raise ValueError(f"{dotted!r} names nothing in any installed module")
+    # Nothing is imported, which JAX would take a second for: a recipe is also printed alone.
+    while end < len(parts) - 1 and spec.submodule_search_locations is not None:
+        below = PathFinder.find_spec(".".join(parts[: end + 1]), spec.submodule_search_locations)
+        if below is None:
+            break
+        spec, end = below, end + 1
+    return ".".join(parts[:end]), tuple(parts[end:])
 
 
 def _resolve(dotted: str) -> Any:

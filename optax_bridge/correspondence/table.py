@@ -1,10 +1,13 @@
 """The table of all entries, and what is asked of it: entry, description and recipe."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import legacy_optim
@@ -24,7 +27,7 @@ ENTRIES: dict[str, Entry] = _collected()
 
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
     """The entry of a definition's class; None for a class of one's own, subclasses included."""
-    return next((e for e in ENTRIES.values() if e.legacy is type(definition)), None)
+    return next((e for e in ENTRIES.values() if e.legacy.cls is type(definition)), None)
 
 
 def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[str]:
@@ -95,7 +98,7 @@ def recipe_of(
     claims: list[Claim] = []
 
     def nested(value: Any) -> Any:
-        if isinstance(value, Described | legacy_optim.OptimizerDef):
+        if _is_optimizer(value):
             call, claim = recipe_of(value, exact)
             claims.append(claim)
             return call
@@ -105,9 +108,18 @@ def recipe_of(
     if exact:
         return described.entry.exact_recipe(settings), EXACT
     if claims:
-        weakest = max([described.entry.around, *claims], key=_weakness)
+        around = replace(described.entry.around, key=f"{described.entry.name}/around")
+        weakest = max([around, *claims], key=_weakness)
         return described.entry.exact_recipe(settings), weakest
     return described.entry.stock_recipe(settings)
+
+
+def _is_optimizer(value: Any) -> bool:
+    """Whether a setting is an optimizer; of classes that nobody has imported there is none."""
+    base = sys.modules.get("legacy_optim.base")
+    return isinstance(value, Described) or (
+        base is not None and isinstance(value, base.OptimizerDef)
+    )
 
 
 def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
@@ -127,7 +139,7 @@ def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
 
     def nested(value: Any) -> Any:
         nonlocal is_nested
-        if isinstance(value, Described | legacy_optim.OptimizerDef):
+        if _is_optimizer(value):
             is_nested = True
             return default_recipe(value)
         return tuple(map(nested, value)) if isinstance(value, tuple) else value

@@ -77,7 +77,7 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim, why: str = "
     )
     if claim.step is not None:
         bound += f"; by analysis at most {claim.step}"
-    reason = f" ({claim.why})" if claim.why else ""
+    reason = f" ({claim.reason})" if claim.reason else ""
     _say(console, f"{why + ': ' if why else ''}{claim.verdict.value}{bound}{reason}", kind)
     _say(console, f"proved for all inputs: {claim.proved}")
     code = f"tx = {_laid_out(recipe, console.width)}"

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from optax_bridge.exact.transformation import ExactTransformation, take_step
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
 _PROTOCOL = 3  # updates, state, params
 
@@ -136,12 +136,12 @@ def _noting(function: Any, name: str, called: set[str]) -> Any:
     return noting
 
 
-def _is_numeric(leaf: Any) -> bool:
+def _is_numeric(leaf: Leaf) -> bool:
     is_number = isinstance(leaf, int | float | complex | jax.ShapeDtypeStruct)
     return is_number or isinstance(getattr(leaf, "dtype", None), np.dtype)
 
 
-def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+def _shape(leaf: Leaf) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     aval = jax.typeof(leaf)

@@ -23,7 +23,7 @@ from optax_bridge.metadata.axis_metadata import (
     with_axes,
 )
 from optax_bridge.metadata.kept_axes import state_axes
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 
 
 @overload
@@ -90,8 +90,14 @@ class _WithoutBoxes:
         return self._run(tx.step, params, grads, state, params, extra)
 
     def _run(
-        self, take: Any, template: Any, grads: Updates, state: OptState, params: Params, extra: Any
-    ) -> tuple[Any, OptState]:
+        self,
+        take: Any,
+        template: PyTree,
+        grads: Updates,
+        state: OptState,
+        params: Params,
+        extra: Any,
+    ) -> tuple[PyTree, OptState]:
         args = (unboxed(grads), unboxed(state), unboxed(params))
         with boxes_remembered(template), _masks_explained():
             result, new_state = take(*args, **_unboxed_values(extra))
@@ -118,7 +124,7 @@ def _masks_explained() -> Iterator[None]:
         raise
 
 
-def _boxed_state(tx: optax.GradientTransformation, raw: Any, params: Params) -> Any:
+def _boxed_state(tx: optax.GradientTransformation, raw: PyTree, params: Params) -> PyTree:
     state = tx.init(raw)
     boxes = leaves_with_path(params)
     leaves, treedef = jax.tree.flatten(state, is_leaf=is_box)

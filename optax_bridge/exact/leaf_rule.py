@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
+from jax.tree_util import KeyPath
 
+from optax_bridge._likeness import check_like, check_no_text
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
@@ -25,7 +27,7 @@ from optax_bridge.metadata.axis_metadata import (
     whole_or_nothing,
     with_axes,
 )
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 
 # A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
 # (int32 scalar), or None, which means that every call gives it.
@@ -87,6 +89,7 @@ class LeafRule:
 
     def init(self, params: Params) -> OptState:
         """The state at step 0."""
+        check_no_text(params, "params")
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         rows = []
         for (path, leaf), own in zip(leaves_with_path(params), self._planned(params), strict=True):
@@ -109,8 +112,14 @@ class LeafRule:
         """Optax's path: updates in the dtype of gradient and parameter, and new state.
 
         Raises:
-          ValueError: the parameters are needed, and not given.
+          ValueError: the parameters are needed, and not given, or the gradients are not like them.
+          TypeError: the state is no state of this transformation.
         """
+        if not hasattr(state, "count"):
+            wanted = getattr(self.state_type, "__name__", "its own")
+            raise TypeError(
+                f"state: expected {wanted}, as init(params) makes, found {type(state).__name__}"
+            )
         hp = resolve(self.hyper_params, state.count, extra)
         decays = self.decay is not None and not is_zero(getattr(hp, self.decay))
         if params is None:
@@ -131,8 +140,9 @@ class LeafRule:
         state: OptState,
         params: Params,
         finish: Callable[..., jax.Array],
-    ) -> tuple[Any, OptState]:
+    ) -> tuple[PyTree, OptState]:
         count, *trees = state
+        check_like(grads, params, "grads", "Differentiate with respect to the parameters.")
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         columns = [_flatten_up_to(treedef, tree) for tree in trees]
         grad_leaves = map(value_of, treedef.flatten_up_to(grads))
@@ -154,22 +164,28 @@ class LeafRule:
             return [()] * len(jax.tree.leaves(params))
         return [(item,) for item in self.plan(described(params))]
 
-    def _new_param(self, hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
+    def _new_param(
+        self, hp: SimpleNamespace, grad: jax.Array, param: jax.Array, decrement: jax.Array
+    ) -> jax.Array:
         del grad
         if self.apply is None:
             return param - decrement
         return self.apply(hp, param, decrement)
 
-    def _difference(self, hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
+    def _difference(
+        self, hp: SimpleNamespace, grad: jax.Array, param: jax.Array, decrement: jax.Array
+    ) -> jax.Array:
         return _as_update(self._new_param(hp, grad, param, decrement) - param, grad, param)
 
 
-def _negated(hp: SimpleNamespace, grad: Any, param: Any, decrement: Any) -> Any:
+def _negated(
+    hp: SimpleNamespace, grad: jax.Array, param: jax.Array, decrement: jax.Array
+) -> jax.Array:
     del hp
     return _as_update(-decrement, grad, param)
 
 
-def _as_update(update: jax.Array, grad: Any, param: Any) -> jax.Array:
+def _as_update(update: jax.Array, grad: jax.Array, param: jax.Array) -> jax.Array:
     """In the dtype that Optax's wrappers expect: they choose between an update and a gradient."""
     return update.astype(jnp.result_type(grad, param))
 
@@ -191,12 +207,12 @@ def minus_and_decay(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array)
     return (param - decrement) - hp.learning_rate * hp.weight_decay * param
 
 
-def zeros(count: int) -> Callable[[Any], tuple[jax.Array, ...]]:
+def zeros(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
     """An `init_leaf` of so many fields of zeros, of the parameter's shape and dtype."""
     return functools.partial(_zeros_like, count)
 
 
-def _zeros_like(count: int, param: Any) -> tuple[jax.Array, ...]:
+def _zeros_like(count: int, param: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.zeros_like(param) for _ in range(count))
 
 
@@ -272,7 +288,7 @@ def described(params: Params) -> list[Leaf]:
     return leaves
 
 
-def _boxed_field(leaf: Any, field: Any, path: Any) -> Any:
+def _boxed_field(leaf: Any, field: Any, path: KeyPath) -> Any:
     """A field of the state in the box that it gets."""
     if field is None:
         return None
@@ -286,11 +302,11 @@ def _columns_of_empty(state_type: Any) -> list[tuple[()]]:
     return [() for _ in state_type._fields[1:]]
 
 
-def _flatten_up_to(treedef: Any, tree: Any) -> list[Any]:
+def _flatten_up_to(treedef: Any, tree: PyTree) -> list[PyTree]:
     return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
 
 
-def _unflatten(treedef: Any, column: Sequence[Any]) -> Any:
+def _unflatten(treedef: Any, column: Sequence[PyTree]) -> PyTree:
     if column and all(value is None for value in column):
         return None
     return treedef.unflatten(column)

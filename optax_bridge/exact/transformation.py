@@ -23,7 +23,7 @@ import optax
 
 import legacy_optim
 from optax_bridge._internals import trace_state
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
 Step = Callable[..., tuple[Params, OptState]]
 Transformations = tuple[optax.GradientTransformation, ...]
@@ -80,7 +80,7 @@ class ExactCall(NamedTuple):
     updates: Updates
     new_params: Params
 
-    def leaves(self) -> Iterator[tuple[Any, Any, Any]]:
+    def leaves(self) -> Iterator[tuple[Leaf, Leaf, Leaf]]:
         """Update, parameter and new parameter of each leaf."""
         leaves, treedef = jax.tree.flatten(self.updates)
         others = (treedef.flatten_up_to(tree) for tree in (self.params, self.new_params))
@@ -217,7 +217,7 @@ def take_step(
     updates, new_state, calls = noted_update(tx, grads, state, params, **extra)
     exact = {id(update): pair for call in calls for update, *pair in call.leaves()}
 
-    def applied(param: Any, update: Any) -> Any:
+    def applied(param: Leaf, update: jax.Array) -> Leaf:
         own, new = exact.get(id(update), (None, None))
         if own is param:
             return jnp.asarray(new, jnp.result_type(param))  # Optax keeps a parameter's dtype

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax.core import meta
+from jax.tree_util import KeyPath
 
 from optax_bridge._internals import with_variable_metadata
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # For each axis of an array, the axis of its parameter that it is, or None.
 Axes = tuple[int | None, ...]
@@ -32,7 +33,7 @@ class Reduced(NamedTuple):
       axes: for each of its axes, the parameter's.
     """
 
-    value: Any
+    value: Leaf
     axes: Axes
 
 
@@ -51,22 +52,22 @@ def is_variable(node: Any) -> bool:
     return isinstance(node, tuple(kind for kind in kinds if isinstance(kind, type)))
 
 
-def has_boxes(tree: Any) -> bool:
+def has_boxes(tree: PyTree) -> bool:
     """Whether there is a box anywhere in a tree."""
     return any(is_box(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_box))
 
 
-def value_of(leaf: Any) -> Any:
+def value_of(leaf: Leaf) -> Leaf:
     """The array in a box, as it is; `unbox` of Flax would constrain its sharding."""
     return jax.tree.leaves(leaf)[0] if is_box(leaf) else leaf
 
 
-def boxed_like(box: Any, value: Any) -> Any:
+def boxed_like(box: Leaf, value: Leaf) -> Leaf:
     """The value in a box like this one; as it is if this is none."""
     return jax.tree.structure(box).unflatten([value]) if is_box(box) else value
 
 
-def unboxed(tree: Any) -> Any:
+def unboxed(tree: PyTree) -> PyTree:
     """The tree with every box replaced by the array in it, and nothing else changed.
 
     >>> unboxed({"w": nn.Partitioned(1.0, ("embed",))})
@@ -75,7 +76,7 @@ def unboxed(tree: Any) -> Any:
     return jax.tree.map(value_of, tree, is_leaf=is_box)
 
 
-def boxed_as(tree: Any, values: Any) -> Any:
+def boxed_as(tree: PyTree, values: PyTree) -> PyTree:
     """The values in the boxes of a tree of the same structure; the values may be boxed or not."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
     pairs = zip(leaves, treedef.flatten_up_to(values), strict=True)
@@ -97,7 +98,7 @@ def boxes_remembered(params: Params) -> Iterator[None]:
         _REMEMBERED.reset(token)
 
 
-def box_of(path: Iterable[Any], leaf: Any) -> Any:
+def box_of(path: Iterable[Any], leaf: Leaf) -> Leaf:
     """The box that a parameter was in before `boxes_remembered`; the leaf itself if in none."""
     if is_box(leaf):
         return leaf
@@ -105,10 +106,10 @@ def box_of(path: Iterable[Any], leaf: Any) -> Any:
     return box if jnp.shape(value_of(box)) == jnp.shape(leaf) else leaf
 
 
-def in_remembered_boxes(params: Params) -> Any:
+def in_remembered_boxes(params: Params) -> Params:
     """Parameters in the boxes that they were in before `boxes_remembered`."""
 
-    def boxed(path: Any, leaf: Any) -> Any:
+    def boxed(path: KeyPath, leaf: Leaf) -> Leaf:
         return boxed_like(box_of(path, leaf), value_of(leaf))
 
     return jax.tree_util.tree_map_with_path(boxed, params, is_leaf=is_box)
@@ -119,12 +120,12 @@ _REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Any]] = contextvars
 )
 
 
-def leaves_with_path(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+def leaves_with_path(tree: PyTree) -> list[tuple[KeyPath, Leaf]]:
     """Paths and leaves, boxes being leaves: paths are the same with boxes and without."""
     return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box)
 
 
-def names_of(box: Any, where: str = "") -> tuple[Any, ...] | None:
+def names_of(box: Leaf, where: str = "") -> tuple[Any, ...] | None:
     """The names of a boxed array's axes.
 
     Args:
@@ -152,7 +153,7 @@ def names_of(box: Any, where: str = "") -> tuple[Any, ...] | None:
     return names
 
 
-def with_axes(box: Any, kept: Reduced, where: str = "") -> Any:
+def with_axes(box: Leaf, kept: Reduced, where: str = "") -> Leaf:
     """An array of the state in the box of its parameter, with the names of the axes it keeps.
 
     A class of one's own says by a method `keep_axes(axes)` what its box of these axes is. Without
@@ -189,20 +190,20 @@ def with_axes(box: Any, kept: Reduced, where: str = "") -> Any:
     return boxed_like(dataclasses.replace(box, **changes), value)  # type: ignore[arg-type]
 
 
-def whole_or_nothing(value: Any, param: Any) -> Reduced:
+def whole_or_nothing(value: Leaf, param: Leaf) -> Reduced:
     """The axes of an array that is either as its parameter or has nothing to do with its axes."""
     rank = jnp.ndim(value)
     same = jnp.shape(value) == jnp.shape(value_of(param))
     return Reduced(value, tuple(range(rank)) if same else (None,) * rank)
 
 
-def check_names(tree: Any, root: str = "params") -> None:
+def check_names(tree: PyTree, root: str = "params") -> None:
     """Raises ValueError where a box has not one name for each axis."""
     for path, leaf in leaves_with_path(tree):
         names_of(leaf, root + keystr(path))
 
 
-def add_axis(tree: Any, index: int, name: Any) -> Any:
+def add_axis(tree: PyTree, index: int, name: Any) -> PyTree:
     """Gives every box of a tree one more axis, as `nn.scan` and `nn.vmap` do.
 
         >>> box = add_axis(nn.Partitioned(jnp.ones((3, 2)), ("embed",)), 0, "layers")
@@ -222,7 +223,7 @@ def add_axis(tree: Any, index: int, name: Any) -> Any:
     return meta.add_axis(tree, index, {meta.PARTITION_NAME: name})
 
 
-def remove_axis(tree: Any, index: int, name: Any) -> Any:
+def remove_axis(tree: PyTree, index: int, name: Any) -> PyTree:
     """Takes an axis from every box of a tree.
 
     Args:
@@ -276,13 +277,13 @@ _KEY_ATTRIBUTES = {
 }
 
 
-def _names_key(variable: Any) -> str:
+def _names_key(variable: Leaf) -> str:
     """Where an `nnx.Variable` keeps the names of its axes: `sharding` before flax 0.12."""
     metadata = variable.get_metadata()
     return next((key for key in ("sharding_names", "sharding") if key in metadata), "out_sharding")
 
 
-def _renamed(variable: Any, value: Any, names: tuple[Any, ...]) -> Any:
+def _renamed(variable: Leaf, value: Leaf, names: tuple[Any, ...]) -> Leaf:
     """A variable like this with another value and other names."""
     key = _names_key(variable)
     if key == "out_sharding":
@@ -290,7 +291,7 @@ def _renamed(variable: Any, value: Any, names: tuple[Any, ...]) -> Any:
     return with_variable_metadata(jax.tree.structure(variable).unflatten([value]), key, names)
 
 
-def _names(box: Any) -> tuple[Any, ...] | None:
+def _names(box: Leaf) -> tuple[Any, ...] | None:
     """The names in a box or in the boxes within it."""
     while isinstance(box, meta.AxisMetadata) or is_variable(box):
         if is_variable(box):
@@ -304,7 +305,7 @@ def _names(box: Any) -> tuple[Any, ...] | None:
     return None
 
 
-def nested_dict(leaves: Sequence[tuple[Any, Any]]) -> Any:
+def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
     """Paths and leaves as a nested dict by the names in the paths; a lone leaf as it is."""
     tree: dict[str, Any] = {}
     for path, leaf in leaves:

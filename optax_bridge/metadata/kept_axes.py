@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
 
 from optax_bridge._internals import abstract_mesh_in_scope
 from optax_bridge.metadata.axis_metadata import (
@@ -28,7 +29,7 @@ from optax_bridge.metadata.axis_metadata import (
     leaves_with_path,
     unboxed,
 )
-from optax_bridge.metadata.trees import OptState, Params
+from optax_bridge.metadata.trees import Leaf, OptState, Params
 
 
 def state_axes(
@@ -85,7 +86,7 @@ def state_axes(
 def _settle(
     tx: optax.GradientTransformation,
     params: Params,
-    leaves: Sequence[Any],
+    leaves: Sequence[Leaf],
     kept: list[tuple[int, Axes] | None],
     unclear: dict[int, list[Axes]],
 ) -> None:
@@ -107,7 +108,7 @@ def _settle(
 
 
 def owners_of(
-    paths: list[Any], by_path: dict[tuple[str, ...], Any]
+    paths: list[KeyPath], by_path: dict[tuple[str, ...], Any]
 ) -> list[tuple[int, int] | None]:
     """Where in the path of each leaf of a state the path of its parameter stands.
 
@@ -133,7 +134,9 @@ def owners_of(
     for path, within in zip(paths, candidates, strict=True):
         names = key_names(path)
 
-        def rank(span: tuple[int, int], path: Any = path, names: Any = names) -> tuple[int, ...]:
+        def rank(
+            span: tuple[int, int], path: KeyPath = path, names: Any = names
+        ) -> tuple[int, ...]:
             # The fields of a state stand before its parameters' paths; then the longest path, and
             # of a list's index and another list's within it, the one where all parameters are.
             start, end = span
@@ -165,7 +168,7 @@ def _embeddings(shape: tuple[int, ...], param: tuple[int, ...]) -> list[Axes]:
 def _axes_at_other_lengths(
     tx: optax.GradientTransformation,
     params: Params,
-    leaves: Sequence[Any],
+    leaves: Sequence[Leaf],
     kept: Sequence[tuple[int, Axes] | None],
     last_is_longest: bool,
 ) -> list[Axes | None]:
@@ -210,7 +213,7 @@ def _axes_seen_in_a_trace(
     names = tuple(f"axis{index}" for index in range(rank))
     mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)
 
-    def marked(leaf: Any) -> Any:
+    def marked(leaf: Leaf) -> Any:
         sharding = NamedSharding(mesh, PartitionSpec(*names[: jnp.ndim(leaf)]))
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
 

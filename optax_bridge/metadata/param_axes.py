@@ -6,6 +6,7 @@ import jax
 from flax.core import unfreeze
 from flax.linen.partitioning import AxisMetadata
 from flax.linen.spmd import LogicallyPartitioned
+from jax.tree_util import KeyPath
 
 from optax_bridge.metadata.axis_metadata import (
     has_boxes,
@@ -17,12 +18,12 @@ from optax_bridge.metadata.axis_metadata import (
     nested_dict,
     unboxed,
 )
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
 
 
-def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
+def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
     """Puts each parameter in a `nn.LogicallyPartitioned` with the names of its axes.
 
         >>> from flax.linen.partitioning import AxisMetadata
@@ -49,7 +50,7 @@ def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
         raise ValueError("params has boxes already: expected plain arrays beside params_axes")
     names = _names_by_path(params_axes)
 
-    def box(path: Any, leaf: Any) -> Any:
+    def box(path: KeyPath, leaf: Leaf) -> Any:
         own = names.pop(key_names(path), None)
         if own is None:
             return leaf
@@ -64,7 +65,7 @@ def boxes_from_param_axes(params: Params, params_axes: Any) -> Any:
     return boxed
 
 
-def param_axes_from_boxes(params: Params) -> tuple[Any, dict[str, Any]]:
+def param_axes_from_boxes(params: Params) -> tuple[Params, dict[str, PyTree]]:
     """The way back.
 
     Args:
@@ -83,7 +84,7 @@ def param_axes_from_boxes(params: Params) -> tuple[Any, dict[str, Any]]:
     return unboxed(params), nested_dict(axes)
 
 
-def _names_by_path(params_axes: Any) -> dict[tuple[str, ...], tuple[Any, ...]]:
+def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
     by_path: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
     def walk(node: Any, path: tuple[str, ...]) -> None:

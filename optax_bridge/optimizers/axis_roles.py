@@ -293,7 +293,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     except re.error as error:
         raise ValueError(
             f"adafactor: path rule {pattern!r}: expected a regular expression: {error}"
-        ) from error
+        ) from None
 
 
 def _pairs(rules: Any) -> list[tuple[Any, Any]]:

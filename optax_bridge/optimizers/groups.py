@@ -104,13 +104,15 @@ def multi_optimizer(
         group has no use for.
 
     Warns:
-      UserWarning: by `init`, where a group holds no parameter.
+      NothingSelectedWarning: by `init`, where a group holds no parameter.
     """
     for index, group in enumerate(groups):
-        if not isinstance(group, tuple | list) or len(group) != 2:
+        is_one = hasattr(group, "init") and hasattr(group, "update")
+        if is_one or not isinstance(group, tuple | list) or len(group) != 2:
+            found = "a transformation alone" if is_one else type(group).__name__
             raise TypeError(
                 f"groups[{index}]: expected a pair of a selector and a transformation, found "
-                f"{type(group).__name__}: multi_optimizer((selector, tx), (selector, tx))"
+                f"{found}: multi_optimizer((selector, tx), (selector, tx))"
             )
         check_transformation(group[1], f"groups[{index}][1]")
     selectors = tuple(selector for selector, _ in groups)
@@ -225,7 +227,7 @@ def frozen(
       The transformation.
 
     Warns:
-      UserWarning: by `init`, where the selector holds no parameter.
+      NothingSelectedWarning: by `init`, where the selector holds no parameter.
     """
 
     def others(params: Params) -> Any:

@@ -26,6 +26,10 @@ from optax_bridge.metadata.trees import Params
 Selector = Any
 
 
+class NothingSelectedWarning(UserWarning):
+    """A mask, or a group of a `multi_optimizer`, holds none of the parameters."""
+
+
 class ParamLeaves:
     """The leaves of parameters, boxes being leaves; read once for any number of selectors.
 
@@ -71,7 +75,7 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
     Warns:
-      UserWarning: by the function, where it selects no parameter.
+      NothingSelectedWarning: by the function, where it selects no parameter.
     """
     return _Mask(traversal, strict)
 
@@ -93,9 +97,25 @@ def path_mask(
       A function from parameters to a tree of booleans in the same containers, with a boolean in
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
+    Raises:
+      TypeError: the predicate is no function of two arguments.
+
     Warns:
-      UserWarning: by the function, where it selects no parameter.
+      NothingSelectedWarning: by the function, where it selects no parameter.
     """
+    if not callable(predicate):
+        raise TypeError(
+            "path_mask: expected a function of path and leaf, found "
+            f"{type(predicate).__name__} {predicate!r}; lambda path, leaf: path.endswith('/bias')"
+        )
+    try:
+        inspect.signature(predicate).bind("/path", None)
+    except TypeError as error:
+        raise TypeError(
+            f"path_mask: expected a function of two arguments, path and leaf: {error}"
+        ) from None
+    except ValueError:
+        pass  # it has no signature to look at
     return _Mask(ModelParamTraversal(predicate), strict)
 
 
@@ -123,7 +143,8 @@ def say_nothing_selected(who: str, params: Params, strict: bool) -> None:
     said = f"{who}: none of the {len(paths)} parameters is selected; their paths are {shown}"
     if strict:
         raise ValueError(said)
-    warnings.warn(f"{said}. strict=True makes this an error.", stacklevel=2)
+    said += ". strict=True makes this an error."
+    warnings.warn(said, NothingSelectedWarning, stacklevel=2)
 
 
 def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:

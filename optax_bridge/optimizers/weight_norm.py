@@ -118,7 +118,8 @@ class _WeightNorm:
             **{name: value for name, value in extra.items() if name not in self.hyper_params},
         )
         new_state = WeightNormState(state.count + 1, new_inner, new["direction"], new["scale"])
-        return merge(new["direction"], new["scale"]), new_state
+        merged = merge(new["direction"], new["scale"])
+        return jax.tree.map(_in_place_of, params, merged), new_state
 
     def update(
         self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Any
@@ -133,6 +134,16 @@ class _WeightNorm:
 
 def _is_split(param: jax.Array) -> bool:
     return param.ndim > 0 and param.size > param.shape[-1]
+
+
+def _in_place_of(param: jax.Array, new: jax.Array) -> jax.Array:
+    """The new value, in a program that takes the old one.
+
+    Nothing else reads the parameters. A program without them has no buffer of theirs to write the
+    new ones to: it would write them over the first part of the state that has the shape, that over
+    the next, and copy what it still needs.
+    """
+    return jnp.where(False, jnp.asarray(param).astype(new.dtype), new)
 
 
 def _squared_norm(param: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -67,17 +68,17 @@ class BaseMetricCalculator(Module):
         self._model = model
 
     @nowrap
-    def init_state(self, *, prng_key: Any, model_params: Any) -> Any:
+    def init_state(self, *, prng_key: jax.Array, model_params: Params) -> PyTree:
         """The state before the first batch."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
-    def forward(self, batch: Any, *, model_params: Any, state: Any) -> dict[str, Any]:
+    def forward(self, batch: PyTree, *, model_params: Params, state: PyTree) -> dict[str, Any]:
         """One batch: {"output": ..., "state": ...}."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
-    def get_summaries(self, *, model_params: Any, state: Any) -> dict[str, Any]:
+    def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, Any]:
         """The metrics after the last batch."""
         raise NotImplementedError(type(self).__name__)
 
@@ -103,26 +104,28 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         self._jit_forward = jax.jit(self._forward_in_jit)
 
     @nowrap
-    def init_state(self, *, prng_key: Any, model_params: Any) -> Any:
+    def init_state(self, *, prng_key: jax.Array, model_params: Params) -> PyTree:
         """The key, and an accumulator without summaries."""
         del model_params
         accumulator = self._config.metric_accumulator.instantiate()
         return {"prng_key": prng_key, "accumulator": accumulator}
 
     @nowrap
-    def forward(self, batch: Any, *, model_params: Any, state: Any) -> dict[str, Any]:
+    def forward(self, batch: PyTree, *, model_params: Params, state: PyTree) -> dict[str, Any]:
         """One batch."""
         key, outputs, summaries = self._jit_forward(state["prng_key"], model_params, batch)
         state["accumulator"].update(summaries)
         return {"output": outputs, "state": {**state, "prng_key": key}}
 
     @nowrap
-    def get_summaries(self, *, model_params: Any, state: Any) -> dict[str, Any]:
+    def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, Any]:
         """What was accumulated."""
         del model_params
         return state["accumulator"].summaries() or {}
 
-    def _forward_in_jit(self, prng_key: Any, model_params: Any, batch: Any) -> tuple[Any, ...]:
+    def _forward_in_jit(
+        self, prng_key: jax.Array, model_params: Params, batch: PyTree
+    ) -> tuple[Any, ...]:
         next_key, key = jax.random.split(prng_key)
         parent: Any = self.parent
         batch = parent.prepared(batch)
@@ -176,13 +179,13 @@ class SpmdEvaler(Module):
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
 
     @nowrap
-    def cast(self, tree: Any) -> Any:
+    def cast(self, tree: PyTree) -> PyTree:
         """Floats in `eval_dtype`."""
         dtype = self._config.eval_dtype
         return tree if dtype is None else cast_floats(tree, to_dtype=dtype)
 
     @nowrap
-    def prepared(self, batch: Any) -> Any:
+    def prepared(self, batch: PyTree) -> PyTree:
         """A global batch as the model gets it; within `jax.jit`."""
         return self.input.dispatch_global_batch(self.cast(batch))
 
@@ -191,8 +194,8 @@ class SpmdEvaler(Module):
         self,
         step: int,
         *,
-        prng_key: Any,
-        model_params: Any,
+        prng_key: jax.Array,
+        model_params: Params,
         return_aux: bool = False,
         train_summaries: Mapping[str, Any] | None = None,
         force_run: bool = False,

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -64,7 +65,7 @@ class Input(Module):
         return PartitionSpec(None if mesh is None else tuple(mesh.axis_names))
 
     @nowrap
-    def partition_for(self, batch: Any) -> PartitionSpec:
+    def partition_for(self, batch: PyTree) -> PartitionSpec:
         """`partition_spec`, or the config's, if the former cannot divide this process's batch.
 
         Args:
@@ -96,7 +97,7 @@ class Input(Module):
         raise AssertionError("unreachable")
 
     @nowrap
-    def dispatch_global_batch(self, global_batch: Any) -> Any:
+    def dispatch_global_batch(self, global_batch: PyTree) -> PyTree:
         """Lays a global batch out over the mesh; within `jax.jit`."""
         spec = self._config.partition_spec
         if spec is not None and len(spec):
@@ -111,7 +112,7 @@ class Input(Module):
         return global_batch
 
     @nowrap
-    def element_spec(self) -> Any:
+    def element_spec(self) -> PyTree:
         """What a global batch is: a tree of `TensorSpec`s, from the first batch."""
         batch = next(iter(self.batches(self.dataset())))
         spec = self.partition_for(batch)
@@ -269,7 +270,7 @@ class ArrayBatches:
         self._position = int(state["position"])
 
 
-def host_to_global_array(batch: Any, *, partition: PartitionSpec) -> Any:
+def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
     """Global arrays on the current mesh from each process's part of them.
 
     Args:
@@ -283,7 +284,7 @@ def host_to_global_array(batch: Any, *, partition: PartitionSpec) -> Any:
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
 
 
-def host_to_global_device_array(batch: Any, *, partition: PartitionSpec | None = None) -> Any:
+def host_to_global_device_array(batch: PyTree, *, partition: PartitionSpec | None = None) -> PyTree:
     """`host_to_global_array`, along the first axis over all devices unless told otherwise."""
     if partition is None:
         partition = PartitionSpec(tuple(_concrete_mesh().axis_names))
@@ -303,7 +304,7 @@ def partition_by_path_rank(
       The partitioner, which raises ValueError for an array that nothing fits.
     """
 
-    def partitioned(batch: Any) -> Any:
+    def partitioned(batch: PyTree) -> PyTree:
         return jax.tree.map(constrained, tree_paths(batch), batch)
 
     def constrained(path: str, x: Any) -> Any:
@@ -345,5 +346,5 @@ def _ways(mesh: Any, spec: PartitionSpec) -> int:
     return ways
 
 
-def _global_size(leaf: Any) -> int:
+def _global_size(leaf: Leaf) -> int:
     return len(leaf) * jax.process_count() if np.ndim(leaf) else 1

@@ -10,7 +10,7 @@ from flax import struct
 
 from optax_bridge._definition import check_one_copy
 from optax_bridge.metadata.axis_metadata import boxed_as
-from optax_bridge.metadata.trees import Params, Updates
+from optax_bridge.metadata.trees import Leaf, Params, Updates
 from optax_bridge.training.train_state import NOT_GIVEN, TrainState, check_gradients, strong
 
 
@@ -105,7 +105,7 @@ class FullTrainState(TrainState, kw_only=True):
             **kwargs,
         )
 
-    def step_rngs(self) -> dict[str, Any]:
+    def step_rngs(self) -> dict[str, jax.Array]:
         """The keys of this step, for `apply_fn(..., rngs=...)`: pure, none is spent."""
         count = self.step
         if self.micro_step is not None:
@@ -175,12 +175,12 @@ class FullTrainState(TrainState, kw_only=True):
             return new
         decay = self.ema_decay
 
-        def average(old: Any, param: Any) -> Any:
+        def average(old: jax.Array, param: jax.Array) -> jax.Array:
             return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
         return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
 
-    def _like_params(self, grads: Updates) -> Any:
+    def _like_params(self, grads: Updates) -> Updates:
         """Gradients with boxes where the parameters have them."""
         return boxed_as(self.params, grads)
 
@@ -197,6 +197,6 @@ def _strong(value: Any) -> jax.Array:
     return jnp.asarray(value, jnp.float32 if isinstance(value, float) else jnp.result_type(value))
 
 
-def _selects(leaf: Any) -> bool:
+def _selects(leaf: Leaf) -> bool:
     """Whether `jnp.where` can choose this leaf: numbers, and keys as well."""
     return hasattr(leaf, "dtype")

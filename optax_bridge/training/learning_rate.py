@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import KeyPath
 
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import ExactTransformation, noted_update
@@ -17,7 +18,7 @@ _TRANSPARENT = ("InjectStatefulHyperparamsState", "MaskedState", "PartitionState
 
 
 def learning_rate(
-    tx: optax.GradientTransformation, opt_state: OptState, step: Any, params: Params
+    tx: optax.GradientTransformation, opt_state: OptState, step: int | jax.Array, params: Params
 ) -> Any:
     """The learning rate of the next step.
 
@@ -61,7 +62,9 @@ def learning_rate(
     raise _not_known(f"{len(rates)} in the state and {len(ours)} of optax_bridge's optimizers")
 
 
-def _of_ours(tx: ExactTransformation, opt_state: Any, params: Params, step: Any) -> Any:
+def _of_ours(
+    tx: ExactTransformation, opt_state: OptState, params: Params, step: int | jax.Array
+) -> Any:
     if "learning_rate" not in tx.hyper_params and tx.parts is not None:
         rates = [learning_rate(part, own, step, p) for part, own, p in tx.parts(opt_state, params)]
         return tuple(rates) if "hyper_params" in tx.hyper_params else rates[0]
@@ -96,7 +99,9 @@ def _in_last_place(
     return ours
 
 
-def _scheduled(tx: Any, opt_state: OptState, params: Params, path: Any) -> Any:
+def _scheduled(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params, path: KeyPath
+) -> Any:
     """The rate that a schedule of `optax.inject_hyperparams` gives the next step."""
     around = {key.tuple_name for key in path if hasattr(key, "tuple_name")}
     if around - {*_TRANSPARENT}:
@@ -105,7 +110,9 @@ def _scheduled(tx: Any, opt_state: OptState, params: Params, path: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)  # all that the rate does not need is dropped
-def _rate_after_a_step(tx: Any, opt_state: OptState, params: Params) -> Any:
+def _rate_after_a_step(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params
+) -> Any:
     grads = jax.tree.map(jnp.zeros_like, params)
     # The rate is that of the steps counted, whatever the loss is; reduce_on_plateau wants to know.
     _, state = optax.with_extra_args_support(tx).update(grads, opt_state, params, value=0.0)
@@ -119,7 +126,7 @@ def _plateau(opt_state: OptState) -> Any:
     return factors[0][1] if factors else 1.0
 
 
-def _in_plateau(path: Any, value: Any) -> bool:
+def _in_plateau(path: KeyPath, value: Any) -> bool:
     del value
     return any("ReduceLROnPlateauState" in str(getattr(k, "tuple_name", "")) for k in path)
 

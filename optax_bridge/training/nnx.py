@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.tree_util import KeyPath
 
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
-from optax_bridge.metadata.trees import Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.nnx_variables import (
     arrays,
     hand_over_collections,
@@ -39,7 +40,7 @@ class Optimizer(nnx.Optimizer[M]):
         1
     """
 
-    def update(self, model: M, grads: Any, /, **kwargs: Any) -> Updates:  # type: ignore[override]
+    def update(self, model: M, grads: Updates, /, **kwargs: Any) -> Updates:  # type: ignore[override]
         """Takes one step.
 
         Args:
@@ -69,11 +70,11 @@ class Optimizer(nnx.Optimizer[M]):
     ema_decay: float = 0.0
 
     @property
-    def ema_params(self) -> Any:
+    def ema_params(self) -> Params:
         """The exponential moving average of the parameters, arrays; None if there is none."""
         return None if self.average is None else arrays(self.average.opt_state.ema)
 
-    def _averaged(self, old: Any, param: Any) -> Any:
+    def _averaged(self, old: jax.Array, param: jax.Array) -> jax.Array:
         decay = self.ema_decay
         return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
@@ -85,7 +86,7 @@ def hand_off(
     rename: Callable[[str], str] = lambda path: path,
     wrt: Any = nnx.Param,
     optimizer: type[nnx.Optimizer[Any]] = Optimizer,
-    collections: Mapping[str, Any] | None = None,
+    collections: Mapping[str, PyTree] | None = None,
     missing: str = "error",
 ) -> nnx.Optimizer[M]:
     """Takes a Linen training over: all variables into the module, the rest into an optimizer.
@@ -153,14 +154,14 @@ def hand_off(
     return made
 
 
-def _gradients(grads: Any, wrt: Any) -> Any:
+def _gradients(grads: Updates, wrt: Any) -> Updates:
     """Those that are asked for; before flax 0.11, `nnx.state` takes modules only."""
     return nnx.filter_state(grads, wrt) if isinstance(grads, nnx.State) else nnx.state(grads, wrt)
 
 
 def _moved_state(
-    template: Any, state: TrainState, moved: list[tuple[str, ...]], indices: dict[Any, int]
-) -> Any:
+    template: PyTree, state: TrainState, moved: list[tuple[str, ...]], indices: dict[Any, int]
+) -> OptState:
     """The optimizer's state in the structure that it has over the module's parameters."""
     old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
     values = {}
@@ -175,7 +176,7 @@ def _moved_state(
     return jax.tree.structure(template).unflatten([values[key] for key in keys])
 
 
-def _keyed(opt_state: Any, indices: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:
+def _keyed(opt_state: OptState, indices: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:
     """The leaves of a state by what stands before and after their parameter's path."""
     flat = _flat(opt_state)
     keyed = []
@@ -189,5 +190,5 @@ def _keyed(opt_state: Any, indices: dict[tuple[str, ...], int]) -> list[tuple[An
     return keyed
 
 
-def _flat(tree: Any) -> list[tuple[Any, Any]]:
+def _flat(tree: PyTree) -> list[tuple[KeyPath, Leaf]]:
     return jax.tree_util.tree_leaves_with_path(unboxed(tree))

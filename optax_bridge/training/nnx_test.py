@@ -246,8 +246,10 @@ def test_streams_of_one_name_get_keys_of_their_own() -> None:
 
 def test_what_a_module_lacks_is_named_and_what_the_state_lacks_as_well() -> None:
     state = full_state(dynamic_scale=legacy_optim.DynamicScale(), accumulate_every=2)
+    state, model = state.replace(step=jnp.int32(3), micro_step=jnp.int32(1)), NnxNorm()
     with pytest.warns(LeftOverWarning, match=r"dynamic_scale.*accumulated"):
-        nnx_optimizer.hand_off(state, NnxNorm(), rename=module_of)
+        nnx_optimizer.hand_off(state, model, rename=module_of)
+    assert int(_leaf(variables(model, nnx.RngCount))) == 3 * 2 + 1  # one key for each call
     with pytest.warns(LeftOverWarning, match="ema_params left over"):
         nnx_optimizer.hand_off(full_state(), NnxNorm(), rename=module_of, optimizer=nnx.Optimizer)
     plain = full_state().replace(batch_stats=None)

@@ -11,6 +11,7 @@ from flax import nnx
 
 from optax_bridge.checkpoints.errors import LeftOverWarning
 from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 # What is handed over otherwise, or belongs to the program.
 _OWN = {"step", "params", "opt_state", "apply_fn", "tx", "rngs", "ema_params", "ema_decay"}
@@ -23,7 +24,7 @@ def hand_over_collections(
     model: Any,
     rename: Callable[[str], str],
     wrt: Any,
-    collections: Mapping[str, Any],
+    collections: Mapping[str, PyTree],
     keep: bool,
 ) -> list[str]:
     """Puts batch statistics and the like into the module's variables.
@@ -78,7 +79,7 @@ def hand_over_collections(
     return left
 
 
-def _collections(state: Any, collections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _collections(state: Any, collections: Mapping[str, PyTree]) -> Iterator[tuple[str, PyTree]]:
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         if field.name not in _OWN and field.metadata.get("pytree_node", True) and value is not None:
@@ -129,7 +130,7 @@ def hand_over_keys(state: Any, model: Any) -> list[str]:
     return left + (["accumulated"] if getattr(state, "accumulated", None) is not None else [])
 
 
-def _typed(key: Any) -> Any:
+def _typed(key: jax.Array) -> jax.Array:
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return key if is_typed else jax.random.wrap_key_data(jnp.asarray(key))
 
@@ -150,12 +151,12 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def arrays(tree: Any) -> Any:
+def arrays(tree: PyTree) -> PyTree:
     """The tree with what is in each variable, in every Flax: `nnx.as_pure` came with 0.12.7."""
     return jax.tree.map(_raw, tree, is_leaf=is_variable)
 
 
-def _raw(leaf: Any) -> Any:
+def _raw(leaf: Leaf) -> Leaf:
     if not is_variable(leaf):
         return leaf
     if hasattr(leaf, "get_raw_value"):
@@ -164,7 +165,7 @@ def _raw(leaf: Any) -> Any:
     return leaf.raw_value if isinstance(leaf, nnx.Variable) else leaf.value
 
 
-def set_values(variables: Any, values: Any) -> None:
+def set_values(variables: Any, values: PyTree) -> None:
     """Puts values into the variables of a tree."""
     flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
     for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):

@@ -21,6 +21,7 @@ import jax
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fitting import Fit, is_state, outlined, plain
 from optax_bridge.checkpoints.quiet import quiet
+from optax_bridge.metadata.trees import PyTree
 
 _ORBAX, _HANDLER, _WRAPPED = "orbax.checkpoint", "PyTreeCheckpointHandler", "_checks_train_states"
 
@@ -93,7 +94,7 @@ def _leaves(transforms: Any) -> Iterator[Any]:
             yield value
 
 
-def check(folder: Path, item: Any) -> None:
+def check(folder: Path, item: PyTree) -> None:
     """Compares a checkpoint with what is to be restored from it.
 
     Args:

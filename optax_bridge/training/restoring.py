@@ -20,12 +20,13 @@ from optax_bridge.checkpoints.fitting import (
     register,
     restored,
 )
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.training.orbax import check_what_orbax_restores
 
 T = TypeVar("T")
 
 
-def restored_into(template: T, saved: Any) -> T:
+def restored_into(template: T, saved: PyTree) -> T:
     """Fits a checkpoint's tree into a state or parameters, whichever of both have boxes.
 
         saved = checkpointer.restore(path)                    # Orbax, without a target
@@ -54,10 +55,10 @@ def restored_into(template: T, saved: Any) -> T:
 def fit_on_restore(cls: type[Any]) -> None:
     """Lets Flax restore a dataclass whole or not at all, with and without boxes."""
 
-    def to_state_dict(state: Any) -> Any:
+    def to_state_dict(state: Any) -> PyTree:
         return {name: _state_dict(getattr(state, name)) for name in fields_of(state)}
 
-    def from_state_dict(state: Any, saved: Any) -> Any:
+    def from_state_dict(state: Any, saved: PyTree) -> Any:
         if not is_fitted():
             fit = Fit(cls.__name__)
             saved = fit.tree(state, plain(saved), (), own=True)
@@ -74,6 +75,6 @@ def fit_on_restore(cls: type[Any]) -> None:
     check_what_orbax_restores()
 
 
-def _state_dict(value: Any) -> Any:
+def _state_dict(value: Any) -> PyTree:
     """A field's state dict; keys as their bits, since msgpack knows no other arrays."""
     return plain(serialization.to_state_dict(value))

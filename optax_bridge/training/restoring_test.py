@@ -187,6 +187,16 @@ def test_no_leaf_is_lost_unsaid(way: str, path: tuple[Any, ...], change: str) ->
     assert f"{path[-1]}{'_too' if change == 'added' else ''}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "saved", [np.ones(2, np.float32), "text", {}], ids=["array", "text", "none"]
+)
+def test_what_is_no_level_of_the_parameters_is_refused(saved: Any) -> None:
+    tree = serialization.msgpack_restore(by_msgpack(("step",), "nothing"))
+    tree["params"]["dense"] = saved
+    with pytest.raises(CheckpointError, match=r"\['params'\]\['dense'\].*kernel"):
+        from_state_dict(FRESH, tree)
+
+
 def test_what_is_missing_is_kept_if_asked_for() -> None:
     saved = serialization.msgpack_restore(by_msgpack(("epoch",), "deleted"))
     restored = from_state_dict(FRESH, saved, missing="keep")
@@ -241,3 +251,15 @@ def test_other_trees_are_restored_as_ever(tmp_path: Path) -> None:
         checkpointer.save(tmp_path / "x", {"a": np.ones(2)})
         restored = checkpointer.restore(tmp_path / "x", item={"a": np.ones((3, 1))})
     assert restored["a"].shape == (2,)
+
+
+def test_a_replicated_template_says_so_where_flax_restores():
+    """Flax's own functions do not copy what a file has once; the message says which does."""
+    state = optax_bridge.TrainState.create(
+        apply_fn=None, params={"w": jnp.ones((3, 2))}, tx=optax_bridge.adam(0.1)
+    )
+    copies = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    said = r"replicated.*flax.jax_utils.unreplicate\(state\)"
+    for template, saved in ((copies, state), (state, copies)):
+        with pytest.raises(optax_bridge.CheckpointError, match=said):
+            serialization.from_bytes(template, serialization.to_bytes(saved))

@@ -10,6 +10,7 @@ from flax import struct
 from flax.core import meta
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
 
 from optax_bridge._internals import abstract_mesh_in_scope
 from optax_bridge.exact.boxed import boxes_handled
@@ -25,7 +26,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
-from optax_bridge.metadata.trees import OptState, Params
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 # Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
 # `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for
@@ -33,7 +34,7 @@ from optax_bridge.metadata.trees import OptState, Params
 Rules = Sequence[tuple[str, Any]] | Callable[[str, Any], PartitionSpec]
 
 
-def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> Any:
+def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> PyTree:
     """Where each parameter lies.
 
     Args:
@@ -50,8 +51,9 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> A
       ValueError: a name is no axis of the mesh and no rule has it, or an axis of an array cannot be
         divided over its axis of the mesh.
     """
+    _check_mesh(mesh)
 
-    def sharding(path: Any, leaf: Any) -> Any:
+    def sharding(path: KeyPath, leaf: Leaf) -> Any:
         names = _names(path, leaf, mesh, rules)
         return boxed_like(leaf, _sharding(names, leaf, "params" + keystr(path), mesh, rules))
 
@@ -60,7 +62,7 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> A
 
 def opt_state_shardings(
     tx: optax.GradientTransformation, params: Params, mesh: Mesh, rules: Rules | None = None
-) -> Any:
+) -> PyTree:
     """Where the state of a transformation lies, any transformation's.
 
         >>> mesh = jax.make_mesh((1,), ("model",))
@@ -81,7 +83,7 @@ def opt_state_shardings(
       of its parameter's axes is sharded like them; what belongs to no parameter is everywhere.
     """
 
-    def labelled(path: Any, leaf: Any) -> Any:
+    def labelled(path: KeyPath, leaf: Leaf) -> Any:
         """A parameter without a box in one whose names are the axes of the mesh themselves."""
         if is_box(leaf):
             return leaf
@@ -93,7 +95,7 @@ def opt_state_shardings(
     state = jax.eval_shape(boxes_handled(tx).init, _shapes(boxed))
     plain = jax.eval_shape(boxes_handled(tx).init, _shapes(params))
 
-    def sharding(path: Any, leaf: Any) -> Any:
+    def sharding(path: KeyPath, leaf: Leaf) -> Any:
         names = leaf.spec if isinstance(leaf, _Located) else names_of(leaf)
         names = names or (None,) * jnp.ndim(value_of(leaf))
         return _sharding(names, leaf, "opt_state" + keystr(path), mesh, rules)
@@ -104,7 +106,7 @@ def opt_state_shardings(
     return treedef.unflatten([boxed_like(target, where) for target, where in pairs])
 
 
-def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> Any:
+def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> PyTree:
     """Where every array of a `TrainState` lies, for `jax.jit`, `jax.device_put` and Orbax.
 
     Args:
@@ -142,10 +144,10 @@ class _Located(struct.PyTreeNode, meta.AxisMetadata[Any]):
     value: Any
     spec: tuple[Any, ...] = struct.field(pytree_node=False)
 
-    def unbox(self) -> Any:
+    def unbox(self) -> Leaf:
         return self.value
 
-    def replace_boxed(self, val: Any) -> Any:
+    def replace_boxed(self, val: Leaf) -> Any:
         return self.replace(value=val)
 
     def add_axis(self, index: int, params: dict[Any, Any]) -> Any:
@@ -161,11 +163,11 @@ class _Located(struct.PyTreeNode, meta.AxisMetadata[Any]):
 
 
 def create_sharded(
-    cls: Any, mesh: Mesh, rules: Rules | None, init: Callable[[], Any], **kwargs: Any
+    cls: Any, mesh: Mesh, rules: Rules | None, init: Callable[[], PyTree], **kwargs: Any
 ) -> Any:
     """The work of `TrainState.create_sharded`."""
 
-    def make() -> Any:
+    def make() -> PyTree:
         made = init()
         collections = dict(kwargs)
         if isinstance(made, Mapping) and "params" in made and not _is_overwritten(made):
@@ -181,12 +183,20 @@ def create_sharded(
         return jax.jit(make, out_shardings=shardings)()
 
 
-def _no_mesh() -> Any:
+def _check_mesh(mesh: Any) -> None:
+    if not isinstance(mesh, Mesh | jax.sharding.AbstractMesh):
+        raise TypeError(
+            f"mesh: expected a jax.sharding.Mesh, found {type(mesh).__name__}; "
+            'jax.make_mesh((8,), ("data",)) makes one'
+        )
+
+
+def _no_mesh() -> PyTree:
     """A scope in which no mesh is set."""
     return abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
 
 
-def _names(path: Any, leaf: Any, mesh: Mesh, rules: Rules | None) -> tuple[Any, ...]:
+def _names(path: KeyPath, leaf: Leaf, mesh: Mesh, rules: Rules | None) -> tuple[Any, ...]:
     """The names of an array's axes, its specification's entries if it is in no box."""
     value = value_of(leaf)
     rank = jnp.ndim(value)
@@ -201,7 +211,7 @@ def _names(path: Any, leaf: Any, mesh: Mesh, rules: Rules | None) -> tuple[Any, 
 
 
 def _sharding(
-    names: Sequence[Any], leaf: Any, where: str, mesh: Mesh, rules: Rules | None
+    names: Sequence[Any], leaf: Leaf, where: str, mesh: Mesh, rules: Rules | None
 ) -> NamedSharding:
     """Names to a sharding on the mesh, checked against the array's shape."""
     shape = jnp.shape(value_of(leaf))
@@ -241,25 +251,25 @@ def _axes(entry: Any) -> tuple[Any, ...]:
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
-def _form(tree: Any) -> Any:
+def _form(tree: PyTree) -> PyTree:
     """Paths and shapes, for telling which fields are like the parameters."""
     return [(key_names(path), jnp.shape(value_of(leaf))) for path, leaf in leaves_with_path(tree)]
 
 
-def _refilled(tree: Any, shardings: Any) -> Any:
+def _refilled(tree: PyTree, shardings: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
     pairs = zip(leaves, jax.tree.leaves(unboxed(shardings)), strict=True)
     return treedef.unflatten([boxed_like(leaf, where) for leaf, where in pairs])
 
 
-def _array_fields(state: OptState) -> dict[str, Any]:
+def _array_fields(state: OptState) -> dict[str, PyTree]:
     fields = type(state).__dataclass_fields__.values()
     return {f.name: getattr(state, f.name) for f in fields if f.metadata.get("pytree_node", True)}
 
 
-def _is_overwritten(tree: Any) -> bool:
+def _is_overwritten(tree: PyTree) -> bool:
     return OVERWRITE_WITH_GRADIENT in tree

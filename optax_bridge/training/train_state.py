@@ -14,12 +14,13 @@ from jax.core import Tracer
 
 import legacy_optim
 from optax_bridge._definition import check_one_copy
+from optax_bridge._likeness import check_no_text
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step
 from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
@@ -90,6 +91,7 @@ class TrainState(train_state.TrainState):
         extra = {name: value for name, value in kwargs.items() if name not in fields}
         replaced = {name: value for name, value in kwargs.items() if name in fields}
         check_gradients(grads, self.params)
+        check_no_text(extra, "apply_gradients, argument ")
         self._check(grads, replaced, extra)
         own_grads, own_params = _optimized(grads), _optimized(self.params)
         tx = self._transformation(own_grads)
@@ -138,6 +140,7 @@ class TrainState(train_state.TrainState):
             no transformation.
         """
         check_transformation(tx)
+        check_no_text(params, "params")
         unknown = kwargs.keys() - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             raise TypeError(
@@ -161,7 +164,7 @@ class TrainState(train_state.TrainState):
         *,
         mesh: jax.sharding.Mesh,
         rules: Any = None,
-        init: Callable[[], Any],
+        init: Callable[[], PyTree],
         apply_fn: Callable[..., Any] | None,
         tx: optax.GradientTransformation,
         **kwargs: Any,
@@ -220,6 +223,11 @@ class TrainState(train_state.TrainState):
             makes.
           UnsupportedSetting: there is no such transformation for the optimizer's settings.
         """
+        if "tx" in kwargs:
+            raise TypeError(
+                f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; another "
+                "one starts anew: state.replace(tx=tx, opt_state=tx.init(state.params))"
+            )
         tx, opt_state = to_optax(optimizer, exact=exact)
         return cls.create(
             apply_fn=apply_fn,
@@ -355,17 +363,17 @@ class TrainState(train_state.TrainState):
 fit_on_restore(TrainState)
 
 
-def _has_overwritten(tree: Any) -> bool:
+def _has_overwritten(tree: PyTree) -> bool:
     """Whether a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
     return isinstance(tree, Mapping) and OVERWRITE_WITH_GRADIENT in tree
 
 
-def _optimized(tree: Any) -> Any:
+def _optimized(tree: PyTree) -> Params:
     """The part of parameters or gradients that the transformation sees."""
     return tree["params"] if _has_overwritten(tree) else tree
 
 
-def strong(leaf: Any) -> Any:
+def strong(leaf: Leaf) -> Leaf:
     """A number, or an array made of one, in the type that a step returns it in.
 
     JAX calls the type of `jnp.asarray(1.0)` weak, and compiles a second time for that of the sum of
@@ -377,11 +385,11 @@ def strong(leaf: Any) -> Any:
     return jnp.asarray(leaf, leaf.dtype) if is_weak else leaf
 
 
-def _copied_where_shared(opt_state: OptState, params: Params) -> Any:
+def _copied_where_shared(opt_state: OptState, params: Params) -> OptState:
     """The state without arrays that it shares with the parameters: both may be donated."""
     seen = {id(leaf) for leaf in jax.tree.leaves(params)}
 
-    def own(leaf: Any) -> Any:
+    def own(leaf: Leaf) -> Leaf:
         if id(leaf) in seen and isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
             return jnp.copy(leaf)
         seen.add(id(leaf))
@@ -401,6 +409,7 @@ def check_gradients(grads: Updates, params: Params) -> None:
         pairs = zip(
             jax.tree_util.tree_leaves_with_path(grads), jax.tree.leaves(params), strict=True
         )
+        check_no_text(grads, "grads")
         for (path, grad), param in pairs:
             if not _fits(jnp.shape(grad), jnp.shape(param)):
                 raise ValueError(

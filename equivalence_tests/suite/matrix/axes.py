@@ -8,6 +8,8 @@ import numpy as np
 from flax import linen, nnx
 from flax.core import FrozenDict
 
+from optax_bridge.metadata.trees import Params, PyTree, Updates
+
 # Every run is two halves, so that one compilation serves the run that is interrupted in between as
 # well as the one that is not.
 HALF = 8
@@ -34,14 +36,14 @@ def _plain() -> dict[str, np.ndarray]:
     return {**_kernel_and_bias(), "zeros": np.zeros((2, 3), np.float32)}
 
 
-def _boxed() -> Any:
+def _boxed() -> PyTree:
     return {
         "kernel": linen.Partitioned(_normal(4, 3), names=("in", "out")),  # type: ignore[arg-type]
         "bias": linen.Partitioned(np.zeros(3, np.float32), names=("out",)),  # type: ignore[arg-type]
     }
 
 
-def _nnx_state() -> Any:
+def _nnx_state() -> PyTree:
     return nnx.State({name: nnx.Param(leaf) for name, leaf in _kernel_and_bias().items()})
 
 
@@ -142,7 +144,7 @@ MODES = ("free", "lockstep", "resumed")
 RECIPES = ("exact", "stock")
 
 
-def parameters(tree: str, dtype: str = "float32") -> Any:
+def parameters(tree: str, dtype: str = "float32") -> PyTree:
     """The parameters of a tree, in a dtype; the tree of mixed dtypes stays as it is."""
     made = TREES[tree]()
     if tree == "mixed-dtypes" or dtype == "float32":
@@ -156,7 +158,7 @@ def steps_of(tree: str) -> int:
     return 2 if tree == "thousand" else STEPS
 
 
-def gradients(params: Any, stream: str, steps: int = STEPS) -> Any:
+def gradients(params: Params, stream: str, steps: int = STEPS) -> Updates:
     """The gradients of a stream for parameters, of shape (steps, ...) at each leaf."""
     leaves, treedef = jax.tree.flatten(params)
     made = []

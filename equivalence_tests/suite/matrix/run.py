@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import Driven, driven, trajectory
 from equivalence_tests.suite.case import Result, recipe_source, settings_text
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting
+from optax_bridge.metadata.trees import PyTree, Updates
 
 
 def groups(cases: Sequence[MatrixCase]) -> list[list[MatrixCase]]:
@@ -54,7 +56,7 @@ class Legs:
         self.left = functools.cache(self._left)
         self._compiled = functools.cache(self._compile)
 
-    def both(self, case: MatrixCase) -> tuple[Any, Any]:
+    def both(self, case: MatrixCase) -> tuple[PyTree, PyTree]:
         """The trajectories of a case's two sides."""
         if case.mode == "lockstep":
             return self._locked(case, "legacy"), self._locked(case, case.recipe)
@@ -66,16 +68,16 @@ class Legs:
             self._wide = Legs(replace(self.program, dtype="float64"))
         return run_case(replace(case, dtype="float64"), self._wide)
 
-    def _right(self, case: MatrixCase) -> Any:
+    def _right(self, case: MatrixCase) -> PyTree:
         grads = axes.gradients(self.params, case.stream, self.steps)
         made = self._compiled(case.recipe)
         return self._run(made, grads, resumed=case.mode == "resumed")
 
-    def _left(self, stream: str) -> Any:
+    def _left(self, stream: str) -> PyTree:
         grads = axes.gradients(self.params, stream, self.steps)
         return self._run(self._compiled("legacy"), grads)
 
-    def _run(self, made: Driven, grads: Any, resumed: bool = False) -> Any:
+    def _run(self, made: Driven, grads: Updates, resumed: bool = False) -> PyTree:
         # Two halves, so that one compilation also serves the run that is interrupted in between.
         parts = 2 if self.steps == axes.STEPS else 1
         return trajectory(made, self.params, (grads, self.rates), parts=parts, resumed=resumed)
@@ -89,7 +91,7 @@ class Legs:
             return jax.jit(lambda xs: jax.lax.scan(lambda _, x: (None, step(*x)), None, xs)[1])
         return driven(sides.right(replace(case, recipe=which)), case.drive)
 
-    def _locked(self, case: MatrixCase, which: str) -> Any:
+    def _locked(self, case: MatrixCase, which: str) -> PyTree:
         """Every step from the free-running left side's state, with either side.
 
         The left one steps anew as well: XLA may round otherwise in another program.
@@ -120,7 +122,8 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     try:
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
             legacy, other = legs.both(case)
-        result.comparison = compare(legacy, other)
+        grads = axes.gradients(legs.params, case.stream, legs.steps)
+        result.comparison = compare(legacy, other, poisoned=poisoned_from(grads))
         if keep:
             result.trajectory = other
     except Exception as error:

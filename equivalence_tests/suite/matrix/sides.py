@@ -15,6 +15,7 @@ from optax_bridge.correspondence import ENTRIES, Claim, recipe_of
 from optax_bridge.correspondence.entries.multi_optimizer import is_matrix, is_vector
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.legacy import to_optax
+from optax_bridge.metadata.trees import PyTree, Updates
 
 # The second group's rate is twice the first one's.
 _FACTORS = (1.0, 2.0)
@@ -53,7 +54,7 @@ def left(case: MatrixCase) -> Side:
     made = definition(case)
     scheduled = schedule(case)
 
-    def step(optimizer: Any, grads: Any, rate: Any) -> Any:
+    def step(optimizer: Any, grads: Updates, rate: jax.Array | float) -> PyTree:
         if case.rate == "schedule":
             return optimizer.apply_gradient(grads, learning_rate=scheduled(optimizer.state.step))
         if case.rate == "per-call":
@@ -72,7 +73,7 @@ def right(case: MatrixCase) -> Side:
     built = build(recipe(case)[0])
     side = train_state(case.recipe, definition(case), built)
 
-    def step(state: Any, grads: Any, rate: Any) -> Any:
+    def step(state: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:
         if case.rate == "per-call":
             return state.apply_gradients(grads=grads, learning_rate=rate)
         if case.rate == "per-group":
@@ -91,7 +92,7 @@ def locked(case: MatrixCase) -> Callable[[Any, Any, Any], Any]:
     made = definition(case)
     side = left(case) if case.recipe == "legacy" else right(case)
 
-    def step(view: Any, grads: Any, rate: Any) -> Any:
+    def step(view: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:
         optimizer = legacy_optim.Optimizer(made, view["state"], view["params"])
         if case.recipe == "legacy":
             return side.view(side.step(optimizer, grads, rate))

@@ -79,6 +79,8 @@ def run(case: ShardedCase) -> Result:
         left_out = vanishing(case.entry) if split else ()
         both = ({k: v for k, v in one.items() if k not in left_out} for one in (alone, seen))
         result.comparison = compare(*both)
+        if "loss" in alone and case.drive != GIVEN:
+            result.losses = alone["loss"].tolist(), seen["loss"].tolist()
         result.claim, result.note = claim(split), summary(split)
         result.extra = {
             "devices": DEVICES,

@@ -19,6 +19,7 @@ from optax_bridge import TrainState, state_shardings
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.kept_axes import state_axes
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 STEPS = 20
 TRAINING, GIVEN = "training", "given gradients"
@@ -118,7 +119,7 @@ def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainSt
 
 
 def _driven(
-    start: Any, given: Any, shardings: Any, batch: Any, everywhere: Any
+    start: PyTree, given: PyTree, shardings: Any, batch: PyTree, everywhere: Any
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
@@ -127,11 +128,11 @@ def _driven(
     """
     job, data = digits.task("transformer"), digits.batches(STEPS)
 
-    def gradients(params: Any, batch: Any) -> Any:
+    def gradients(params: Params, batch: PyTree) -> Updates:
         (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
         return loss, grads
 
-    def at(tree: Any, index: int, where: Any) -> Any:
+    def at(tree: PyTree, index: int, where: Any) -> PyTree:
         return jax.tree.map(lambda leaf, w: place(leaf[index], w), tree, where)
 
     options = compiler_options()
@@ -160,12 +161,12 @@ def _driven(
             return (at(data, index, (batch, batch)),)
         return (at(given, index, shardings.params),)
 
-    def step(state: Any, row: Any) -> Any:
+    def step(state: PyTree, row: PyTree) -> PyTree:
         state, *_ = state
         loss, grads = (jnp.zeros([]), row) if own is None else own(state.params, row)
         return take(state, grads), loss, grads
 
-    def view(state: Any) -> dict[str, np.ndarray]:
+    def view(state: PyTree) -> dict[str, np.ndarray]:
         state, loss, grads = state
         views = gather({"loss": loss, **_by_path(state), **_named("grads", grads)})
         return {name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()}
@@ -208,11 +209,11 @@ def vanishing(entry: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _by_path(state: TrainState) -> dict[str, Any]:
+def _by_path(state: TrainState) -> dict[str, PyTree]:
     return {**_named("params", state.params), **_named("opt_state", state.opt_state)}
 
 
-def _named(root: str, tree: Any) -> dict[str, Any]:
+def _named(root: str, tree: PyTree) -> dict[str, PyTree]:
     return {_name(path): leaf for path, leaf in leaves_with_path({root: tree})}
 
 
@@ -220,6 +221,6 @@ def _name(path: Any) -> str:
     return "/".join(key_names(path))
 
 
-def _like(where: Any, tree: Any) -> Any:
+def _like(where: Any, tree: PyTree) -> PyTree:
     """The same sharding for each array."""
     return jax.tree.map(lambda _: where, tree)

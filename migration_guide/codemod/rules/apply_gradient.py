@@ -23,6 +23,7 @@ from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, with_keyword
 from migration_guide.codemod.kinds import OPTIMIZER
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
+from migration_guide.codemod.rules.optimizer_def import INSTEAD
 from migration_guide.codemod.rules.replicate import averaged
 from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.standalone import with_hyper_params
@@ -41,7 +42,7 @@ def rewrite_call(
             if not _is_own(context, holder):
                 context.by_hand(
                     original,
-                    ".apply_gradient of a definition has no equal: use tx.init and tx.update",
+                    f".apply_gradient of a definition has no equal: {INSTEAD}",
                 )
             return None
         if (not kind or OPTIMIZER in kind) and not _is_own(context, holder):

@@ -1,3 +1,4 @@
+# pyright: strict
 """Arrays' own methods that take other arguments now, or are gone.
 
 Before:
@@ -11,7 +12,7 @@ After:
     y = jnp.exp(x).clip(max=1.0)
     # optax-bridge: of JAX's arrays, clip takes min= and max= now, not a_min= and a_max=
     z = x.clip(a_min=0.0)
-    # optax-bridge (note): numpy.ndarray.tostring is gone: ... If this is an array: ...
+    # optax-bridge (note): if this is an array: numpy.ndarray.tostring is gone: ...
     data = x.tostring()
 
 What a method belongs to, only the running program knows, as a rule: a call is rewritten where its

@@ -7,7 +7,7 @@ Before:
 
 After:
 
-    definition = optax.adamw(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-08, weight_decay=wd)
+    definition = optax.adamw(learning_rate=1e-3, weight_decay=wd, b1=0.9, b2=0.999, eps=1e-08)
     definition = optax_bridge.momentum()
 
 What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical
@@ -19,7 +19,7 @@ import contextlib
 
 import libcst as cst
 
-from migration_guide.codemod import settings, standalone
+from migration_guide.codemod import partition, settings, standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
@@ -60,6 +60,8 @@ def rewrite_call(
         if why:
             context.remark(original, f"stays on optax_bridge: {why}")
         elif context.once(standalone.is_active):
+            if any(hp.variadic for hp in entry.hyper_params):
+                return partition.partition(context, [_pair(arg.value) for arg in updated.args])
             return _standalone(context, entry, updated, values, given)
         else:
             context.remark(original, _MIXED)
@@ -149,6 +151,12 @@ def _standalone(
         f"optax.inject_hyperparams(lambda {', '.join(names)}: {render(recipe)}, "
         f"hyperparam_dtype=jax.numpy.float32)({first})"
     ).with_changes(lpar=updated.lpar, rpar=updated.rpar)
+
+
+def _pair(group: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression]:
+    assert isinstance(group, cst.Tuple)
+    selector, tx = group.elements
+    return selector.value, tx.value
 
 
 def _in_place(

@@ -1,3 +1,4 @@
+# pyright: strict
 """`definition.create(params)` becomes `TrainState.create(params=params, tx=definition)`.
 
 Before:
@@ -23,10 +24,12 @@ they are.
 
 import libcst as cst
 
-from migration_guide.codemod import standalone
+from migration_guide.codemod import partition, standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.kinds import ARRAY
 from migration_guide.codemod.rules.bridge import is_legacy
+
+_MIXED = "the rest of the program does"
 
 
 def rewrite_call(
@@ -56,10 +59,14 @@ def rewrite_call(
     if focus is not None and not (
         isinstance(focus.value, cst.Name) and focus.value.value == "None"
     ):
-        if context.options.standalone:
-            context.remark(original, "stays on optax_bridge: public Optax has no equal of a focus")
-        group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
-        tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])
+        if context.once(standalone.is_active) and not partition.why_not(context.analysis, original):
+            tx = partition.partition(context, [(focus.value, tx)])
+        else:
+            if context.options.standalone:
+                why = partition.why_not(context.analysis, original) or _MIXED
+                context.remark(original, f"stays on optax_bridge: {why}")
+            group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
+            tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])
     args = [
         keyword("apply_fn", cst.Name("None")),
         with_keyword(params, "params"),

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optim.ModelParamTraversal(fn)` becomes `optax_bridge.path_mask(fn)`.
 
 Before:
@@ -16,7 +17,22 @@ it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well.
 
 import libcst as cst
 
+from migration_guide.codemod import partition, standalone
 from migration_guide.codemod.context import Context
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """With `--standalone`, a traversal that only selects groups is its function."""
+    if context.legacy(original.func) != "ModelParamTraversal":
+        return None
+    return updated.args[0].value if _becomes_function(context, original) else None
+
+
+def _becomes_function(context: Context, call: cst.Call) -> bool:
+    active = context.once(standalone.is_active)
+    return active and partition.becomes_function(context.analysis, call)
 
 
 def rewrite_reference(
@@ -28,6 +44,8 @@ def rewrite_reference(
         return None
     above = context.parent(original)
     called = isinstance(above, cst.Call) and above.func is original
+    if isinstance(above, cst.Call) and called and _becomes_function(context, above):
+        return None
     if called and not _is_traversed(context):
         return context.dotted("optax_bridge.path_mask")
     if context.options.standalone:

@@ -18,6 +18,11 @@ import libcst as cst
 
 from migration_guide.codemod.context import Context
 
+INSTEAD = (
+    "use tx.init and tx.update(grads, opt_state, params, learning_rate=...); the step of a "
+    "TrainState is state.apply_gradients(grads=grads, learning_rate=...), with groups "
+    "state.apply_gradients(grads=grads, hyper_params=[{...}, {...}])"
+)
 # What other rules take, and what a transformation has.
 _HAVE_EQUALS = ("create", "hyper_params", "init", "update", "inner", "replace", "_replace")
 
@@ -33,7 +38,5 @@ def rewrite_attribute(
         if name == "init_state":
             return updated.with_changes(attr=cst.Name("init"))
         if name not in _HAVE_EQUALS:
-            context.by_hand(
-                original, f".{name} of a definition has no equal: use tx.init and tx.update"
-            )
+            context.by_hand(original, f".{name} of a definition has no equal: {INSTEAD}")
     return None

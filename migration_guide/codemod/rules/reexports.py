@@ -7,7 +7,7 @@ Before:
 
 After:
 
-    # optax-bridge (note): imported for others ...
+    # optax-bridge (note): stays on legacy_optim for others, ...
     from legacy_optim import Adam
     __all__ = ["Adam"]
 

@@ -15,7 +15,7 @@ After:
 
     optimizer = flax.jax_utils.replicate(optimizer)
 
-    def train_step(optimizer, batch):
+    def train_step(optimizer, batch):  # under jax.pmap(..., axis_name="batch")
         return optimizer.apply_gradients(
             grads=jax.lax.pmean(gradients(optimizer, batch), axis_name="batch")
         )

@@ -22,7 +22,7 @@ import dataclasses
 
 import libcst as cst
 
-from migration_guide.codemod import constants, standalone
+from migration_guide.codemod import constants, partition, standalone
 from migration_guide.codemod.context import Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, Items, Kind, Several
 from migration_guide.codemod.settings import only_definition
@@ -35,6 +35,8 @@ FUNCTIONS = {
     "flax.serialization.from_state_dict": (0, 1),
 }
 _HOME = "optax_bridge.checkpoints"
+_REPLICATE = "flax.jax_utils.replicate"
+CONVERTING = "files written before need converting"
 _NO_TEMPLATE = (
     "without a template this returns what is in the file: TrainStates have params, step and "
     "opt_state there, what flax.optim wrote has target and state"
@@ -56,7 +58,7 @@ def rewrite_reference(
     if call is not None:
         _see(context, name, call)
     if reads_nothing_old(context):
-        context.remark(original, needs_converting(context, call))
+        context.remark(original, needs_converting(context, call), CONVERTING)
         return None
     return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
 
@@ -84,11 +86,16 @@ def needs_converting(context: Context, call: cst.Call | None) -> str:
     path = None if file is None else _path(context, file)
     known = context.checkpoints.get(path) if path is not None else None
     found = known or Restored("OLD", "", context.once(_definition))
-    if context.rate_per_call and not found.template:
-        # `optax.inject_hyperparams` has a state of its own around that of the optimizer.
+    unknown = not (found.template or found.definition)
+    inner = context.rate_per_call or partition.is_grouped(context.analysis)
+    if not found.template and (unknown or inner):
+        # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
+        # the optimizers.
         found = dataclasses.replace(found, template="FUNCTION")
     command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
-    said = f"files written before need converting: {command}"
+    said = f"{CONVERTING}: {command}"
+    if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
+        said += "; what it writes has one copy, to be restored into one and replicated then"
     if found.template == "FUNCTION":
         said += ", where FUNCTION makes, without arguments, what is restored into"
     return said

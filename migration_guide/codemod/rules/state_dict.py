@@ -16,7 +16,7 @@ What is restored may be of today or of flax.optim: the function takes both.
 import libcst as cst
 
 from migration_guide.codemod.context import Context, separated
-from migration_guide.codemod.rules.restoring import needs_converting, reads_nothing_old
+from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
 
 
 def rewrite_call(
@@ -36,7 +36,7 @@ def rewrite_call(
         given = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
         home = "optax_bridge.checkpoints"
         if reads_nothing_old(context):
-            context.remark(original, needs_converting(context, None))
+            context.remark(original, needs_converting(context, None), CONVERTING)
             home = "flax.serialization"
         return updated.with_changes(
             func=context.dotted(f"{home}.from_state_dict"), args=separated([holder, given])

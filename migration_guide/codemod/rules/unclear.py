@@ -1,3 +1,4 @@
+# pyright: strict
 """What looks like an optimizer, and nothing shows whether it is one, is left for a person.
 
 Before:
@@ -9,8 +10,13 @@ Before:
 
 After:
 
-    # optax-bridge: is this an optimizer of flax.optim? ...
     optimizer = make_optimizer(config).create(params)
+    # optax-bridge: is this an optimizer of flax.optim? ...
+    rate = optimizer.target
+    # optax-bridge: an attribute looked up by a string: ...
+    value = getattr(known_optimizer, name)
+    # optax-bridge: optimizer.apply_gradient taken as a value: write a lambda
+    step = known_optimizer.apply_gradient
 
 A name says little: there are target networks, optimizers of other libraries and `create` methods of
 all kinds. So nothing is rewritten by name alone, but nothing that is named or used like an

@@ -2,11 +2,10 @@
 
 import contextlib
 import logging
-import os
 import signal
 import sys
-import threading
 import warnings
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,16 @@ import rich.progress
 from flax.serialization import to_state_dict
 from rich.console import Console
 
-from optax_bridge.checkpoints.conversion import Conversion, convert_file
-from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge._interrupts import repeat_interrupt
+from optax_bridge.checkpoints.conversion import FLAT, Conversion, convert_file
+from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.recognise import is_array, leaves
 from optax_bridge.checkpoints.template import template_named
 from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.trees import Params
+from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
 DONE, FAILED, MISUSE = 0, 1, 2
 
@@ -30,7 +31,7 @@ DONE, FAILED, MISUSE = 0, 1, 2
 def run(
     source: Path,
     destination: Path,
-    optimizer: str | None,
+    optimizers: Sequence[str],
     like: str | None = None,
     json: bool = False,
     **options: Any,
@@ -40,7 +41,8 @@ def run(
     Args:
       source: see `convert_file`.
       destination: see `convert_file`.
-      optimizer: a legacy constructor call as text, or None to read it from the state.
+      optimizers: a legacy constructor call as text; of several optimizers `"PATH=CALL"` for each;
+        none: read from the state.
       like: the name of a program's function that makes the template, see `template_named`.
       json: print what was done as JSON.
       **options: of `convert_file`.
@@ -51,7 +53,9 @@ def run(
     errors = Console(stderr=True, soft_wrap=True)
     # The old optimizers' advice to move on is what is being followed.
     warnings.simplefilter("ignore", DeprecationWarning)
-    if like is not None and (optimizer or options.get("to_legacy") or options.get("params_only")):
+    if like is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
+        warnings.simplefilter("ignore", NothingSelectedWarning)
+    if like is not None and (optimizers or options.get("to_legacy") or options.get("params_only")):
         errors.print(
             "--like says what everything becomes: leave --optimizer, --to legacy and "
             "--params-only out",
@@ -60,9 +64,18 @@ def run(
         )
         return MISUSE
     try:
-        definition = None if optimizer is None else parse_definition(optimizer)
+        named = parse_definitions(optimizers)
     except (ExpressionError, TypeError, ValueError) as error:
         errors.print(str(error), markup=False, highlight=False)
+        return MISUSE
+    definition: Any = named[""] if set(named) == {""} else named or None
+    alone = options.get("to_legacy") or options.get("params_only") or options.get("part")
+    if isinstance(definition, dict) and (alone or options.get("layout") == FLAT):
+        errors.print(
+            "with several optimizers all are converted where they stand: leave --to legacy, "
+            "--params-only, --part and --layout flat out",
+            markup=False, highlight=False,
+        )  # fmt: skip
         return MISUSE
     columns = (
         rich.progress.TextColumn("{task.description}"),
@@ -116,22 +129,25 @@ def run(
 
 
 def _without_closed_loops(unraisable: Any) -> None:
-    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed.
-
-    An interrupt that came while a library called back, where it is lost, is repeated.
-    """
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
-    elif str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
+    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        repeat_interrupt(unraisable)
 
 
 def _is_stock(done: Conversion, options: dict[str, Any]) -> bool:
     """Whether a state of public Optax was written, by order or by default."""
     exact = options.get("exact", True)
-    if exact is None and done.definition is not None:
-        return default_recipe(done.definition) != recipe_of(done.definition)[0]
+    definitions = _by_path(done.definition).values()
+    if exact is None and definitions:
+        return any(default_recipe(each) != recipe_of(each)[0] for each in definitions)
     return not exact
+
+
+def _by_path(definition: Any) -> dict[str, Any]:
+    """The definitions of a checkpoint by where they stand, "" for the one of the whole."""
+    if isinstance(definition, dict):
+        return definition
+    return {} if definition is None else {"": definition}
 
 
 def _has_small_floats(params: Params) -> bool:
@@ -149,7 +165,11 @@ def _report(
     plain = to_state_dict(done.tree)
     arrays = [leaf for _, leaf in leaves(plain) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
-    name = None if done.definition is None else type(done.definition).__name__
+    names = [
+        f"{path}: {type(each).__name__}" if path else type(each).__name__
+        for path, each in _by_path(done.definition).items()
+    ]
+    name = ", ".join(names) or None
     if json:
         print(dumps({
             "source": str(read.path), "format": read.description, "destination": str(destination),

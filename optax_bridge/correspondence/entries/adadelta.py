@@ -1,10 +1,10 @@
 """Adadelta is Optax's scale_by_adadelta with the weight decay behind it."""
 
-import legacy_optim
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     StepBound,
     Stock,
@@ -17,7 +17,7 @@ from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 _STEP = StepBound(3.75, {"sq_avg": (0.01, 1), "acc_delta": (0, 0.01)})
 
 ENTRY = Entry(
-    legacy=legacy_optim.Adadelta,
+    legacy=LegacyClass("Adadelta"),
     port="optax_bridge.adadelta",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

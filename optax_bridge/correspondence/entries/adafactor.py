@@ -4,13 +4,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 
-import legacy_optim
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     Stock,
     Unsupported,
@@ -18,7 +18,7 @@ from optax_bridge.correspondence.entry import (
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.parts import Row
-from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.recipe import Name, call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE, Range
 
 
@@ -41,7 +41,7 @@ def _inferred(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 ENTRY = Entry(
-    legacy=legacy_optim.Adafactor,
+    legacy=LegacyClass("Adafactor"),
     port="optax_bridge.adafactor",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),
@@ -58,7 +58,7 @@ ENTRY = Entry(
         HyperParam(
             "dtype_momentum",
             "dtype_momentum",
-            jnp.float32,
+            np.float32,
             getter=operator.attrgetter("dtype_momentum"),
         ),
     ),
@@ -84,7 +84,7 @@ ENTRY = Entry(
                 eps=s("epsilon1"),
                 factored=s("factored"),
             ),
-            rounding(16, "order of operations only; 4 seen"),
+            rounding(16, "order of operations only"),
         ),
     ),
     unsupported=(
@@ -106,7 +106,7 @@ ENTRY = Entry(
                 "epsilon2": 1e-2,
                 "min_dim_size_to_factor": 3,
                 "beta1": 0.5,
-                "dtype_momentum": jnp.bfloat16,
+                "dtype_momentum": Name("jax.numpy.bfloat16"),
             }
         ),
     ),

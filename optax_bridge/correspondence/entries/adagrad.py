@@ -1,13 +1,20 @@
 """Adagrad: Optax has epsilon inside the root, so only the exact recipe is the same."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, different
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    different,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 
 ENTRY = Entry(
-    legacy=legacy_optim.Adagrad,
+    legacy=LegacyClass("Adagrad"),
     port="optax_bridge.adagrad",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

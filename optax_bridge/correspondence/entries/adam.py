@@ -1,10 +1,10 @@
 """Adam, with and without decoupled weight decay, is Optax's adam and adamw up to rounding."""
 
-import legacy_optim
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     StepBound,
     Stock,
@@ -18,7 +18,7 @@ _STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps")}
 
 ENTRY = Entry(
-    legacy=legacy_optim.Adam,
+    legacy=LegacyClass("Adam"),
     port="optax_bridge.adam",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

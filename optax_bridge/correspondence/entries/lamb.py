@@ -1,13 +1,20 @@
 """LAMB: Optax guards the trust ratio otherwise, so only the exact recipe is the same optimizer."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, different
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    different,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
 ENTRY = Entry(
-    legacy=legacy_optim.LAMB,
+    legacy=LegacyClass("LAMB"),
     port="optax_bridge.lamb",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

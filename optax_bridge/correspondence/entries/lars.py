@@ -1,10 +1,10 @@
 """LARS: without weight decay Optax's is the same up to rounding, with it another optimizer."""
 
-import legacy_optim
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     StepBound,
     Stock,
@@ -29,7 +29,7 @@ _LARS = call(
 _STEP = StepBound(1.25, {"params": (0.1, 1), "grads": (0.1, 1), "momentum": (-0.01, 0.01)})
 
 ENTRY = Entry(
-    legacy=legacy_optim.LARS,
+    legacy=LegacyClass("LARS"),
     port="optax_bridge.lars",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

@@ -1,7 +1,14 @@
 """Momentum is Optax's sgd with momentum; its weight decay stands before the trace."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, identical
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    identical,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY
@@ -19,7 +26,7 @@ _SAME = identical(
 )
 
 ENTRY = Entry(
-    legacy=legacy_optim.Momentum,
+    legacy=LegacyClass("Momentum"),
     port="optax_bridge.momentum",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

@@ -3,10 +3,7 @@
 from collections.abc import Sequence, Set
 from typing import Any
 
-import jax
-
-import legacy_optim
-from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam
+from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam, LegacyClass
 from optax_bridge.correspondence.parts import Row
 from optax_bridge.correspondence.recipe import Name, call
 from optax_bridge.metadata.trees import OptState, Params
@@ -38,15 +35,21 @@ class _Groups:
         return definition.sub_optimizers
 
     def params(self, definition: Any, params: Params, own: Any) -> Any:
+        import jax  # slow, and no recipe needs it
+
         del own
         leaves = jax.tree.leaves(params)
         return [group.tree(leaves) for group in _groups(definition, params)]
 
     def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
+        import jax  # slow, and no recipe needs it
+
         rows = jax.tree.structure(params).flatten_up_to(param_states)
         return [group.tree(rows) for group in _groups(definition, params)]
 
     def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
+        import jax  # slow, and no recipe needs it
+
         del own
         treedef = jax.tree.structure(params)
         rows: list[Any] = [None] * treedef.num_leaves
@@ -85,7 +88,7 @@ def _groups(definition: Any, params: Params) -> list[Any]:
 _NO_DICT = "the traversals of flax.optim go over nested dicts of parameters"
 
 ENTRY = Entry(
-    legacy=legacy_optim.MultiOptimizer,
+    legacy=LegacyClass("MultiOptimizer"),
     port="optax_bridge.multi_optimizer",
     hyper_params=(
         HyperParam(

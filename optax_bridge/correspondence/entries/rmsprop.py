@@ -1,10 +1,10 @@
 """RMSProp is Optax's rmsprop with eps_in_sqrt=False."""
 
-import legacy_optim
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     StepBound,
     Stock,
@@ -18,7 +18,7 @@ from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 _STEP = StepBound(1.6, {"v": (0.01, 1), "mg": (-0.05, 0.05)})
 
 ENTRY = Entry(
-    legacy=legacy_optim.RMSProp,
+    legacy=LegacyClass("RMSProp"),
     port="optax_bridge.rmsprop",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

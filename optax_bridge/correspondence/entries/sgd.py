@@ -1,11 +1,18 @@
 """GradientDescent is Optax's sgd without momentum."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, Stock, identical, setting
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    Stock,
+    identical,
+    setting,
+)
 from optax_bridge.correspondence.recipe import call
 
 ENTRY = Entry(
-    legacy=legacy_optim.GradientDescent,
+    legacy=LegacyClass("GradientDescent"),
     port="optax_bridge.sgd",
     hyper_params=(HyperParam("learning_rate", "learning_rate", None),),
     state=(),

@@ -1,11 +1,10 @@
 """WeightNorm wraps another optimizer; Optax has no equal."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Sequence, Set
 from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 import legacy_optim
 from optax_bridge.correspondence.entry import (
@@ -13,6 +12,7 @@ from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     HyperParam,
+    LegacyClass,
     StateField,
     rounding,
 )
@@ -36,6 +36,8 @@ class _DirectionAndScale:
         return [{"direction": own["direction"], "scale": own["scale"]}]
 
     def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
+        import jax  # slow, and no recipe needs it
+
         del definition
         treedef = jax.tree.structure(params)
         rows = treedef.flatten_up_to(param_states)
@@ -43,6 +45,9 @@ class _DirectionAndScale:
         return [{"direction": direction, "scale": treedef.unflatten([r.scale_state for r in rows])}]
 
     def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
+        import jax  # slow, and no recipe needs it
+        import jax.numpy as jnp
+
         treedef, (states,) = jax.tree.structure(params), inner
         columns = [states["direction"], states["scale"], own["direction"], own["scale"]]
         make = type(definition.init_state({"w": jnp.zeros((2, 2))}).param_states["w"])
@@ -75,7 +80,7 @@ class _DirectionAndScale:
 _INNER_RATE = "its rate belongs to the optimizer inside it"
 
 ENTRY = Entry(
-    legacy=legacy_optim.WeightNorm,
+    legacy=LegacyClass("WeightNorm"),
     port="optax_bridge.weight_norm",
     hyper_params=(
         HyperParam("wrapped_optimizer", "inner", getter=operator.attrgetter("wrapped_optimizer")),
@@ -111,7 +116,7 @@ ENTRY = Entry(
     ),
     sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
     around=rounding(
-        64, "XLA compiles the step together with the normalisation, and rounds otherwise; 17 seen"
+        64, "XLA compiles the step together with the normalisation, and rounds otherwise"
     ),
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",

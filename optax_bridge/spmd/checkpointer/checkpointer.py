@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.checkpointer.iterators import (
     IteratorHandler,
     RestoreIterators,
@@ -109,7 +110,7 @@ class BaseCheckpointer(Module):
 
     @nowrap
     def save(
-        self, *, step: int, state: Any, evaler_summaries: Mapping[str, Any] | None = None
+        self, *, step: int, state: PyTree, evaler_summaries: Mapping[str, Any] | None = None
     ) -> None:
         """Begins to save a state if the policy says so; one of the same step is replaced.
 
@@ -135,12 +136,12 @@ class BaseCheckpointer(Module):
         return self._save_policy(step=step, evaler_summaries=evaler_summaries or {})
 
     @nowrap
-    def save_now(self, *, step: int, state: Any) -> None:
+    def save_now(self, *, step: int, state: PyTree) -> None:
         """Begins to save a state, whatever the policy says."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
-    def restore(self, *, step: int | None = None, state: Any) -> tuple[int | None, Any]:
+    def restore(self, *, step: int | None = None, state: PyTree) -> tuple[int | None, PyTree]:
         """Restores the newest state, or that of a step."""
         raise NotImplementedError(type(self).__name__)
 
@@ -189,7 +190,7 @@ class Checkpointer(BaseCheckpointer):
         return self._config.dir
 
     @nowrap
-    def save_now(self, *, step: int, state: Any) -> None:
+    def save_now(self, *, step: int, state: PyTree) -> None:
         """Begins to save a state, whatever the policy says."""
         _check_step(step)
         manager = self._opened()
@@ -208,7 +209,7 @@ class Checkpointer(BaseCheckpointer):
         manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     @nowrap
-    def restore(self, *, step: int | None = None, state: Any) -> tuple[int | None, Any]:
+    def restore(self, *, step: int | None = None, state: PyTree) -> tuple[int | None, PyTree]:
         """Restores the newest state, or that of a step.
 
         Args:
@@ -313,7 +314,7 @@ def read_index(ckpt_dir: str | Path) -> list[Any]:
     return json.loads(file.read_text())
 
 
-def read_state_spec(ckpt_dir: str | Path) -> Any:
+def read_state_spec(ckpt_dir: str | Path) -> PyTree:
     """Nested `TensorSpec`s of what a checkpoint holds, from its index alone."""
     return specs_from(read_index(ckpt_dir))
 
@@ -343,11 +344,11 @@ def _check_step(step: int) -> None:
         raise ValueError(f"step: expected one within [0, {_MAX_STEP}), found {step}")
 
 
-def _is_spec(leaf: Any) -> bool:
+def _is_spec(leaf: Leaf) -> bool:
     return isinstance(leaf, TensorSpec)
 
 
-def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+def _target(leaf: Leaf) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, TensorSpec):
         sharding = leaf.sharding
         return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=sharding)

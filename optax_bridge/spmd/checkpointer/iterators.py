@@ -9,11 +9,12 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import args as ocp_args
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.checkpointer.structure import is_iterator
 from optax_bridge.spmd.trees import flatten_items
 
 
-def iterators_of(state: Any) -> dict[str, Any]:
+def iterators_of(state: PyTree) -> dict[str, Any]:
     """Path -> iterator, of a state."""
     return {path: leaf for path, leaf in flatten_items(state) if is_iterator(leaf)}
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
 
 # Pairs of a path and a description; the first pair is ("step", step).
@@ -31,12 +32,12 @@ class CheckpointValidationType(enum.StrEnum):
     CONTAINS_STATE_UP_TO_DTYPE = "CONTAINS_STATE_UP_TO_DTYPE"
 
 
-def is_iterator(leaf: Any) -> bool:
+def is_iterator(leaf: Leaf) -> bool:
     """Whether a leaf of a state is an iterator that can be saved."""
     return hasattr(leaf, "get_state") and hasattr(leaf, "set_state")
 
 
-def index_of(state: Any, *, step: int) -> list[list[Any]]:
+def index_of(state: PyTree, *, step: int) -> list[list[Any]]:
     """The list of a state's leaves.
 
     Args:
@@ -59,7 +60,7 @@ def index_of(state: Any, *, step: int) -> list[list[Any]]:
     return entries
 
 
-def specs_from(index: Index) -> Any:
+def specs_from(index: Index) -> PyTree:
     """Nested `TensorSpec`s of an index's arrays."""
     specs: dict[str, Any] = {}
     for path, description in index:
@@ -125,7 +126,7 @@ def _lines(index: Index, up_to_dtype: bool) -> list[str]:
     return sorted(lines)
 
 
-def as_nested(state: Any) -> dict[str, Any]:
+def as_nested(state: PyTree) -> dict[str, PyTree]:
     """The arrays of a state as nested dicts by path, whatever containers they are in."""
     nested: dict[str, Any] = {}
     for path, leaf in flatten_items(state):
@@ -134,7 +135,7 @@ def as_nested(state: Any) -> dict[str, Any]:
     return nested
 
 
-def from_nested(state: Any, nested: Any) -> Any:
+def from_nested(state: PyTree, nested: PyTree) -> PyTree:
     """A state with the arrays of nested dicts; its iterators stay."""
     restored = []
     for path, leaf in flatten_items(state):

@@ -127,7 +127,7 @@ def _reading(getter: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         except UnreadableFieldError:
             raise
         except KeyError as error:
-            raise UnreadableFieldError(*error.args) from error
+            raise UnreadableFieldError(*error.args) from None
 
     return __getattr__
 

@@ -86,7 +86,7 @@ def _set(value: Any, steps: list[Step], text: str, setting: str) -> None:
         try:
             new = _with(owner, step, new)
         except (InvalidConfigValueError, TypeError, ValueError) as error:
-            raise OverrideError(f"{setting!r}: {error}") from error
+            raise OverrideError(f"{setting!r}: {error}") from None
         if new is owner and isinstance(owner, ConfigBase):
             return  # the configs above hold this very one
 

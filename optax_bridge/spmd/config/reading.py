@@ -67,8 +67,8 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
             continue
         try:
             _, end = parse_key(line)
-        except ValueError as error:
-            raise ValueError(f"line {number} has no key: {line!r}") from error
+        except ValueError:
+            raise ValueError(f"line {number} has no key: {line!r}") from None
         if line[end : end + 2] != ": ":
             raise ValueError(f"line {number} has no ': ' behind the key {line[:end]!r}: {line!r}")
         if line[:end] in flat:
@@ -295,4 +295,4 @@ def _imported(name: str, path: list[Step]) -> Any:
         raise ValueError(
             f"{key_text(path)}: there is no {name!r} to import ({error}). A class or function "
             "inside another one has no name of its own: pass a config that has it, `like=`."
-        ) from error
+        ) from None

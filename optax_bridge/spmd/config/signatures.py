@@ -67,8 +67,11 @@ def config_for_function(fn: Callable[..., T]) -> Any:
       `**kwargs`), and a field `fn`.
 
     Raises:
+      TypeError: this is no function.
       ValueError: a parameter is called fn, self or _.
     """
+    if not callable(fn):
+        raise TypeError(f"config_for_function: expected a function, found {fn!r}")
     made = _made_once(
         fn,
         lambda: _config_class(FunctionConfigBase, fn, _parameters(fn), "config_for_function"),
@@ -86,8 +89,11 @@ def config_for_class(cls: type[T]) -> Any:
       As `config_for_function`, with a field `klass` instead of `fn`.
 
     Raises:
+      TypeError: this is no class.
       ValueError: a parameter is called klass, self or _.
     """
+    if not isinstance(cls, type):
+        raise TypeError(f"config_for_class: expected a class, found {cls!r}")
     made = _made_once(
         cls,
         lambda: _config_class(ClassConfigBase, cls, _init_parameters(cls), "config_for_class"),

@@ -37,8 +37,8 @@ def parse_value(text: str) -> Any:
     try:
         node = ast.parse(text.strip(), mode="eval").body
         return _value(node)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"not a literal: {text!r}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"not a literal: {text!r}") from None
 
 
 def _value(node: ast.expr) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 import optax_bridge
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.checkpointer import Checkpointer, every_n_steps_and_last_policy
 from optax_bridge.spmd.config import REQUIRED, Required, config_class, config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
@@ -71,7 +72,7 @@ class LanguageModel(BaseModel):
         output = Linear.default_config().set(input_dim=cfg.dim, output_dim=BYTES)
         self._add_child("output", output)
 
-    def forward(self, input_batch: Any) -> tuple[jax.Array, dict[str, Any]]:
+    def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, Any]]:
         """The mean cross-entropy, in nats for a byte.
 
         Args:

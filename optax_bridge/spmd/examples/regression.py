@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import optax_bridge
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.checkpointer import Checkpointer, every_n_steps_and_last_policy
 from optax_bridge.spmd.config import config_class, config_for_function
 from optax_bridge.spmd.input import ArrayInput
@@ -47,7 +48,7 @@ class Regression(BaseModel):
         self._add_child("dropout", cfg.dropout)
         self._add_child("second", second.set(param_partition_spec=("model", None)))
 
-    def forward(self, input_batch: Any) -> tuple[jax.Array, dict[str, Any]]:
+    def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, Any]]:
         """The mean squared error.
 
         Args:

@@ -9,6 +9,7 @@ import jax.ad_checkpoint
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import InstantiableConfig, config_class, maybe_instantiate
 from optax_bridge.spmd.layer.initializers import DefaultInitializer, Initializer
 from optax_bridge.spmd.layer.remat import rematted
@@ -86,7 +87,7 @@ class BaseLayer(Module):
         return self.parent.param_init()
 
     @property
-    def parameters(self) -> Any:
+    def parameters(self) -> Params:
         """The parameters in this call: the state."""
         return self.state
 
@@ -139,7 +140,7 @@ class BaseLayer(Module):
     def _layers_below(self) -> "dict[str, BaseLayer]":
         return {name: m for name, m in self.children.items() if isinstance(m, BaseLayer)}
 
-    def create_parameter_specs_recursively(self) -> dict[str, Any]:
+    def create_parameter_specs_recursively(self) -> dict[str, PyTree]:
         """The specs of the layer's parameters and of those below it, nested by name.
 
         Raises:
@@ -151,8 +152,8 @@ class BaseLayer(Module):
         return specs
 
     def initialize_parameters_recursively(
-        self, prng_key: jax.Array, *, prebuilt: Any = None
-    ) -> dict[str, Any]:
+        self, prng_key: jax.Array, *, prebuilt: PyTree = None
+    ) -> dict[str, PyTree]:
         """The first values of the layer's parameters and of those below it, nested by name.
 
         Args:
@@ -190,7 +191,7 @@ class BaseLayer(Module):
             axes=parameter_spec.fan_axes,
         )
 
-    def apply_parameter_noise_recursively(self, prng_key: jax.Array, params: Any) -> Any:
+    def apply_parameter_noise_recursively(self, prng_key: jax.Array, params: Params) -> Params:
         """A copy of the parameters with the noise of the layers below, then with this layer's.
 
         Nothing calls it but the trainer.
@@ -253,14 +254,14 @@ class BaseLayer(Module):
         self.add_summary(f"activations/{name}_norm", WeightedSummary(norm, weight))
 
 
-def _at(prebuilt: Any, name: str) -> Any:
+def _at(prebuilt: PyTree, name: str) -> PyTree:
     return prebuilt.get(name) if isinstance(prebuilt, dict) else prebuilt
 
 
 class BaseModel(BaseLayer):
     """A layer that can be trained: its `forward` gives the loss."""
 
-    def forward(self, input_batch: dict[str, Any]) -> tuple[jax.Array, dict[str, Any]]:
+    def forward(self, input_batch: dict[str, PyTree]) -> tuple[jax.Array, dict[str, Any]]:
         """The loss of a batch.
 
         Returns:
@@ -268,6 +269,6 @@ class BaseModel(BaseLayer):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
 
-    def predict(self, input_batch: dict[str, Any]) -> dict[str, Any]:
+    def predict(self, input_batch: dict[str, PyTree]) -> dict[str, Any]:
         """What the model says of a batch."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it predicts.")

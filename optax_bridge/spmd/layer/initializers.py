@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -21,6 +22,10 @@ PARAM_REGEXP_BIAS = ".*bias$"
 PARAM_REGEXP_SCALE = ".*scale$"
 
 
+Shape = Sequence[int]
+Axes = FanAxes | None
+
+
 class Initializer(Configurable):
     """Makes the first value of a parameter. Two of one config are equal."""
 
@@ -31,13 +36,7 @@ class Initializer(Configurable):
         return hash(type(self))  # configs can change, and have no hash
 
     def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Sequence[int],
-        dtype: Any,
-        axes: FanAxes | None = None,
+        self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
     ) -> jax.Array:
         """The first value of a parameter.
 
@@ -51,10 +50,7 @@ class Initializer(Configurable):
         raise NotImplementedError(f"{type(self).__name__} does not say what it initializes with.")
 
     def debug_string(
-        self,
-        name: str | None = None,
-        shape: Sequence[int] | None = None,
-        axes: FanAxes | None = None,
+        self, name: str | None = None, shape: Shape | None = None, axes: Axes = None
     ) -> str:
         """What it does, in a line."""
         del name, shape, axes
@@ -76,13 +72,7 @@ class ConstantInitializer(Initializer):
         value: Required[Any] = REQUIRED
 
     def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Sequence[int],
-        dtype: Any,
-        axes: FanAxes | None = None,
+        self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
     ) -> jax.Array:
         """An array full of the value."""
         del name, prng_key, axes
@@ -110,13 +100,7 @@ class GaussianInitializer(Initializer):
         mean: float = 0.0
 
     def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Sequence[int],
-        dtype: Any,
-        axes: FanAxes | None = None,
+        self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
     ) -> jax.Array:
         """An array of independent values."""
         del name, axes
@@ -142,13 +126,7 @@ class WeightInitializer(Initializer):
         distribution: str = "uniform"
 
     def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Sequence[int],
-        dtype: Any,
-        axes: FanAxes | None = None,
+        self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
     ) -> jax.Array:
         """An array of independent values.
 
@@ -162,15 +140,14 @@ class WeightInitializer(Initializer):
         if axes is None:
             raise NotImplementedError(
                 f"{name!r} of shape {tuple(shape)}: its fan axes are not known, which {cfg.fan} "
-                f"needs."
-                " Set `fan_axes` of its ParameterSpec."
+                "needs. Set `fan_axes` of its ParameterSpec."
             )
         init = jax.nn.initializers.variance_scaling(
             cfg.scale, mode=cfg.fan, distribution=cfg.distribution, **axes._asdict()
         )
         return init(prng_key, tuple(shape), dtype)
 
-    def _of_scale(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    def _of_scale(self, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         scale = self._config.scale
         match self._config.distribution:
             case "uniform":
@@ -224,18 +201,11 @@ class DefaultInitializer(Initializer):
                 return initializer
         raise NotImplementedError(
             f"Unsupported parameter name: {name!r} matches none of {list(self._initializers)}. Add "
-            f"it "
-            "to init_by_param_name, or set `initializer` of its ParameterSpec."
+            "it to init_by_param_name, or set `initializer` of its ParameterSpec."
         )
 
     def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Sequence[int],
-        dtype: Any,
-        axes: FanAxes | None = None,
+        self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
     ) -> jax.Array:
         """The first value of a parameter of this name.
 
@@ -247,10 +217,7 @@ class DefaultInitializer(Initializer):
         )
 
     def debug_string(
-        self,
-        name: str | None = None,
-        shape: Sequence[int] | None = None,
-        axes: FanAxes | None = None,
+        self, name: str | None = None, shape: Shape | None = None, axes: Axes = None
     ) -> str:
         """What is done for a name, or for all."""
         if name is not None:
@@ -279,13 +246,7 @@ class PerGroupInitializer(Initializer):
         self._initializer = self._config.initializer.instantiate()
 
     def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Sequence[int],
-        dtype: Any,
-        axes: FanAxes | None = None,
+        self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
     ) -> jax.Array:
         """The groups' values, side by side.
 

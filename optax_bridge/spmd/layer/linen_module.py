@@ -11,6 +11,7 @@ from flax.core import meta, unfreeze
 
 from optax_bridge.metadata.axis_metadata import boxed_as, is_box, unboxed
 from optax_bridge.metadata.kept_axes import abstract_mesh_in_scope
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.optimizers.axis_roles import FactoredPartitioned
 
 # Arguments by which modules are told, by convention, whether they are trained; and which say the
@@ -52,7 +53,7 @@ class LinenModule:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_abstract": None}
 
-    def _init(self, key: jax.Array, *inputs: Any) -> dict[str, Any]:
+    def _init(self, key: jax.Array, *inputs: PyTree) -> dict[str, PyTree]:
         fn = getattr(self._module, self._method)
         training = training_arguments(fn, {}, False)
         # Names that are not the mesh's would be looked for in it.
@@ -62,7 +63,7 @@ class LinenModule:
         kept = {name: part for name, part in variables.items() if name != "intermediates"}
         return unfreeze(kept)
 
-    def abstract(self) -> dict[str, Any]:
+    def abstract(self) -> dict[str, PyTree]:
         """The variables by collection, as `ShapeDtypeStruct`s, boxed if they have metadata."""
         abstract = self._abstract
         if abstract is None:
@@ -76,19 +77,19 @@ class LinenModule:
             return box
         return box.replace(names=tuple(self._mesh_axes.get(name) for name in box.names))
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
+    def init(self, key: jax.Array) -> dict[str, PyTree]:
         """First values of the variables, without boxes."""
         zeros = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), self._examples)
         return unboxed(self._init(key, *zeros))
 
     def call(
         self,
-        variables: dict[str, Any],
+        variables: dict[str, PyTree],
         key: jax.Array | None,
         is_training: bool,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, PyTree], dict[str, PyTree]]:
         """Calls the module.
 
         Returns:

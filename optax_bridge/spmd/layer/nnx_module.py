@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from optax_bridge.metadata.axis_metadata import boxed_like, value_of
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.layer.linen_module import training_arguments
 from optax_bridge.spmd.module.keys import child_key
 
@@ -30,7 +31,7 @@ class NnxModule:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["_make"], state["_method"])
 
-    def _nested(self, leaves: dict[tuple[Any, ...], Any]) -> dict[str, Any]:
+    def _nested(self, leaves: dict[tuple[Any, ...], Any]) -> dict[str, PyTree]:
         """Leaves by path as nested dicts, in the collections that linen would have them in."""
         nested: dict[str, Any] = {}
         for path, leaf in leaves.items():
@@ -42,11 +43,11 @@ class NnxModule:
                 part[str(path[-1])] = leaf
         return nested
 
-    def abstract(self) -> dict[str, Any]:
+    def abstract(self) -> dict[str, PyTree]:
         """The variables by collection, as `nnx.Variable`s of `ShapeDtypeStruct`s."""
         return self._nested(self._variables)
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
+    def init(self, key: jax.Array) -> dict[str, PyTree]:
         """First values of the variables."""
         with _sharded_later():
             state = dict(nnx.to_flat_state(nnx.state(self._make(key))))
@@ -54,12 +55,12 @@ class NnxModule:
 
     def call(
         self,
-        variables: dict[str, Any],
+        variables: dict[str, PyTree],
         key: jax.Array | None,
         is_training: bool,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, PyTree], dict[str, PyTree]]:
         """Calls the module; see `LinenModule.call`."""
         state = {}
         for path, variable in self._variables.items():

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import maybe_instantiate
 from optax_bridge.spmd.layer.specs import RematSpec
 from optax_bridge.spmd.module import (
@@ -49,7 +50,7 @@ def rematted(method: Callable[..., Any], spec: RematSpec) -> Callable[..., Any]:
         traced = {name: value for name, value in kwargs.items() if _is_traced(value)}
         others = {name: value for name, value in kwargs.items() if name not in traced}
 
-        def inside(state: Any, prng_key: Any, args: Any, traced: Any) -> Any:
+        def inside(state: PyTree, prng_key: jax.Array, args: Any, traced: Any) -> Any:
             # The key is that of the context outside: remat leaves random numbers as they are.
             with child_context(
                 "remat",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, Self, Union
 import jax
 from jax.sharding import PartitionSpec
 
+from optax_bridge.metadata.trees import Params
 from optax_bridge.spmd.config import Configurable
 from optax_bridge.spmd.trees import TensorSpec
 
@@ -154,6 +155,6 @@ class RematSpec:
 class ParameterNoise(Configurable):
     """Noise on parameters."""
 
-    def apply(self, prng_key: jax.Array, params: Any) -> Any:
+    def apply(self, prng_key: jax.Array, params: Params) -> Params:
         """The parameters with noise."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its noise is.")

@@ -5,6 +5,7 @@ from typing import Any, Union
 
 import jax
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     InstantiableConfig,
@@ -91,7 +92,7 @@ class RepeatedTransformerLayer(BaseLayer):
         cfg = self._config
         self._add_child("layer", _of_dim(cfg.layer, cfg.input_dim))
 
-    def create_parameter_specs_recursively(self) -> dict[str, Any]:
+    def create_parameter_specs_recursively(self) -> dict[str, PyTree]:
         """The layer's specs, stacked."""
         specs = self.layer.create_parameter_specs_recursively()
         stacked = jax.tree.map(
@@ -102,8 +103,8 @@ class RepeatedTransformerLayer(BaseLayer):
         return {"layer": VDict(stacked)}
 
     def initialize_parameters_recursively(
-        self, prng_key: jax.Array, *, prebuilt: Any = None
-    ) -> dict[str, Any]:
+        self, prng_key: jax.Array, *, prebuilt: PyTree = None
+    ) -> dict[str, PyTree]:
         """The layer's parameters, made from a key for each repetition, stacked."""
         _, child_key = jax.random.split(prng_key)
         below = prebuilt.get("layer") if isinstance(prebuilt, dict) else prebuilt
@@ -114,7 +115,7 @@ class RepeatedTransformerLayer(BaseLayer):
 
         return {"layer": jax.vmap(initialize)(keys)}
 
-    def apply_parameter_noise_recursively(self, prng_key: jax.Array, params: Any) -> Any:
+    def apply_parameter_noise_recursively(self, prng_key: jax.Array, params: Params) -> Params:
         """Noise on each repetition's parameters, with a key of its own, then this layer's."""
         prng_key, child_key = jax.random.split(prng_key)
         keys = jax.random.split(child_key, self._config.num_layers)

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from optax_bridge.metadata.axis_metadata import is_box, key_names, names_of, value_of
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     InstantiableConfig,
@@ -97,13 +98,13 @@ class ThirdPartyLayer(BaseLayer):
         specs = [x if isinstance(x, TensorSpec) else TensorSpec(x) for x in inputs]
         return tuple(jax.ShapeDtypeStruct(tuple(s.shape), s.dtype or jnp.float32) for s in specs)
 
-    def create_parameter_specs_recursively(self) -> dict[str, Any]:
+    def create_parameter_specs_recursively(self) -> dict[str, PyTree]:
         """The specs of the module's variables, by collection."""
         if not isinstance(self._module, LinenModule | NnxModule):
             return {}
         return jax.tree_util.tree_map_with_path(self._spec, self._module.abstract(), is_leaf=is_box)
 
-    def _spec(self, path: Any, leaf: Any) -> ParameterSpec:
+    def _spec(self, path: Any, leaf: Leaf) -> ParameterSpec:
         where = "/".join(key_names(path))
         array, said = value_of(leaf), names_of(leaf, where) if is_box(leaf) else None
         names: Any = (None,) * len(array.shape) if said is None else said
@@ -129,8 +130,8 @@ class ThirdPartyLayer(BaseLayer):
         )
 
     def initialize_parameters_recursively(
-        self, prng_key: jax.Array, *, prebuilt: Any = None
-    ) -> dict[str, Any]:
+        self, prng_key: jax.Array, *, prebuilt: PyTree = None
+    ) -> dict[str, PyTree]:
         """First values of the module's variables, as the module makes them, by collection."""
         if not isinstance(self._module, LinenModule | NnxModule):
             return {}

@@ -7,6 +7,7 @@ import jax
 import optax
 from flax import struct
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.optimizers.data import opt_param_values
 
@@ -28,7 +29,7 @@ class ForwardOutputs(struct.PyTreeNode):
 class ForwardFn(Protocol):
     """A forward function, called by keywords."""
 
-    def __call__(self, *, model_params: Any, inputs: Any) -> ForwardOutputs:
+    def __call__(self, *, model_params: Params, inputs: PyTree) -> ForwardOutputs:
         """Computes the loss of inputs under parameters."""
         ...
 
@@ -44,8 +45,8 @@ class ForwardPass(struct.PyTreeNode):
     """
 
     forward_fn: ForwardFn = struct.field(pytree_node=False)
-    inputs: Any
-    model_params: Any
+    inputs: PyTree
+    model_params: Params
     outputs: ForwardOutputs
 
 
@@ -83,17 +84,17 @@ class Updates(struct.PyTreeNode):
         `delta_updates` is the difference.
     """
 
-    opt_params: Any
+    opt_params: Params
     delta_updates: Any = None
     inplace_updates: Any = None
     forward_pass: dict[str, ForwardPass] = struct.field(default_factory=dict)
     new_values: Any = None
 
-    def param_values(self) -> Any:
+    def param_values(self) -> Params:
         """The values of `opt_params`."""
         return opt_param_values(self.opt_params)
 
-    def param_specs(self) -> Any:
+    def param_specs(self) -> PyTree:
         """`ParameterSpec`s of `opt_params`."""
         return jax.tree.map(
             lambda param: ParameterSpec(
@@ -130,7 +131,7 @@ class Updates(struct.PyTreeNode):
         return self.replace(**masked)
 
 
-def mask_tree(tree: Any, *, keep: Any, mask_value: Any) -> Any:
+def mask_tree(tree: PyTree, *, keep: Any, mask_value: Any) -> PyTree:
     """A tree with another value where it is not kept.
 
     Args:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -113,7 +114,7 @@ class Learner(LearnerModule):
         """Whether training goes on when the loss is not finite."""
         return self._config.ignore_undefined_loss
 
-    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """Specs of the state; what the optimizer does not update is None for it."""
         keep = self.should_update_with_optimizers(model_param_specs)
         optimized = mask_tree(model_param_specs, keep=keep, mask_value=None)
@@ -122,7 +123,7 @@ class Learner(LearnerModule):
             specs["ema"] = self.ema.partition(model_param_specs)
         return specs
 
-    def init(self, model_params: Any) -> Any:
+    def init(self, model_params: Params) -> OptState:
         """The state at the start; what the optimizer does not update is None for it."""
         keep = self.should_update_with_optimizers(model_params)
         optimized = mask_tree(model_params, keep=keep, mask_value=None)
@@ -131,7 +132,7 @@ class Learner(LearnerModule):
             state["ema"] = self.ema.init(model_params)
         return state
 
-    def should_update_with_optimizers(self, model_params: Any) -> Any:
+    def should_update_with_optimizers(self, model_params: Params) -> Any:
         """For each parameter whether the optimizer changes it."""
         return jax.tree.map(should_update_with_optimizers, self._update_types(model_params))
 
@@ -163,7 +164,7 @@ class Learner(LearnerModule):
         return new_params
 
     def forward_and_backward(
-        self, *, fn: ForwardFn, inputs: Any, opt_params: Any
+        self, *, fn: ForwardFn, inputs: PyTree, opt_params: Params
     ) -> ForwardBackwardOutputs:
         """Computes loss and gradients, and takes a step.
 
@@ -190,7 +191,7 @@ class Learner(LearnerModule):
             backward_outputs=BackwardOutputs(updated_params=updated_params),
         )
 
-    def _update_types(self, tree: Any) -> Any:
+    def _update_types(self, tree: PyTree) -> Any:
         types = jax.tree.map(
             lambda path: match_regex_rules(
                 path, rules=self._rules, default_value=UpdateType.ALL_UPDATES
@@ -201,7 +202,7 @@ class Learner(LearnerModule):
             types, description="learner_update_type", path=self.path()
         )
 
-    def _permitted(self, in_place: Any) -> Any:
+    def _permitted(self, in_place: PyTree) -> PyTree:
         """The in-place updates that rules permit."""
         in_place = prune_empty(in_place)
         kept = jax.tree.map(should_apply_state_updates, self._update_types(in_place))
@@ -224,10 +225,10 @@ class Learner(LearnerModule):
                 self.add_summary(f"{name}/{path}", norm)
 
 
-def _stepped(values: Any, updates: Updates) -> Any:
+def _stepped(values: Any, updates: Updates) -> Params:
     """Parameters after the optimizer's step; those it does not update are as they were."""
 
-    def is_none(leaf: Any) -> bool:
+    def is_none(leaf: Leaf) -> bool:
         return leaf is None
 
     if updates.new_values is not None:
@@ -246,7 +247,7 @@ def _stepped(values: Any, updates: Updates) -> Any:
     return optax.apply_updates(values, deltas)
 
 
-def _apply_updates(base: Any, updates: Any) -> Any:
+def _apply_updates(base: Any, updates: PyTree) -> PyTree:
     """Puts updates into nested dicts.
 
     Args:
@@ -280,14 +281,14 @@ def _split_gradients(
       function that makes both of the parameters, None standing for what the other one has.
     """
 
-    def split(params: Any) -> tuple[Any, Any]:
+    def split(params: Params) -> tuple[PyTree, PyTree]:
         others = jax.tree.map(lambda keep: not keep, should_compute_gradients)
         return (
             mask_tree(params, keep=should_compute_gradients, mask_value=None),
             mask_tree(params, keep=others, mask_value=None),
         )
 
-    def split_fun(*, model_params: Any, inputs: Any) -> ForwardOutputs:
+    def split_fun(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
         rest, inputs = inputs
         whole = jax.tree.map(
             lambda one, other: other if one is None else one,
@@ -301,7 +302,7 @@ def _split_gradients(
 
 
 def _value_and_grad(
-    fun: ForwardFn, *, opt_params: Any, inputs: Any, should_compute_gradients: Any = None
+    fun: ForwardFn, *, opt_params: Params, inputs: PyTree, should_compute_gradients: Any = None
 ) -> Updates:
     """Runs a forward function and its gradient.
 
@@ -321,7 +322,7 @@ def _value_and_grad(
     model_params, others = split(opt_param_values(opt_params))
     split_inputs = (others, inputs)
 
-    def loss_and_outputs(model_params: Any, inputs: Any) -> tuple[Any, ForwardOutputs]:
+    def loss_and_outputs(model_params: Params, inputs: PyTree) -> tuple[Any, ForwardOutputs]:
         outputs = split_fun(model_params=model_params, inputs=inputs)
         return outputs.loss, outputs
 

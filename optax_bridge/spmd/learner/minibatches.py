@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.learner.data import ForwardFn, ForwardOutputs
 from optax_bridge.spmd.metrics import MetricAccumulator, is_summary
@@ -43,22 +44,22 @@ def with_minibatch_steps(
     sum_dtype = jnp.float32 if grad_dtype is None else grad_dtype
 
     def decorator(fn: ForwardFn) -> ForwardFn:
-        def accumulated(*, model_params: Any, inputs: Any) -> ForwardOutputs:
+        def accumulated(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
             minibatches = _cut(inputs, steps)
 
-            def one(params: Any, minibatch: Any) -> tuple[Any, ForwardOutputs]:
+            def one(params: Params, minibatch: PyTree) -> tuple[Any, ForwardOutputs]:
                 outputs = fn(model_params=params, inputs=minibatch)
                 return outputs.loss, outputs
 
             @jax.custom_vjp
-            def run(params: Any) -> Any:
+            def run(params: Params) -> Any:
                 return _scan(lambda m: (one(params, m)[1], ()), minibatches, ())[0]
 
-            def forward(params: Any) -> tuple[Any, Any]:
+            def forward(params: Params) -> tuple[Any, Any]:
                 zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, sum_dtype), params)
                 grad = jax.value_and_grad(one, has_aux=True)
 
-                def step(minibatch: Any) -> tuple[Any, Any]:
+                def step(minibatch: PyTree) -> tuple[Any, Any]:
                     (_, outputs), grads = grad(params, minibatch)
                     return outputs, grads
 
@@ -67,7 +68,7 @@ def with_minibatch_steps(
                     lambda g, p: (g / steps).astype(p.dtype), total, params
                 )
 
-            def backward(grads: Any, cotangents: Any) -> tuple[Any]:
+            def backward(grads: PyTree, cotangents: PyTree) -> tuple[Any]:
                 return (jax.tree.map(lambda g: (g * cotangents[0].loss).astype(g.dtype), grads),)
 
             run.defvjp(forward, backward)
@@ -79,14 +80,14 @@ def with_minibatch_steps(
     return decorator
 
 
-def _scan(step: Callable[[Any], Any], minibatches: Any, zeros: Any) -> Any:
+def _scan(step: Callable[[Any], Any], minibatches: PyTree, zeros: PyTree) -> Any:
     """Runs all minibatches: ((means of the outputs, stacked summaries), sums of the gradients)."""
     first = jax.tree.map(lambda x: x[0], minibatches)
     count = len(jax.tree.leaves(minibatches)[0])
     shapes = jax.eval_shape(lambda m: _told_apart(step(m)[0])[0], first)
     sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-    def body(carry: Any, minibatch: Any) -> tuple[Any, Any]:
+    def body(carry: PyTree, minibatch: PyTree) -> tuple[PyTree, PyTree]:
         sums, grads = carry
         outputs, new = step(minibatch)
         values, summaries = _told_apart(outputs)
@@ -99,7 +100,7 @@ def _scan(step: Callable[[Any], Any], minibatches: Any, zeros: Any) -> Any:
     return (means, stacked), grads
 
 
-def _told_apart(outputs: Any) -> tuple[Any, Any]:
+def _told_apart(outputs: Any) -> tuple[PyTree, PyTree]:
     """Outputs without `Summary`s, and these alone; None for the others."""
     values = jax.tree.map(lambda x: None if is_summary(x) else x, outputs, is_leaf=is_summary)
     summaries = jax.tree.map(lambda x: x if is_summary(x) else None, outputs, is_leaf=is_summary)
@@ -107,7 +108,7 @@ def _told_apart(outputs: Any) -> tuple[Any, Any]:
 
 
 def _with_summaries(
-    means: Any, stacked: Any, steps: int, config: ConfigOr[MetricAccumulator]
+    means: PyTree, stacked: PyTree, steps: int, config: ConfigOr[MetricAccumulator]
 ) -> ForwardOutputs:
     accumulator = maybe_instantiate(config)
     for index in range(steps):
@@ -120,7 +121,7 @@ def _with_summaries(
     )
 
 
-def _cut(inputs: dict[str, Any], steps: int) -> dict[str, Any]:
+def _cut(inputs: dict[str, Any], steps: int) -> dict[str, PyTree]:
     """The inputs of all minibatches, stacked."""
     items = flatten_items(inputs["input_batch"])
     if not items:

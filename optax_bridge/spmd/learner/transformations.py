@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -30,11 +31,11 @@ from optax_bridge.spmd.trees import prune_empty, tree_paths
 class LearnerModule(Module):
     """A part of a learner: it has a state, and specs for it."""
 
-    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """The specs of the state, from those of the parameters."""
         raise NotImplementedError(f"{type(self).__name__}.create_state_partition_specs")
 
-    def init(self, model_params: Any) -> Any:
+    def init(self, model_params: Params) -> OptState:
         """The state at the start, from `OptParam`s."""
         raise NotImplementedError(f"{type(self).__name__}.init")
 
@@ -85,11 +86,11 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
             )
         self.transformation = made
 
-    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """The transformation's own specs."""
         return self.transformation.partition(model_param_specs)
 
-    def init(self, model_params: Any) -> Any:
+    def init(self, model_params: Params) -> OptState:
         """The transformation's own state."""
         return self.transformation.init(model_params)
 
@@ -123,11 +124,11 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
 
         rules: Required[Sequence[str]] = REQUIRED
 
-    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """The transformation's specs, without those of parameters that are overridden."""
         return super().create_state_partition_specs(self._without_overridden(model_param_specs))
 
-    def init(self, model_params: Any) -> Any:
+    def init(self, model_params: Params) -> OptState:
         """The transformation's state, without that of parameters that are overridden."""
         return super().init(self._without_overridden(model_params))
 
@@ -142,7 +143,7 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
             )
         )
 
-        def merged(is_overridden: bool, gradient: Any, transformed: Any) -> Any:
+        def merged(is_overridden: bool, gradient: PyTree, transformed: Any) -> Any:
             return gradient if is_overridden else transformed
 
         in_place = _merge(
@@ -155,11 +156,11 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
             values = jax.tree.map(merged, overridden, updates.param_values(), values)
         return new.replace(delta_updates=deltas, inplace_updates=in_place, new_values=values)
 
-    def _is_overridden(self, params: Any) -> Any:
+    def _is_overridden(self, params: Params) -> Any:
         rules = [re.compile(rule) for rule in self.config.rules]
         return jax.tree.map(lambda path: any(r.fullmatch(path) for r in rules), tree_paths(params))
 
-    def _without_overridden(self, params: Any) -> Any:
+    def _without_overridden(self, params: Params) -> Any:
         return jax.tree.map(
             lambda is_overridden, param: optax.MaskedNode() if is_overridden else param,
             self._is_overridden(params),
@@ -199,14 +200,14 @@ class ConditionalUpdateTransformation(UpdateTransformation):
         self._add_child("inner", as_learner_config(cfg.inner))
         self._schedule = maybe_instantiate(cfg.update_schedule)
 
-    def create_state_partition_specs(self, model_param_specs: Any) -> Any:
+    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """Specs of the count and of the inner state."""
         return {
             "should_update": UpdateScheduleState(count=count_spec()),
             "inner": self.inner.create_state_partition_specs(model_param_specs),
         }
 
-    def init(self, model_params: Any) -> Any:
+    def init(self, model_params: Params) -> OptState:
         """The count and the inner state."""
         return {
             "should_update": UpdateScheduleState(count=jnp.zeros([], jnp.int32)),
@@ -251,7 +252,7 @@ def as_learner_config(cfg: Any) -> Any:
     return wrapper.set(transformation=cfg)
 
 
-def _merge(base: Any, updates: Any) -> Any:
+def _merge(base: Any, updates: PyTree) -> Any:
     """Two trees of nested dicts as one; nothing is changed in place."""
     if not isinstance(base, dict) or not isinstance(updates, dict):
         return updates

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import jax
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.metrics import Summary
 from optax_bridge.spmd.module.errors import OutputConflictError
 from optax_bridge.spmd.module.keys import child_key
@@ -38,7 +39,7 @@ class InvocationContext:
     name: str
     parent: Optional["InvocationContext"]
     module: ModuleNode | None
-    state: Any
+    state: PyTree
     is_training: bool
     prng_key: jax.Array | None
     output_collection: OutputCollection

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.module.context import InvocationContext, set_current_context
 from optax_bridge.spmd.module.module import Module
 from optax_bridge.spmd.module.outputs import OutputCollection, new_output_collection
@@ -15,7 +16,7 @@ from optax_bridge.spmd.trees import raise_for_cycles
 def functional(
     module: Module,
     prng_key: jax.Array | None,
-    state: Any,
+    state: PyTree,
     inputs: Mapping[str, Any] | Sequence[Any],
     *,
     method: str = "forward",

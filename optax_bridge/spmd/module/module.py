@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 import jax
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     Configurable,
@@ -64,7 +65,7 @@ class Module(Configurable, metaclass=_ModuleType):
 
         name: str
         module: "Module"
-        state: Any
+        state: PyTree
 
     def __init__(self, cfg: Any, *, parent: "Module | None") -> None:
         super().__init__(cfg)
@@ -293,7 +294,7 @@ class Module(Configurable, metaclass=_ModuleType):
         return context
 
     @property
-    def state(self) -> Any:
+    def state(self) -> PyTree:
         """The module's state in this call."""
         return self.get_invocation_context().state
 

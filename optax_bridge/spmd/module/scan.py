@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.metrics import Summary
 from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
 from optax_bridge.spmd.module.errors import OutputConflictError
@@ -16,14 +17,14 @@ from optax_bridge.spmd.trees import prune_tree
 def scan_in_context(
     fn: Callable[[Any, Any], tuple[Any, Any]],
     *,
-    carry: Any,
+    carry: PyTree,
     xs: dict[str, Any],
     drop_output: Callable[[str], bool] | None = None,
     child_name_prefix: str = "iter",
     unroll: int = 1,
     remat_kwargs: dict[str, Any] | None = None,
     merge_summaries: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """Scans a function, each iteration in a context of its own below the current one.
 
     Args:
@@ -52,7 +53,7 @@ def scan_in_context(
     _check_not_taken(context, child_name_prefix)
     overrides = {name: value for name, value in xs.items() if name != "xs"}
 
-    def body(carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+    def body(carry: PyTree, scanned: tuple[Any, Any]) -> tuple[PyTree, PyTree]:
         x, overridden = scanned
         collection = new_output_collection()
         with child_context(

@@ -81,7 +81,7 @@ def _enter(context: InvocationContext, module: ModuleNode, entered: contextlib.E
         raise InvalidDescendantError(
             f"{module!r} is not below {context.module!r}, in whose context {context.path()} it was "
             f"called, and not shared with it: {error}"
-        ) from error
+        ) from None
     entered.enter_context(child_context(shared.name, module=shared.module, state=shared.state))
 
 

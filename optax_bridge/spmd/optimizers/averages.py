@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.optimizers.data import (
     OptStateSpec,
     PartitionedGradientTransformation,
@@ -31,7 +32,7 @@ class ParamEmaState(NamedTuple):
     """
 
     count: Any
-    ema: Any
+    ema: jax.Array
 
 
 class EmaState(NamedTuple):
@@ -45,7 +46,7 @@ class EmaState(NamedTuple):
     """
 
     count: Any
-    ema: Any
+    ema: jax.Array
     scale: Any
 
 
@@ -66,17 +67,17 @@ def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransforma
         )
     schedule = as_schedule_fn(decay)
 
-    def init(params: Any) -> ParamEmaState:
+    def init(params: Params) -> ParamEmaState:
         zeros = jax.tree.map(jnp.zeros_like, opt_param_values(params))
         return ParamEmaState(count=jnp.zeros([], jnp.int32), ema=zeros)
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         if params is None:
             raise ValueError("param_ema: update(updates, state, params) needs params")
         count = optax.safe_increment(state.count)
         d = schedule(count)
 
-        def averaged(value: Any, ema: Any) -> Any:
+        def averaged(value: jax.Array, ema: jax.Array) -> jax.Array:
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 return value
             return ((1.0 - d) * value + d * ema).astype(ema.dtype)
@@ -85,7 +86,7 @@ def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransforma
             count=count, ema=jax.tree.map(averaged, opt_param_values(params), state.ema)
         )
 
-    def partition(specs: Any) -> ParamEmaState:
+    def partition(specs: PyTree) -> ParamEmaState:
         return ParamEmaState(count=count_spec(), ema=copy_partition(specs))
 
     return PartitionedGradientTransformation(init, update, partition)
@@ -118,15 +119,15 @@ def ema(
         raise ValueError(f"ema: accumulator_dtype must be {names} or None: {accumulator_dtype}")
     schedule = as_schedule_fn(decay)
 
-    def dtype_of(param: Any) -> Any:
+    def dtype_of(param: jax.Array) -> Any:
         own = accumulator_dtype is None or not len(param.shape)
         return jnp.dtype(param.dtype if own else accumulator_dtype)
 
-    def is_quantised(param: Any) -> bool:
+    def is_quantised(param: jax.Array) -> bool:
         return bool(len(param.shape)) and jnp.issubdtype(dtype_of(param), jnp.integer)
 
-    def init(params: Any) -> EmaState:
-        def scale(param: Any) -> Any:
+    def init(params: Params) -> EmaState:
+        def scale(param: jax.Array) -> Any:
             return jnp.zeros(param.shape[1:], jnp.float32) if is_quantised(param) else stand_in()
 
         return EmaState(
@@ -135,7 +136,7 @@ def ema(
             scale=jax.tree.map(scale, params),
         )
 
-    def partition(specs: Any) -> EmaState:
+    def partition(specs: PyTree) -> EmaState:
         def average(spec: Any) -> Any:
             return OptStateSpec(shape=spec.shape, dtype=dtype_of(spec), mesh_axes=spec.mesh_axes)
 
@@ -151,31 +152,31 @@ def ema(
             scale=jax.tree.map(scale, specs),
         )
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         del params
         count = optax.safe_increment(state.count)
         d = schedule(count)
 
-        def averaged(update: Any, stored: Any, scale: Any) -> Any:
+        def averaged(update: Updates, stored: jax.Array, scale: Any) -> jax.Array:
             is_integer = jnp.issubdtype(stored.dtype, jnp.integer)
             old = stored.astype(jnp.float32) * scale if is_integer else stored
             return (1.0 - d) * update + d * old
 
         averages = map_updates(averaged, updates, state.ema, state.scale)
 
-        def stored_scale(average: Any, stored: Any, scale: Any) -> Any:
+        def stored_scale(average: jax.Array, stored: jax.Array, scale: Any) -> jax.Array:
             if average is None or not jnp.issubdtype(stored.dtype, jnp.integer):
                 return scale
             return jnp.max(jnp.abs(average), axis=0) / jnp.iinfo(stored.dtype).max
 
-        def kept(average: Any, stored: Any, scale: Any) -> Any:
+        def kept(average: jax.Array, stored: jax.Array, scale: Any) -> jax.Array:
             if average is None:
                 return stored
             if jnp.issubdtype(stored.dtype, jnp.integer):
                 average = jnp.round(average / jnp.where(scale == 0, 1.0, scale))
             return average.astype(stored.dtype)
 
-        def is_none(leaf: Any) -> bool:
+        def is_none(leaf: Leaf) -> bool:
             return leaf is None
 
         scales = jax.tree.map(stored_scale, averages, state.ema, state.scale, is_leaf=is_none)

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import PartitionedGradientTransformation, instantiated
 from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
@@ -25,7 +26,9 @@ def chain(
     """
     parts = [instantiated(arg, f"chain: argument {index}") for index, arg in enumerate(args)]
 
-    def run(last: Any, updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def run(
+        last: Any, updates: Updates, state: OptState, params: Params
+    ) -> tuple[Updates, OptState]:
         new_state = []
         for part, part_state in zip(parts, state, strict=True):
             apply = last if part is parts[-1] else part.update
@@ -33,10 +36,10 @@ def chain(
             new_state.append(part_state)
         return updates, tuple(new_state)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> OptState:
         return tuple(part.init(params) for part in parts)
 
-    def partition(specs: Any) -> Any:
+    def partition(specs: PyTree) -> PyTree:
         return tuple(part.partition(specs) for part in parts)
 
     update = functools.partial(run, parts[-1].update if parts else None)
@@ -62,7 +65,7 @@ def named_chain(
     """
     parts = {name: instantiated(arg, f"named_chain: {name}") for name, arg in kwargs.items()}
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         new_state = {}
         for name, part in parts.items():
             updates, new_state[name] = part.update(updates, state[name], params)

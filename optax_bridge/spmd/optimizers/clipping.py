@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     add_summary,
@@ -31,7 +33,7 @@ def clip_by_global_norm(
       The transformation.
     """
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         del params
         norm = global_norm(updates)
         add_summary("gradient_norm", norm)
@@ -45,7 +47,7 @@ def clip_by_global_norm(
         add_summary("gradient_scale", factor)
         keep = True if drop_norm is None else norm < drop_norm
 
-        def clipped(u: Any) -> Any:
+        def clipped(u: jax.Array) -> jax.Array:
             # What is dropped may be infinite, and 0 times that is no number.
             return jnp.where(keep, u * jnp.asarray(factor, u.dtype), jnp.zeros_like(u))
 
@@ -69,10 +71,10 @@ def clip_by_block_rms(
       The transformation.
     """
 
-    def clipped(u: Any) -> Any:
+    def clipped(u: jax.Array) -> jax.Array:
         return u / jnp.maximum(1.0, rms(u) / threshold).astype(u.dtype)
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         del params
         if summary_suffix is not None:
             norms = expand_vdicts(vectorized_tree_map(rms, updates))
@@ -87,11 +89,11 @@ def clip_by_block_rms(
     )
 
 
-def _compute_rms_norms(tree: Any) -> Any:
+def _compute_rms_norms(tree: PyTree) -> PyTree:
     """The root mean square of each array, per repeat of a repeated layer."""
     return vectorized_tree_map(rms, tree)
 
 
-def _compute_covariance(x: Any, y: Any) -> Any:
+def _compute_covariance(x: jax.Array, y: jax.Array) -> jax.Array:
     """The mean of the product of each two arrays, per repeat of a repeated layer."""
     return vectorized_tree_map(lambda a, b: jnp.mean(a * b), x, y)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.layer import FactorizationSpec
 from optax_bridge.spmd.module import current_context
@@ -29,7 +30,7 @@ class OptParam:
       weight_decay_scale: replaces the scale of weight decay of this parameter, if not None.
     """
 
-    value: Any
+    value: jax.Array
     factorization_spec: FactorizationSpec | None
     weight_decay_scale: float | None
 
@@ -61,7 +62,7 @@ class PartitionedGradientTransformation(NamedTuple):
     partition: Callable[[Any], Any]
 
 
-def opt_param_values(params: Any) -> Any:
+def opt_param_values(params: Params) -> Params:
     """The arrays of a tree of `OptParam`s."""
     return jax.tree.map(lambda p: p.value if isinstance(p, OptParam) else p, params)
 
@@ -79,7 +80,7 @@ def with_partition_fn(
       The transformation.
     """
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         return tx.update(updates, state, opt_param_values(params))
 
     return PartitionedGradientTransformation(
@@ -88,8 +89,8 @@ def with_partition_fn(
 
 
 def copy_partition(
-    specs: Any, *, pattern: str | re.Pattern[str] | None = None, memory_kind: str | None = None
-) -> Any:
+    specs: PyTree, *, pattern: str | re.Pattern[str] | None = None, memory_kind: str | None = None
+) -> PyTree:
     """Specs of arrays that are like parameters, or like other arrays of a state.
 
     Args:
@@ -137,7 +138,7 @@ def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTrans
     """`optax.scale_by_adam`, and others with its state, with specs for it."""
     count = jax.eval_shape(lambda: tx.init({})).count  # type: ignore[union-attr]
 
-    def partition(specs: Any) -> Any:
+    def partition(specs: PyTree) -> PyTree:
         spec = OptStateSpec(shape=count.shape, dtype=count.dtype, mesh_axes=PartitionSpec())
         return optax.ScaleByAdamState(spec, copy_partition(specs), copy_partition(specs))  # type: ignore[arg-type]
 
@@ -145,7 +146,7 @@ def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTrans
 
 
 def stateless(
-    update_leaf: Callable[..., Any], *trees_of: Callable[[Any], Any], state: Any = None
+    update_leaf: Callable[..., Any], *trees_of: Callable[[Any], Any], state: OptState = None
 ) -> PartitionedGradientTransformation:
     """A transformation without state, from what happens to one update.
 
@@ -160,23 +161,23 @@ def stateless(
     """
     empty = optax.EmptyState() if state is None else state
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         trees = [make(params) for make in trees_of]
         return map_updates(update_leaf, updates, *trees), state
 
     return PartitionedGradientTransformation(lambda params: empty, update, lambda specs: empty)
 
 
-def map_updates(fn: Callable[..., Any], updates: Any, *rest: Any) -> Any:
+def map_updates(fn: Callable[..., Any], updates: Updates, *rest: Any) -> Updates:
     """`jax.tree.map` for updates, of which some may be None where parameters are not."""
 
-    def mapped(update: Any, *others: Any) -> Any:
+    def mapped(update: Updates, *others: Any) -> Updates:
         return None if update is None else fn(update, *others)
 
     return jax.tree.map(mapped, updates, *rest, is_leaf=lambda leaf: leaf is None)
 
 
-def global_norm(tree: Any) -> jax.Array:
+def global_norm(tree: PyTree) -> jax.Array:
     """The norm of all arrays of a tree together."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 

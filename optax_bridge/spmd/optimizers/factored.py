@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, config_for_function
 from optax_bridge.spmd.layer import FactorizationSpec
 from optax_bridge.spmd.optimizers.data import (
+    OptParam,
     OptStateSpec,
     PartitionedGradientTransformation,
     copy_partition,
@@ -28,7 +30,7 @@ class _Axes(NamedTuple):
 class _Leaf(NamedTuple):
     """What one parameter's statistics and update are."""
 
-    update: Any
+    update: Updates
     v_row: Any
     v_col: Any
     v: Any
@@ -61,7 +63,7 @@ def scale_by_factored_rms(
             return None
         return _row_and_col(shape, spec)
 
-    def init_leaf(param: Any) -> _Leaf:
+    def init_leaf(param: OptParam) -> _Leaf:
         axes = axes_of(param.shape, param.factorization_spec)
         if axes is None:
             return _Leaf(None, stand_in(), stand_in(), jnp.zeros(param.shape, jnp.float32))
@@ -75,19 +77,19 @@ def scale_by_factored_rms(
             return _Leaf(None, stand_in_spec(), stand_in_spec(), copy_partition(spec))
         return _Leaf(None, _reduced(spec, axes.row), _reduced(spec, axes.col), stand_in_spec())
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> OptState:
         return _state(jnp.zeros([], jnp.int32), jax.tree.map(init_leaf, params))
 
-    def partition(specs: Any) -> Any:
+    def partition(specs: PyTree) -> PyTree:
         return _state(count_spec(), jax.tree.map(partition_leaf, specs))
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         if params is None:
             raise ValueError("scale_by_factored_rms: update(updates, state, params) needs params")
         count = optax.safe_increment(state.count)
         decay = schedule(count)
 
-        def update_leaf(g: Any, v_row: Any, v_col: Any, v: Any, param: Any) -> _Leaf:
+        def update_leaf(g: Any, v_row: Any, v_col: Any, v: Any, param: OptParam) -> _Leaf:
             if g is None:
                 return _Leaf(None, v_row, v_col, v)
             axes = axes_of(param.shape, param.factorization_spec)

@@ -17,6 +17,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, InstantiableConfig, maybe_instantiate
 from optax_bridge.spmd.optimizers.data import (
     OptParam,
@@ -70,14 +71,14 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
     """
     with_boxes = with_axis_metadata(tx)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> OptState:
         return unboxed(with_boxes.init(_boxed(params)))
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         updates, state = with_boxes.update(updates, state, _boxed(params))
         return unboxed(updates), unboxed(state)
 
-    def partition(specs: Any) -> Any:
+    def partition(specs: PyTree) -> PyTree:
         state = jax.eval_shape(with_boxes.init, _boxed(specs, named=True))
         treedef = jax.tree.structure(state, is_leaf=is_box)
         return treedef.unflatten([_spec(leaf) for _, leaf in leaves_with_path(state)])
@@ -86,7 +87,7 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
         return PartitionedGradientTransformation(init, update, partition)
     exact = with_boxes.step
 
-    def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def step(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         values, state = exact(grads, state, _boxed(params))
         return unboxed(values), unboxed(state)
 
@@ -124,13 +125,13 @@ def with_learning_rate(
     return optimizer(learning_rate=from_zero)
 
 
-def _boxed(tree: Any, stacked: int = 0, *, named: bool = False) -> Any:
+def _boxed(tree: PyTree, stacked: int = 0, *, named: bool = False) -> PyTree:
     """The arrays of parameters, boxed where their axes have roles; of specs, with their axes."""
     if isinstance(tree, dict):
         inner = stacked + isinstance(tree, VDict)
         return type(tree)({k: _boxed(v, inner, named=named) for k, v in tree.items()})
 
-    def boxed(leaf: Any) -> Any:
+    def boxed(leaf: Leaf) -> Leaf:
         if isinstance(leaf, OptParam):
             value, factorization, axes = leaf.value, leaf.factorization_spec, None
         elif named:
@@ -149,7 +150,7 @@ def _boxed(tree: Any, stacked: int = 0, *, named: bool = False) -> Any:
     return jax.tree.map(boxed, tree)
 
 
-def _spec(leaf: Any) -> OptStateSpec:
+def _spec(leaf: Leaf) -> OptStateSpec:
     value = value_of(leaf)
     names = names_of(leaf) if is_box(leaf) else None
     axes = PartitionSpec(*(names or [None] * len(value.shape)))

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.optimizers.data import OptParam, opt_param_values
 from optax_bridge.spmd.trees import (
@@ -33,7 +34,7 @@ def per_param_scale_by_path(
       A function of the parameters.
     """
 
-    def scales(params: Any) -> Any:
+    def scales(params: Params) -> PyTree:
         found = jax.tree.map(
             lambda path: match_regex_rules(path, rules=scale_by_path, default_value=default_scale),
             tree_paths(params),
@@ -53,15 +54,15 @@ def per_param_scale_by_rms(*, min_scale: float = 1e-4) -> PerParamFn:
       A function of the parameters; each scale has the rank of its parameter.
     """
 
-    def scale(value: Any) -> Any:
+    def scale(value: jax.Array) -> Any:
         return jnp.maximum(jnp.sqrt(jnp.mean(jnp.square(value), keepdims=True)), min_scale)
 
     return lambda params: vectorized_tree_map(scale, opt_param_values(params))
 
 
 def param_scales(
-    per_param_scale: ConfigOr[PerParamFn] | None, params: Any, *, own: bool = True
-) -> Any:
+    per_param_scale: ConfigOr[PerParamFn] | None, params: Params, *, own: bool = True
+) -> PyTree:
     """The scale of each parameter.
 
     Args:
@@ -75,7 +76,7 @@ def param_scales(
     function = maybe_instantiate(per_param_scale)
     scales = jax.tree.map(lambda _: 1.0, params) if function is None else function(params)
 
-    def settled(param: Any, scale: Any) -> Any:
+    def settled(param: OptParam, scale: Any) -> Any:
         replaces = own and isinstance(param, OptParam) and param.weight_decay_scale is not None
         return param.weight_decay_scale if replaces else scale
 

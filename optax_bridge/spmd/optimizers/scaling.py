@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
@@ -47,7 +49,7 @@ def scale_by_schedule(
     schedule = as_schedule_fn(step_size_fn)
     prefix = "" if name is None else f"{name}/"
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         del params
         count = optax.safe_increment(state.count)
         step_size = schedule(count)
@@ -65,7 +67,7 @@ def scale_by_schedule(
 
 def scale_from_learning_rate(
     learning_rate: Schedule, *, flip_sign: bool = True
-) -> Callable[[Any], Any]:
+) -> Callable[[jax.Array], jax.Array]:
     """The schedule of a learning rate, negative so that its updates descend.
 
     Adds the summaries `learning_rate` and `lr_schedule_step`.
@@ -79,7 +81,7 @@ def scale_from_learning_rate(
     """
     schedule = as_schedule_fn(learning_rate)
 
-    def scale_fn(step: Any) -> Any:
+    def scale_fn(step: jax.Array) -> jax.Array:
         rate = schedule(step)
         add_summary("learning_rate", rate)
         add_summary("lr_schedule_step", step)
@@ -93,7 +95,7 @@ def scale_update_per_param(
 ) -> PartitionedGradientTransformation:
     """Updates times a scale for each parameter; 0 freezes it. `weight_decay_scale` is not asked."""
 
-    def scales(params: Any) -> Any:
+    def scales(params: Params) -> PyTree:
         return param_scales(per_param_scale, params, own=False)
 
     return stateless(lambda update, scale: update * scale, scales)
@@ -114,7 +116,7 @@ def scale_by_trust_ratio(
     """
     inner = optax.scale_by_trust_ratio(min_norm, trust_coefficient, eps)
 
-    def scaled(update: Any, value: Any) -> Any:
+    def scaled(update: Updates, value: jax.Array) -> Updates:
         return inner.update(update, optax.ScaleByTrustRatioState(), value)[0]
 
     return _per_slice(scaled, optax.ScaleByTrustRatioState())
@@ -132,16 +134,16 @@ def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTran
     return _per_slice(lambda update, value: update * jnp.maximum(rms(value), min_scale))
 
 
-def _per_slice(fn: Callable[..., Any], state: Any = None) -> PartitionedGradientTransformation:
+def _per_slice(fn: Callable[..., Any], state: OptState = None) -> PartitionedGradientTransformation:
     empty = optax.EmptyState() if state is None else state
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         values = map_updates(lambda _, value: value, updates, opt_param_values(params))
         return vectorized_tree_map(fn, updates, values), state
 
     return PartitionedGradientTransformation(lambda params: empty, update, lambda specs: empty)
 
 
-def rms(x: Any) -> Any:
+def rms(x: jax.Array) -> Any:
     """Root mean square of an array."""
     return jnp.sqrt(jnp.mean(jnp.square(x)))

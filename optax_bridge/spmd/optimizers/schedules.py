@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from optax import constant_schedule as constant_schedule
 from optax import cosine_decay_schedule as cosine_decay_schedule
 
@@ -57,7 +58,7 @@ def polynomial(
     if begin_step > end_step:
         raise ValueError(f"polynomial: end_step {end_step} is before begin_step {begin_step}")
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         if begin_step == end_step:
             return jnp.asarray(begin_value, jnp.float32)
         fraction = jnp.clip((step - begin_step) / (end_step - begin_step), 0.0, 1.0)
@@ -99,7 +100,7 @@ def exponential(
     return lambda step: jnp.exp(log_value(step))
 
 
-def inverse_sqrt(step: Any, warmup_steps: int = 1) -> Any:
+def inverse_sqrt(step: ArrayLike, warmup_steps: int = 1) -> jax.Array:
     """`max(step, warmup_steps) ** -0.5`: the schedule itself, not a function that makes one.
 
     Raises:
@@ -129,7 +130,7 @@ def adafactor(
       The schedule.
     """
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         t = jnp.asarray(step + step_offset, jnp.float32)
         return scale * jnp.minimum(t * warmup_steps ** (decay_power - 1.0), t**decay_power)
 
@@ -147,7 +148,7 @@ def adafactor_decay_rate(c: float = 0.8, step_offset: int = 0) -> ScheduleFn:
       The schedule.
     """
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         return 1.0 - jnp.maximum(jnp.asarray(step - step_offset, jnp.float32), 1.0) ** -c
 
     return schedule
@@ -163,7 +164,7 @@ def decay_bias_correction(decay: float) -> ScheduleFn:
       The schedule `decay * (1 - decay ** (t - 1)) / (1 - decay ** t)`, which is 0 at step 1.
     """
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
         return decay * (1.0 - decay ** (t - 1.0)) / (1.0 - decay**t)
 
@@ -184,7 +185,7 @@ def ema_schedule(
       The schedule.
     """
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         t = jnp.maximum(jnp.asarray(step - step_offset, jnp.float32), 0.0)
         return jnp.where(t < warmup_steps, t / (1.0 + t), decay)
 
@@ -211,7 +212,7 @@ def stepwise(sub: Sequence[Schedule], start_step: Sequence[int]) -> ScheduleFn:
         )
     schedules = [as_schedule_fn(schedule) for schedule in sub]
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         value = jnp.asarray(schedules[0](step))
         for later, start in zip(schedules[1:], start_step, strict=True):
             value = jnp.where(step >= start, later(step - start), value)
@@ -243,7 +244,7 @@ def segment_wise(segments: Sequence[Schedule], *, segment_steps: Sequence[int]) 
     for steps in segment_steps:
         before.append(before[-1] + steps)
 
-    def schedule(step: Any) -> Any:
+    def schedule(step: jax.Array) -> jax.Array:
         value = jnp.zeros([])
         for segment, start in zip(schedules, before, strict=True):
             value = jnp.where(step > start, segment(step - start), value)

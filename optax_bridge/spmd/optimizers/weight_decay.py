@@ -2,9 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
@@ -56,11 +58,11 @@ def add_decayed_weights(
     schedule = as_schedule_fn(learning_rate)
     counts = learning_rate_exponent is not None
 
-    def init(params: Any) -> AddDecayedWeightsState:
+    def init(params: Params) -> AddDecayedWeightsState:
         del params
         return AddDecayedWeightsState(jnp.zeros([], jnp.int32) if counts else None)
 
-    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         if params is None:
             raise ValueError("add_decayed_weights: update(updates, state, params) needs params")
         rate: Any = weight_decay
@@ -69,13 +71,13 @@ def add_decayed_weights(
             count = optax.safe_increment(state.count)
             rate = weight_decay * schedule(count) ** learning_rate_exponent
 
-        def decayed(update: Any, value: Any, scale: Any) -> Any:
+        def decayed(update: Updates, value: jax.Array, scale: Any) -> jax.Array:
             return update + rate * scale * value
 
         values, scales = opt_param_values(params), param_scales(per_param_scale, params)
         return map_updates(decayed, updates, values, scales), AddDecayedWeightsState(count)
 
-    def partition(specs: Any) -> AddDecayedWeightsState:
+    def partition(specs: PyTree) -> AddDecayedWeightsState:
         del specs
         return AddDecayedWeightsState(count_spec() if counts else None)
 
@@ -95,10 +97,10 @@ def l2_regularizer(
       The transformation.
     """
 
-    def regularized(update: Any, value: Any, scale: Any) -> Any:
+    def regularized(update: Updates, value: jax.Array, scale: Any) -> jax.Array:
         return update + regularizer_weight * scale * value
 
-    def scales(params: Any) -> Any:
+    def scales(params: Params) -> PyTree:
         return param_scales(per_param_scale, params)
 
     return stateless(regularized, opt_param_values, scales)

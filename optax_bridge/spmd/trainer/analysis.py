@@ -1,11 +1,12 @@
+# pyright: strict
 """Descriptions of a training's state, as text."""
 
 import math
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase
 from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
@@ -34,7 +35,7 @@ def state_tree(specs: TrainerState) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parameter_table(specs: Any) -> str:
+def parameter_table(specs: PyTree) -> str:
     """A table of the model's parameters with shapes and sizes, and their sum."""
     rows = [
         (path, str(tuple(spec.shape)), math.prod(spec.shape)) for path, spec in flatten_items(specs)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.mesh import create_device_mesh, infer_mesh_shape
 from optax_bridge.spmd.trees import flatten_items
 
@@ -46,7 +47,7 @@ def axis_entry(names: str | Sequence[str]) -> Any:
     return names if isinstance(names, str) else tuple(names)
 
 
-def check_axes(where: str, param_specs: Any, mesh: Mesh) -> None:
+def check_axes(where: str, param_specs: PyTree, mesh: Mesh) -> None:
     """Checks that the mesh has an axis for whatever a parameter is divided over, and can divide it.
 
     Args:

@@ -15,6 +15,7 @@ from optax_bridge import TrainState
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
+from optax_bridge.metadata.trees import Params
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
@@ -58,7 +59,7 @@ def legacy_checkpoint(
       checkpoint is not of this model or optimizer.
     """
 
-    def build(trainer: "SpmdTrainer", *, prng_key: Any) -> tuple[int, TrainerState]:
+    def build(trainer: "SpmdTrainer", *, prng_key: jax.Array) -> tuple[int, TrainerState]:
         old = TrainState.from_legacy_checkpoint(
             path, optimizer_def=_definition(optimizer), part=part
         )
@@ -84,7 +85,7 @@ def _definition(optimizer: Any) -> Any:
     return parse_definition(optimizer)
 
 
-def _by_path(params: Any, opt_state: Any, below: str) -> dict[str, Any]:
+def _by_path(params: Params, opt_state: Any, below: str) -> dict[str, jax.Array]:
     """The arrays of a checkpoint by their paths in a trainer's state."""
     prefix = tuple(below.strip("/").split("/")) if below.strip("/") else ()
     flat_params = jax.tree_util.tree_leaves_with_path(params)

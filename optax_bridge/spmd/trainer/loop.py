@@ -81,7 +81,7 @@ class TrainingLoop:
             if self._trainer.checkpointer.should_save(step=0, evaler_summaries=summaries):
                 self._save(0)
 
-    def run(self, *, forced_evalers: set[str], prng_key: Any) -> dict[str, Any] | None:
+    def run(self, *, forced_evalers: set[str], prng_key: jax.Array) -> dict[str, Any] | None:
         """Takes steps until the last one, the input's end, or a request to stop.
 
         Args:

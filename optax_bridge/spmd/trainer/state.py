@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec
 
 from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.learner.data import Updates
 from optax_bridge.spmd.module import functional
@@ -25,7 +26,7 @@ class TrainerState(NamedTuple):
       learner: the learner's state.
     """
 
-    prng_key: Any
+    prng_key: Any  # an array; a `TensorSpec` in a tree of specs
     model: Any
     learner: Any
 
@@ -49,7 +50,7 @@ class SpmdTrainState(TrainState):
         return self.replace(prng_key=state.prng_key, params=state.model, opt_state=state.learner)
 
 
-def state_specs(tx: ExactTransformation, learner: Learner, param_specs: Any) -> TrainerState:
+def state_specs(tx: ExactTransformation, learner: Learner, param_specs: PyTree) -> TrainerState:
     """`TensorSpec`s of a state: dtypes as they will be, axes as the learner says.
 
     Args:
@@ -64,7 +65,7 @@ def state_specs(tx: ExactTransformation, learner: Learner, param_specs: Any) -> 
     learner_state = jax.eval_shape(tx.init, params)
     learner_specs = learner.create_state_partition_specs(param_specs)
 
-    def spec_of(leaf: Any, spec: Any) -> TensorSpec:
+    def spec_of(leaf: Leaf, spec: Any) -> TensorSpec:
         return TensorSpec(
             shape=leaf.shape,
             dtype=leaf.dtype,
@@ -79,7 +80,7 @@ def state_specs(tx: ExactTransformation, learner: Learner, param_specs: Any) -> 
     )
 
 
-def opt_params(values: Any, specs: Any) -> Any:
+def opt_params(values: PyTree, specs: PyTree) -> Any:
     """`OptParam`s from parameters and their `ParameterSpec`s."""
     return jax.tree.map(
         lambda value, spec: OptParam(
@@ -92,7 +93,7 @@ def opt_params(values: Any, specs: Any) -> Any:
     )
 
 
-def learner_transformation(learner: Any, param_specs: Any) -> ExactTransformation:
+def learner_transformation(learner: Any, param_specs: PyTree) -> ExactTransformation:
     """A learner as the transformation of a `TrainState`.
 
     Args:
@@ -104,11 +105,11 @@ def learner_transformation(learner: Any, param_specs: Any) -> ExactTransformatio
       when the parameters are in boxes, as the learner's own specs say.
     """
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> OptState:
         state = learner.init(opt_params(unboxed(params), param_specs))
         return _boxed(state, learner, param_specs) if has_boxes(params) else state
 
-    def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def step(grads: PyTree, state: PyTree, params: Params) -> tuple[Params, OptState]:
         updates = Updates(
             opt_params=opt_params(unboxed(params), param_specs), delta_updates=unboxed(grads)
         )
@@ -117,7 +118,7 @@ def learner_transformation(learner: Any, param_specs: Any) -> ExactTransformatio
         )
         return new_params, merged(unboxed(state), collection.state_updates)
 
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(grads: PyTree, state: PyTree, params: Params = None) -> tuple[PyTree, OptState]:
         if params is None:
             raise ValueError("a learner's update needs the parameters")
         new_params, new_state = step(grads, state, params)
@@ -126,7 +127,7 @@ def learner_transformation(learner: Any, param_specs: Any) -> ExactTransformatio
     return ExactTransformation(init, update, step, hyper_params={})
 
 
-def merged(state: Any, updates: Any) -> Any:
+def merged(state: PyTree, updates: PyTree) -> PyTree:
     """A state with its state updates: dicts are merged, anything else is replaced."""
     if not isinstance(state, dict) or not isinstance(updates, dict):
         return updates
@@ -136,7 +137,7 @@ def merged(state: Any, updates: Any) -> Any:
     return type(state)(new)
 
 
-def _boxed(state: Any, learner: Any, param_specs: Any) -> Any:
+def _boxed(state: PyTree, learner: Any, param_specs: PyTree) -> PyTree:
     """The learner's state in boxes with the axes of its specs."""
     specs = learner.create_state_partition_specs(param_specs)
     leaves, treedef = jax.tree.flatten(state)
@@ -152,23 +153,23 @@ def _boxed(state: Any, learner: Any, param_specs: Any) -> Any:
     )
 
 
-def _in_box(leaf: Any, spec: Any) -> Any:
+def _in_box(leaf: Leaf, spec: Any) -> Leaf:
     axes = tuple(spec.mesh_axes or ())
     rank = jnp.ndim(leaf)
     return meta.Partitioned(leaf, (*axes, *[None] * (rank - len(axes)))) if rank else leaf
 
 
-def raw_key(key: Any) -> Any:
+def raw_key(key: jax.Array) -> jax.Array:
     """The bits of a key: what is saved and what steps split."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(key) if is_typed else key
 
 
-def is_spec(leaf: Any) -> bool:
+def is_spec(leaf: Leaf) -> bool:
     """Whether a leaf is a `TensorSpec`."""
     return isinstance(leaf, TensorSpec)
 
 
-def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def abstract(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of an array or of a `TensorSpec`."""
     return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=leaf.sharding)

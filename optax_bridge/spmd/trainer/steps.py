@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import ForwardOutputs, Learner
@@ -25,14 +26,14 @@ class StepParts(NamedTuple):
     """
 
     model: BaseModel
-    param_specs: Any
+    param_specs: PyTree
     learner: Learner
     input: Input
     train_dtype: Any
 
 
 def train_step(
-    parts: StepParts, state: TrainerState, input_batch: Any
+    parts: StepParts, state: TrainerState, input_batch: PyTree
 ) -> tuple[TrainerState, dict[str, Any]]:
     """Forward pass, backward pass and update.
 
@@ -46,10 +47,10 @@ def train_step(
     """
     train_dtype = parts.train_dtype
 
-    def cast(tree: Any) -> Any:
+    def cast(tree: PyTree) -> Any:
         return tree if train_dtype is None else cast_floats(tree, to_dtype=train_dtype)
 
-    def forward(*, model_params: Any, inputs: Any) -> ForwardOutputs:
+    def forward(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
         params = parts.model.apply_parameter_noise_recursively(
             inputs["param_noise_key"], cast(model_params)
         )

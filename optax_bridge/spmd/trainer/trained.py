@@ -1,7 +1,11 @@
+# pyright: strict
 """What the loop of a training asks of a trainer."""
 
 from typing import Any, Protocol
 
+import jax
+
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.checkpointer import BaseCheckpointer
 from optax_bridge.spmd.evaler import SpmdEvaler
 from optax_bridge.spmd.input import Input
@@ -53,7 +57,7 @@ class Trained(Protocol):
         """The state as it is saved; None before there is one."""
         ...
 
-    def begin(self, prng_key: Any) -> None:
+    def begin(self, prng_key: jax.Array) -> None:
         """Makes the first state."""
         ...
 
@@ -65,7 +69,7 @@ class Trained(Protocol):
         """The iterator of the input; the same one throughout a run."""
         ...
 
-    def take_step(self, host_batch: Any) -> dict[str, Any]:
+    def take_step(self, host_batch: PyTree) -> dict[str, Any]:
         """Begins the next step with this process's part of a batch."""
         ...
 
@@ -73,6 +77,6 @@ class Trained(Protocol):
         """What a checkpoint of now would have."""
         ...
 
-    def model_params_for_eval(self) -> Any:
+    def model_params_for_eval(self) -> Params:
         """The parameters that evalers see."""
         ...

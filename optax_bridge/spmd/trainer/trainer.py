@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer
 from optax_bridge.spmd.checkpointer.structure import is_iterator
 from optax_bridge.spmd.config import (
@@ -210,9 +211,9 @@ class SpmdTrainer(Module):
         return stack
 
     @nowrap
-    def model_params_for_eval(self) -> Any:
+    def model_params_for_eval(self) -> Params:
         """The average of the parameters if the learner keeps one, else the parameters."""
-        state: Any = self._existing_state()
+        state: PyTree = self._existing_state()
         if self._config.learner.ema.decay is not None:
             return state.opt_state["ema"].ema
         return state.params
@@ -220,7 +221,7 @@ class SpmdTrainer(Module):
     # The first state.
 
     @nowrap
-    def init(self, prng_key: Any) -> None:
+    def init(self, prng_key: jax.Array) -> None:
         """Makes the state of step 0, its arrays born where they lie.
 
         Args:
@@ -230,7 +231,7 @@ class SpmdTrainer(Module):
             prng_key, init_key = jax.random.split(raw_key(prng_key))
             specs = dict(flatten_items(self._model_param_specs))
 
-            def rule(path: str, leaf: Any) -> PartitionSpec:
+            def rule(path: str, leaf: Leaf) -> PartitionSpec:
                 del leaf
                 axes = specs[path.removeprefix("/")].mesh_axes
                 return axes if isinstance(axes, PartitionSpec) else PartitionSpec(*(axes or ()))
@@ -323,7 +324,7 @@ class SpmdTrainer(Module):
 
     @nowrap
     def run(
-        self, prng_key: Any, *, return_evaler_summaries: bool | set[str] | None = None
+        self, prng_key: jax.Array, *, return_evaler_summaries: bool | set[str] | None = None
     ) -> dict[str, Any] | None:
         """Trains to `max_step` or the end of the input, from a checkpoint if there is one.
 
@@ -374,7 +375,7 @@ class SpmdTrainer(Module):
         self,
         *,
         trainer_state: Any = None,
-        input_batch: Any = None,
+        input_batch: PyTree = None,
         compiler_options: dict[str, Any] | None = None,
     ) -> Any:
         """Compiles the step ahead of time, from specs alone unless arrays are given.
@@ -400,7 +401,7 @@ class SpmdTrainer(Module):
             return lowered.compile(compiler_options=compiler_options)
 
     @nowrap
-    def take_step(self, host_batch: Any) -> dict[str, Any]:
+    def take_step(self, host_batch: PyTree) -> dict[str, Any]:
         """Begins the next step with this process's part of a batch.
 
         Args:
@@ -412,13 +413,13 @@ class SpmdTrainer(Module):
         partition = self.input.partition_for(host_batch)
         return self._run_step(host_to_global_array(host_batch, partition=partition))
 
-    def _run_step(self, input_batch: Any) -> dict[str, Any]:
+    def _run_step(self, input_batch: PyTree) -> dict[str, Any]:
         """Begins the next step with a global batch."""
         self._state, outputs = self._jit_train_step()(self._existing_state(), input_batch)
         self._step = (self._step or 0) + 1
         return outputs
 
-    def _train_step(self, state: TrainerState, input_batch: Any) -> tuple[Any, dict[str, Any]]:
+    def _train_step(self, state: TrainerState, input_batch: PyTree) -> tuple[Any, dict[str, Any]]:
         """One step as a pure function; its loss decides nothing here."""
         parts = StepParts(
             model=self.model,
@@ -439,7 +440,7 @@ class SpmdTrainer(Module):
         return self._compiled_train_step
 
     def _step_of_train_state(
-        self, state: SpmdTrainState, batch: Any
+        self, state: SpmdTrainState, batch: PyTree
     ) -> tuple[SpmdTrainState, dict[str, Any]]:
         new, outputs = self._train_step(state.trainer_state, batch)
         state = state.with_trainer_state(new).replace(step=state.step + 1)
@@ -457,7 +458,7 @@ class SpmdTrainer(Module):
         )
 
     @nowrap
-    def begin(self, prng_key: Any) -> None:
+    def begin(self, prng_key: jax.Array) -> None:
         """Makes the first state, by the config's builder if it has one."""
         builder = maybe_instantiate(self._config.init_state_builder)
         if builder is not None:
@@ -465,7 +466,7 @@ class SpmdTrainer(Module):
         else:
             self.init(prng_key)
 
-    def _prepare_training(self, prng_key: Any) -> bool:
+    def _prepare_training(self, prng_key: jax.Array) -> bool:
         """Restores or makes the first state; whether there is anything to do."""
         cfg = self._config
         step = self.restore_checkpoint()

@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from optax_bridge.metadata.trees import Leaf, PyTree
+
 _log = logging.getLogger(__name__)
 
 
-def tree_merge(primary: Any, *, secondary: Any, leaf_merge_fn: Callable[[Any, Any], Any]) -> Any:
+def tree_merge(
+    primary: PyTree, *, secondary: PyTree, leaf_merge_fn: Callable[[Any, Any], Any]
+) -> PyTree:
     """The union of two trees of dicts, copied deep; `leaf_merge_fn` says what two leaves become.
 
     Raises:
@@ -21,7 +25,7 @@ def tree_merge(primary: Any, *, secondary: Any, leaf_merge_fn: Callable[[Any, An
     return _merged(primary, secondary, leaf_merge_fn, "")
 
 
-def _merged(a: Any, b: Any, leaf_merge_fn: Callable[[Any, Any], Any], path: str) -> Any:
+def _merged(a: PyTree, b: PyTree, leaf_merge_fn: Callable[[Any, Any], Any], path: str) -> PyTree:
     if isinstance(a, dict) != isinstance(b, dict):
         kinds = [type(side).__name__ for side in (a, b)]
         raise ValueError(f"cannot merge a {kinds[0]} with a {kinds[1]} at {path or '/'!r}.")
@@ -37,14 +41,14 @@ def _merged(a: Any, b: Any, leaf_merge_fn: Callable[[Any, Any], Any], path: str)
     return merged
 
 
-def non_empty_leaf_merge_fn(primary: Any, secondary: Any) -> Any:
+def non_empty_leaf_merge_fn(primary: PyTree, secondary: PyTree) -> PyTree:
     """The one of two leaves that is neither None nor of length 0.
 
     Raises:
       ValueError: neither is empty.
     """
 
-    def empty(leaf: Any) -> bool:
+    def empty(leaf: Leaf) -> bool:
         scalar = getattr(leaf, "shape", None) == ()
         return leaf is None or (not scalar and hasattr(leaf, "__len__") and len(leaf) == 0)
 
@@ -67,7 +71,7 @@ def register_per_param_settings(settings: Any, *, description: str, path: str | 
     return settings
 
 
-def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> Any:
+def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> PyTree:
     """A tree of this structure with the partition spec of the prefix above it at every leaf.
 
     Args:
@@ -83,7 +87,7 @@ def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> Any:
     def spread(spec: Any, below: Any) -> None:
         specs.extend([spec] * len(jax.tree.leaves(below)))
 
-    def is_leaf(node: Any) -> bool:
+    def is_leaf(node: PyTree) -> bool:
         return node is None or isinstance(node, PartitionSpec)
 
     try:
@@ -91,15 +95,15 @@ def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the partition specs are no prefix of the tree: {prefix_tree!r} for {treedef}: {error}"
-        ) from error
+        ) from None
     return jax.tree.unflatten(treedef, specs)
 
 
-def raise_for_cycles(tree: Any) -> None:
+def raise_for_cycles(tree: PyTree) -> None:
     """Raises ValueError if a dict, list or tuple contains itself."""
     above: set[int] = set()
 
-    def visit(node: Any) -> None:
+    def visit(node: PyTree) -> None:
         if isinstance(node, Mapping):
             children = list(node.values())
         elif isinstance(node, list | tuple):
@@ -142,7 +146,7 @@ def check_jax_type(
 _CAST = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
 
 
-def cast_floats(tree: Any, to_dtype: Any) -> Any:
+def cast_floats(tree: PyTree, to_dtype: Any) -> PyTree:
     """The tree with its bfloat16 and float32 arrays in one of these dtypes; others stay.
 
     Raises:
@@ -151,12 +155,12 @@ def cast_floats(tree: Any, to_dtype: Any) -> Any:
     if jnp.dtype(to_dtype) not in _CAST:
         raise ValueError(f"cast_floats casts to bfloat16 and float32, not to {to_dtype}.")
 
-    def cast(leaf: Any) -> Any:
+    def cast(leaf: Leaf) -> Leaf:
         return leaf.astype(to_dtype) if getattr(leaf, "dtype", None) in _CAST else leaf
 
     return jax.tree.map(cast, tree)
 
 
-def safe_not(mask: Any) -> Any:
+def safe_not(mask: Any) -> PyTree:
     """The negation of a mask; None for None."""
     return None if mask is None else jnp.logical_not(mask)

@@ -7,18 +7,21 @@ from typing import Any, TypeVar
 import jax
 
 from optax_bridge.metadata.axis_metadata import key_names
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
 IsLeaf = Callable[[Any], bool] | None
 
 
-def flatten_items(tree: Any, separator: str = "/", is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
+def flatten_items(
+    tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None
+) -> list[tuple[str, Leaf]]:
     """Pairs of path and leaf, in JAX's order. None is no leaf."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return [(separator.join(key_names(path)), leaf) for path, leaf in leaves]
 
 
-def tree_paths(tree: Any, separator: str = "/", is_leaf: IsLeaf = None) -> Any:
+def tree_paths(tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None) -> PyTree:
     """The tree with each leaf's path in its place.
 
     Example:
@@ -30,7 +33,7 @@ def tree_paths(tree: Any, separator: str = "/", is_leaf: IsLeaf = None) -> Any:
     )
 
 
-def shapes(tree: Any) -> Any:
+def shapes(tree: PyTree) -> PyTree:
     """The tree with each array's shape in its place; other leaves stay."""
     return jax.tree.map(lambda x: getattr(x, "shape", x), tree)
 
@@ -53,7 +56,7 @@ def _parts(path: str | Sequence[str], separator: str | None) -> list[str]:
     return path.split(separator) if separator else [path]
 
 
-def get_recursively(tree: Any, path: str | Sequence[str], separator: str | None = "/") -> Any:
+def get_recursively(tree: PyTree, path: str | Sequence[str], separator: str | None = "/") -> PyTree:
     """The part of nested dicts at a path, given as one string or as a sequence of keys.
 
     Raises:
@@ -68,7 +71,7 @@ def get_recursively(tree: Any, path: str | Sequence[str], separator: str | None 
 
 
 def set_recursively(
-    tree: Any, *, value: Any, path: str | Sequence[str], separator: str | None = "/"
+    tree: PyTree, *, value: Any, path: str | Sequence[str], separator: str | None = "/"
 ) -> None:
     """Sets the part of nested dicts at a path, in place; dicts on the way are made.
 
@@ -87,12 +90,12 @@ def set_recursively(
 
 
 def prune_tree(
-    tree: Any,
+    tree: PyTree,
     should_prune: Callable[[str, Any], bool],
     *,
     prefix: str = "",
     separator: str = "/",
-) -> Any:
+) -> PyTree:
     """The tree of dicts without the parts for which `should_prune(path, part)` is true.
 
     Children are asked before their parents, which then have what is left of them. Only dicts are
@@ -109,6 +112,6 @@ def prune_tree(
     return type(tree)(left)
 
 
-def prune_empty(tree: Any) -> Any:
+def prune_empty(tree: PyTree) -> PyTree:
     """The tree without empty dicts, also those that become empty."""
     return prune_tree(tree, lambda _, part: isinstance(part, dict) and not part)

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from optax_bridge.metadata.trees import PyTree
+
 
 class VDict(dict):
     """A dict whose arrays are stacked along axis 0.
@@ -35,31 +37,31 @@ def _unflatten(keys: tuple[Any, ...], values: Iterable[Any]) -> VDict:
 jax.tree_util.register_pytree_with_keys(VDict, _flatten_with_keys, _unflatten, _flatten)
 
 
-def _is_vdict(node: Any) -> bool:
+def _is_vdict(node: PyTree) -> bool:
     return isinstance(node, VDict)
 
 
-def vectorized_tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def vectorized_tree_map(fn: Callable[..., Any], tree: PyTree, *rest: Any) -> PyTree:
     """`jax.tree.map` that maps over the first axis of what is in a VDict, again in a VDict in it.
 
     Returns:
       A tree like the given one; a VDict without leaves is returned as it is.
     """
 
-    def visit(node: Any, *others: Any) -> Any:
+    def visit(node: PyTree, *others: Any) -> PyTree:
         if not _is_vdict(node):
             return fn(node, *others)
         if not jax.tree.leaves(node):
             return node
         return jax.vmap(inside)(node, *others)
 
-    def inside(node: Any, *others: Any) -> Any:
+    def inside(node: PyTree, *others: Any) -> PyTree:
         return VDict(vectorized_tree_map(fn, dict(node), *(dict(other) for other in others)))
 
     return jax.tree.map(visit, tree, *rest, is_leaf=_is_vdict)
 
 
-def expand_vdicts(tree: Any) -> Any:
+def expand_vdicts(tree: PyTree) -> PyTree:
     """The tree with a list of dicts, the slices along axis 0, in place of each VDict.
 
     A VDict without leaves stays.
@@ -68,7 +70,7 @@ def expand_vdicts(tree: Any) -> Any:
       ValueError: a leaf of a VDict is no array or a scalar, or the leaves differ in length.
     """
 
-    def expand(node: Any) -> Any:
+    def expand(node: PyTree) -> PyTree:
         if not _is_vdict(node):
             return node
         leaves = jax.tree.leaves(node)

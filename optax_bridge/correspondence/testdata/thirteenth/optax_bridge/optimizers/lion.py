@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
 from optax_bridge.exact.transformation import ExactTransformation
 
@@ -22,6 +23,7 @@ class LionState(NamedTuple):
     mu: Any
 
 
+@explained
 def lion(
     learning_rate: ScalarOrSchedule | None = None,
     b1: ScalarOrSchedule = 0.9,

@@ -1,12 +1,19 @@
 """Lion is Optax's lion without weight decay."""
 
-import legacy_optim
-from optax_bridge.correspondence.entry import Case, Entry, HyperParam, StateField, Stock, identical
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    HyperParam,
+    LegacyClass,
+    StateField,
+    Stock,
+    identical,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 
 ENTRY = Entry(
-    legacy=legacy_optim.Lion,  # pyright: ignore[reportAttributeAccessIssue]
+    legacy=LegacyClass("Lion"),
     port="optax_bridge.lion",
     hyper_params=(
         HyperParam("learning_rate", "learning_rate", None),

@@ -1,0 +1,143 @@
+"""The benchmarks run and say what they are asked; how fast anything is, is no matter for a test."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import cpu_step, figures, problem, results, run, step_time, timing
+from benchmarks.figures import Figure, NotRun
+from benchmarks.timing import Spread
+from optax_bridge.command import app
+from optax_bridge.correspondence import ENTRIES
+
+
+def bench(*arguments: str | Path):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def test_all_of_it_runs_quickly_and_is_written(tmp_path: Path):
+    first, page = tmp_path / "first.json", tmp_path / "RESULTS.md"
+    done = bench("--quick", "--json", first, "--results", page)
+    assert done.exit_code == 0, done.output
+    content = json.loads(first.read_text())
+    assert content["quick"] and content["machine"]["versions"]["jax"] == jax.__version__
+    found = figures.from_rows(content["figures"])
+    assert {outcome.section for outcome in found} == {
+        "step time", "growth", "memory", "start", "tools", "CPU step", "GPU",
+    }  # fmt: skip
+    measured = [outcome for outcome in found if isinstance(outcome, Figure)]
+    for figure in measured:
+        assert 0 < figure.ratio.low <= figure.ratio.median <= figure.ratio.high, figure
+    whats = {figure.what for figure in measured if figure.section == "step time"}
+    assert {"exact / legacy", "exact / stock", "exact / copy"} <= whats
+    text = page.read_text()
+    assert text.count("\n| ") >= len(measured)
+    assert all(f"not run: {o.subject}" in text for o in found if isinstance(o, NotRun))
+    assert (tmp_path / results.PICTURE).read_text().count("<circle") == len(measured)
+
+
+def figure(median: float, spread: float = 0.01) -> Figure:
+    ratio = Spread(median, median - spread, median + spread)
+    return Figure("step time", "adam | x", "exact / stock", ratio, 2.0, bar=1.02, note="a note")
+
+
+def test_another_run_is_compared_within_the_spread(tmp_path: Path):
+    assert results.changes([figure(1.0)], [figure(1.015)]) == []
+    (line,) = results.changes([figure(1.2)], [figure(1.0)])
+    assert line.startswith("slower: adam | x: exact / stock: 1.20 (1.19 to 1.21), was 1.00")
+    (line,) = results.changes([figure(0.8)], [figure(1.0), NotRun("GPU", "x", "none")])
+    assert line.startswith("faster")
+    file = tmp_path / "run.json"
+    rows = figures.as_rows([figure(1.0), NotRun("GPU", "x", "none here")])
+    file.write_text(json.dumps({"figures": rows}))
+    assert figures.from_rows(rows) == [figure(1.0), NotRun("GPU", "x", "none here")]
+    done = bench("--only", "gpu", "--compare", file)
+    assert done.exit_code == 0 and "nothing changed beyond the spread" in done.output
+
+
+def test_a_bar_is_broken_where_the_lower_quartile_is_above_it():
+    assert figure(1.025).kept and not figure(1.1).kept
+    page = results.markdown([figure(1.1)], {**results.machine()}, 60)
+    assert (
+        "| adam \\| x | exact / stock | 1.10 (1.09 to 1.11) | 1.02 | 2 ms | **above**; a note |"
+        in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "stepp"], "no measurement is called stepp; there are step, growth"),
+        (["--json", "/no/such/folder/x.json"], "/no/such/folder does not exist"),
+        (["--compare", "/no/such/file"], "expected a file written by `optax-bridge bench --json`"),
+    ],
+    ids=["unknown", "no folder", "no file"],
+)
+def test_misuse_is_said(arguments: list[str], said: str):
+    done = bench(*arguments)
+    assert done.exit_code == run.MISUSE
+    assert said in done.output
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
+def test_every_optimizer_has_sides_that_can_be_measured(entry):
+    names = [side.name for side in step_time.sides_of(entry)]
+    assert names[:2] == ["legacy", "exact"]
+    assert not entry.stock or names[2:] == ["stock"]
+
+
+def test_the_standard_trees_are_of_the_sizes_that_the_readme_names():
+    shapes = {name: jax.eval_shape(make) for name, make in problem.TREES.items()
+              if name != "transformer"}  # fmt: skip
+    assert problem.size(shapes["16 x 1024x1024"]) == 2**24
+    assert problem.size(shapes["400 x 64x64"]) == 400 * 2**12
+    assert problem.tree(problem.QUICK_TREE, "bfloat16")["leaf_00000"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("name", cpu_step.VARIANTS)
+def test_every_variant_is_the_same_arithmetic(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cpu_step, "BLOCK", 8)
+    params = problem.equal_leaves(3, 4, 2)
+    grads = problem.gradients(params)
+    ends = []
+    for variant in (cpu_step.VARIANTS["as it is"], cpu_step.VARIANTS[name]):
+        step, state, given = variant(params, grads)
+        for _ in range(2):
+            state = step(state, given)
+        leaves = [np.sort(np.ravel(leaf)) for leaf in jax.tree.leaves(state.params)]
+        ends.append(np.sort(np.concatenate(leaves)))
+    np.testing.assert_allclose(*ends, rtol=1e-6)
+
+
+def test_a_step_must_read_and_write_its_state_and_read_its_gradients():
+    ones = jnp.ones((2, 3))
+    stepper = timing.Stepper(lambda state, grads: state + grads, ones, ones)
+    assert step_time.moved_bytes(stepper) == 3 * 24
+
+
+def test_candidates_take_turns_and_warm_up_does_not_count():
+    order: list[str] = []
+
+    def candidate(name):
+        def work():
+            order.append(name)
+            return float(len(order))
+
+        return work
+
+    seconds = timing.in_turn({"a": candidate("a"), "b": candidate("b")}, repeats=2, warm_up=1)
+    assert order == ["b", "a", "a", "b", "b", "a"]
+    assert seconds == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
+    assert timing.in_turn({"a": candidate("a")}, 9, seconds=0.0)["a"] == [
+        *map(float, range(10, 15))
+    ]
+
+
+def test_spread_of_known_values():
+    assert timing.spread([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert timing.spread([2.0]) == Spread(2.0, 2.0, 2.0)

@@ -1,0 +1,129 @@
+"""How tracing, compiling and stepping grow with the leaves and with the groups."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import optax
+
+import optax_bridge
+from benchmarks import problem
+from benchmarks.figures import Outcome, ratios
+from benchmarks.timing import Stepper
+
+SECTION = "growth"
+RATE = 1e-3
+LEAVES = (10, 100, 1000)
+TRACED = 10_000  # XLA would compile for minutes, whatever the optimizer
+GROUPS = (1, 8, 64)
+LEAVES_IN_GROUPS = 128
+
+Transformation = optax.GradientTransformation
+
+
+def measure(quick: bool) -> Iterator[Outcome]:
+    """Leaves, then groups; quick: few of either."""
+    repeats = 1 if quick else 2
+    counts = (2, 4) if quick else LEAVES
+    for leaves in counts:
+        yield from _stages(
+            f"{leaves} leaves", problem.equal_leaves(leaves, 4, 4), _plain(), repeats
+        )
+    yield from _linear(counts if quick else (*LEAVES, TRACED), repeats)
+    params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
+    for count in (2,) if quick else GROUPS:
+        yield from _stages(
+            f"{count} groups, {len(params)} leaves", params, _grouped(count), repeats
+        )
+
+
+def _plain() -> dict[str, Transformation]:
+    return {"exact": optax_bridge.adam(RATE), "stock": optax.adam(RATE)}
+
+
+def _grouped(count: int) -> dict[str, Transformation]:
+    """The same groups three ways: leaf number modulo `count`, each with a rate of its own."""
+
+    def number(path: str) -> int:
+        return int(path.rpartition("_")[2]) % count
+
+    def chosen(group: int) -> Callable[[Any], Any]:
+        return lambda params: {name: number(name) == group for name in params}
+
+    rates = [RATE * (1 + group) for group in range(count)]
+    selectors = [
+        optax_bridge.path_mask(lambda path, _, group=group: number(path) == group)
+        for group in range(count)
+    ]
+    parts = zip(selectors, map(optax_bridge.adam, rates), strict=True)
+    masked = (optax.masked(optax.adam(rate), chosen(i)) for i, rate in enumerate(rates))
+    return {
+        "exact": optax_bridge.multi_optimizer(*parts),
+        "optax.partition": optax.partition(
+            {str(i): optax.adam(rate) for i, rate in enumerate(rates)},
+            lambda params: {name: str(number(name)) for name in params},
+        ),
+        "chain of masks": optax.chain(*masked),
+    }
+
+
+def _stages(
+    subject: str, params: Any, sides: dict[str, Transformation], repeats: int
+) -> Iterator[Outcome]:
+    """Trace, compile and step of transformations, the first one over each other."""
+    grads = problem.gradients(params)
+    made: dict[str, Stepper] = {}
+    traced: dict[str, list[float]] = {name: [] for name in sides}
+
+    def compiling(name: str, tx: Transformation) -> Callable[[], float]:
+        def compile_once() -> float:
+            made[name] = Stepper(_step(tx), _state(tx, params), grads)
+            traced[name].append(made[name].trace_seconds)
+            return made[name].compile_seconds - made[name].trace_seconds
+
+        return compile_once
+
+    first, *others = sides
+    pairs = [(first, other, 1.0) for other in others]
+    compiled = {name: compiling(name, tx) for name, tx in sides.items()}
+    found = ratios(SECTION, f"compile, {subject}", compiled, pairs, repeats=repeats, warm_up=0)
+    yield from found
+    seen = {name: iter(values) for name, values in traced.items()}
+    replayed = {name: lambda name=name: next(seen[name]) for name in sides}
+    yield from ratios(SECTION, f"trace, {subject}", replayed, pairs, repeats=repeats, warm_up=0)
+    stepping: dict[str, Callable[[], float]] = {**made}
+    yield from ratios(SECTION, f"step, {subject}", stepping, pairs, repeats=10 * repeats)
+
+
+def _linear(counts: tuple[int, ...], repeats: int) -> Iterator[Outcome]:
+    """The time to trace a leaf, with more leaves over with fewer: 1 where it is linear."""
+    tx = optax_bridge.adam(RATE)
+
+    def tracing(leaves: int) -> Callable[[], float]:
+        params = jax.eval_shape(lambda: problem.equal_leaves(leaves, 4, 4))
+        state = jax.eval_shape(lambda p: _state(tx, p), params)
+
+        def trace() -> float:
+            start = time.perf_counter()
+            jax.jit(_step(tx)).lower(state, params)
+            return (time.perf_counter() - start) / leaves
+
+        return trace
+
+    candidates = {f"{leaves} leaves": tracing(leaves) for leaves in counts}
+    names = list(candidates)
+    pairs = [(more, fewer, None) for fewer, more in itertools.pairwise(names)]
+    yield from ratios(
+        SECTION, "trace, for each leaf", candidates, pairs, repeats=min(repeats, 2), warm_up=0
+    )
+
+
+def _state(tx: Transformation, params: Any) -> Any:
+    return optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+
+
+def _step(tx: Transformation) -> Callable[[Any, Any], Any]:
+    del tx  # a function of its own for each, so that no trace is found again
+    return lambda state, grads: state.apply_gradients(grads=grads)

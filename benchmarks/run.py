@@ -1,0 +1,129 @@
+"""Runs measurements with a bar, prints their figures as they come, and writes what is asked for."""
+
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import cpu_step, gpu, growth, memory, results, start, step_time, tools
+from benchmarks.figures import Figure, Measurement, Outcome, as_rows, from_rows
+
+MEASUREMENTS: dict[str, Measurement] = {
+    "step": step_time.measure,
+    "growth": growth.measure,
+    "memory": memory.measure,
+    "start": start.measure,
+    "tools": tools.measure,
+    "cpu": cpu_step.measure,
+    "gpu": gpu.measure,
+}
+MISUSE = 2
+
+
+def run(
+    only: Sequence[str] = (),
+    quick: bool = False,
+    json_file: Path | None = None,
+    compare: Path | None = None,
+    page: Path | None = None,
+) -> int:
+    """Measures and prints.
+
+    Args:
+      only: names of measurements; empty for all.
+      quick: tiny problems, to see that everything runs.
+      json_file: where to write the figures.
+      compare: figures of another run.
+      page: where to write the page; its picture lies beside it.
+
+    Returns:
+      0, or 2 for misuse.
+    """
+    console, problems = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+    try:
+        before = _checked(only, json_file, compare, page)
+    except ValueError as error:
+        problems.print(str(error), markup=False)
+        return MISUSE
+    here, began = results.machine(), time.perf_counter()
+    outcomes: list[Outcome] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    chosen = [name for name in MEASUREMENTS if name in only or not only]
+    with (
+        _compiling_for_real(),
+        Progress(*columns, TimeElapsedColumn(), console=problems, transient=True) as progress,
+    ):
+        bar = progress.add_task("measuring", total=len(chosen))
+        for name in chosen:
+            progress.update(bar, description=f"measuring {name}")
+            for outcome in MEASUREMENTS[name](quick):
+                outcomes.append(outcome)
+                console.print(_line(outcome), highlight=False)
+                progress.update(bar, description=f"measuring {name}: {outcome.subject}")
+            progress.advance(bar)
+    above = [o for o in outcomes if isinstance(o, Figure) and not o.kept]
+    console.print(f"{len(outcomes)} figures, {len(above)} above their bar")
+    if before is not None:
+        changed = results.changes(outcomes, before)
+        console.print("\n".join(changed) if changed else "nothing changed beyond the spread")
+    if json_file is not None:
+        content = {"machine": here, "quick": quick, "figures": as_rows(outcomes)}
+        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if page is not None:
+        text = results.markdown(outcomes, here, time.perf_counter() - began)
+        page.write_text(text, encoding="utf-8")
+        page.with_name(results.PICTURE).write_text(results.picture(outcomes), encoding="utf-8")
+    return 0
+
+
+def _checked(
+    only: Sequence[str], json_file: Path | None, compare: Path | None, page: Path | None
+) -> list[Outcome] | None:
+    """The figures to compare with; a ValueError says what cannot be."""
+    if unknown := [name for name in only if name not in MEASUREMENTS]:
+        known = ", ".join(MEASUREMENTS)
+        raise ValueError(
+            f"--only: no measurement is called {', '.join(unknown)}; there are {known}"
+        )
+    for option, file in (("--json", json_file), ("--results", page)):
+        if file is not None and not file.resolve().parent.is_dir():
+            raise ValueError(f"{option}: the folder {file.resolve().parent} does not exist")
+    if compare is None:
+        return None
+    try:
+        return from_rows(json.loads(compare.read_text(encoding="utf-8"))["figures"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"--compare {compare}: expected a file written by `optax-bridge bench --json`: {error}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _compiling_for_real() -> Iterator[None]:
+    """Within it nothing comes from the compilation cache: compilation is timed."""
+    flag = "jax_enable_compilation_cache"
+    before = getattr(jax.config, flag)
+    jax.config.update(flag, False)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "flax.optim was removed", DeprecationWarning)
+            warnings.filterwarnings("ignore", "Some donated buffers", UserWarning)
+            yield
+    finally:
+        jax.config.update(flag, before)
+
+
+def _line(outcome: Outcome) -> str:
+    if not isinstance(outcome, Figure):
+        return escape(f"{outcome.section}: {outcome.subject}: not run: {outcome.why}")
+    bar = "" if outcome.kept else f"  [red]above {outcome.bar:.2f}[/]"
+    what = escape(f"{outcome.section}: {outcome.subject}: {outcome.what}")
+    note = escape(f"  ({outcome.note})") if outcome.note else ""
+    return f"{what}  [bold]{results.shown(outcome.ratio)}[/]{bar}{note}"

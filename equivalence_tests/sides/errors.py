@@ -1,0 +1,5 @@
+"""What keeps two sides from being compared."""
+
+
+class EquivalenceError(ValueError):
+    """Something that keeps two sides from being compared; says which side, step and leaf."""

@@ -1,0 +1,130 @@
+"""A PyTorch optimizer as a side. PyTorch is imported when one is used, and only then."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from equivalence_tests.sides.errors import EquivalenceError
+from equivalence_tests.sides.side import Side
+
+
+def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
+    """A side that steps an optimizer of PyTorch, on the CPU.
+
+        check_equivalence(torch_side(torch.optim.AdamW, lr=1e-3), optax.adamw(1e-3), params)
+
+    Args:
+      optimizer: a class of `torch.optim`, or a function that makes such an optimizer from a list of
+        tensors.
+      *args: its arguments after the tensors.
+      **kwargs: its keyword arguments.
+
+    Returns:
+      The side. Parameters are any pytree of float32, float64, float16 or bfloat16 arrays; each
+      leaf is one tensor. The state is PyTorch's own, by tensor and name, and empty before the
+      first step.
+
+    Raises:
+      EquivalenceError: PyTorch is not installed, or this makes no optimizer of its.
+    """
+    torch = imported("torch_side")
+    name = getattr(optimizer, "__name__", type(optimizer).__name__)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise EquivalenceError(
+            f"torch_side: expected a class, found an optimizer that has its tensors already; "
+            f"write torch_side({type(optimizer).__name__}, lr=...)"
+        )
+    if not callable(optimizer):
+        raise EquivalenceError(
+            f"torch_side: expected a class of torch.optim, found {name}; write "
+            "torch_side(torch.optim.AdamW, lr=1e-3)"
+        )
+
+    def made(tensors: list[Any]) -> Any:
+        try:
+            result = optimizer(tensors, *args, **kwargs)
+        except Exception as error:
+            raise EquivalenceError(
+                f"torch_side: {name} raised {type(error).__name__}: {error}"
+            ) from None
+        if not isinstance(result, torch.optim.Optimizer):
+            raise EquivalenceError(
+                f"torch_side: {name} made a {type(result).__name__}; expected a torch.optim."
+                "Optimizer"
+            )
+        return result
+
+    made([torch.zeros(1)])  # wrong arguments are an error here, not in the middle of a run
+
+    def init(params: Any) -> Any:
+        leaves, treedef = jax.tree.flatten(params)
+        tensors = [_tensor(torch, leaf) for leaf in leaves]
+        return made(tensors), tensors, treedef
+
+    def step(state: Any, grads: Any) -> Any:
+        stepped, tensors, _ = state
+        for tensor, grad in zip(tensors, jax.tree.leaves(grads), strict=True):
+            tensor.grad = _tensor(torch, grad).reshape(tensor.shape)
+        stepped.step()
+        return state
+
+    def view(state: Any) -> dict[str, Any]:
+        stepped, tensors, treedef = state
+        held = [_own_state(stepped.state.get(tensor, {})) for tensor in tensors]
+        params = treedef.unflatten(map(_array, tensors))
+        return {"params": params, "state": dict(enumerate(held))}
+
+    written = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())])
+    module = getattr(optimizer, "__module__", "").replace(f".{name.lower()}", "")
+    source = f"{module}.{name}({written})"
+    return Side(name, init, step, view, source=source, compiled=False)
+
+
+def is_torch_optimizer(value: Any) -> bool:
+    """Whether this is a class of PyTorch optimizers; imports nothing."""
+    return isinstance(value, type) and any(
+        base.__module__ == "torch.optim.optimizer" and base.__name__ == "Optimizer"
+        for base in value.__mro__
+    )
+
+
+def imported(where: str) -> Any:
+    """PyTorch.
+
+    Raises:
+      EquivalenceError: it is not installed; `where` begins the message.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise EquivalenceError(
+            f"{where}: PyTorch cannot be imported ({error}); install it with `pip install torch`"
+        ) from None
+
+
+def _tensor(torch: Any, leaf: Any) -> Any:
+    array = np.array(leaf)  # a copy: the optimizer changes its tensors in place
+    if array.dtype == jnp.bfloat16:  # which NumPy does not know, so by its bits
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":
+        bits = tensor.view(imported("torch_side").int16)
+        return np.array(bits.numpy()).view(jnp.bfloat16)
+    return np.array(tensor.numpy())
+
+
+def _own_state(held: Any) -> dict[str, Any]:
+    """What PyTorch keeps for a tensor; other than tensors and numbers is left out."""
+    return {
+        name: _array(value) if hasattr(value, "detach") else value
+        for name, value in held.items()
+        if hasattr(value, "detach") or isinstance(value, bool | int | float)
+    }

@@ -1,0 +1,66 @@
+"""What the rules' docstrings show as before and after is what the rules write."""
+
+import re
+
+import pytest
+
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.rewrite import rewrite
+from migration_guide.rules_page import described, rules_markdown
+
+IMPORTS = """import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import optim, serialization
+from flax.training import checkpoints
+"""
+JAX = "import jax\nimport jax.numpy as jnp\n"
+SETUP = "definition = optim.Adam(1e-3)\noptimizer = definition.create(params)\n"
+GROUPS = "optimizer = optim.MultiOptimizer((t, optim.Adam(1e-3))).create(params)\n"
+# What stands around an example, where that is not a program with one optimizer: above it, below it.
+AROUND = {
+    "apply_gradient": (IMPORTS + GROUPS, ""),
+    "bridge": (f"{IMPORTS}import clipping\n", "optimizer = optimizer.apply_gradient(grad)\n"),
+    "dead_imports": ("", "State = struct.dataclass(State)\n"),
+    "dynamic_scale": ("", ""),
+    "gone_names": (
+        "import jax\nimport jax.numpy as jnp\nimport numpy as np\n",
+        "f = partial(g, 1)\n",
+    ),
+    "hyper_params": (IMPORTS + GROUPS, ""),
+    "jax_names": (JAX, ""),
+    "pickled": (f"{IMPORTS}import pickle\n{SETUP}", ""),
+    "pre_linen": ("", ""),
+    "reexports": ("", ""),
+    "replicate": (IMPORTS + SETUP, "jax.pmap(train_step, axis_name='batch')(optimizer, b)\n"),
+    "schedule": (f"{IMPORTS}def learning_rate_fn(step):\n    return 1 / (step + 1)\n\n", ""),
+    "star_imports": ("", ""),
+    "unclear": (
+        f"{IMPORTS}from helpers import make_optimizer\nknown_optimizer = optim.Adam(1).create(p)\n",
+        "",
+    ),
+}
+
+
+def _squeezed(code: str) -> str:
+    """Code without what a formatter may change."""
+    return re.sub(r"[\s'\"]+|,(?=\s*[)\]}])", "", code)
+
+
+@pytest.mark.parametrize("name", sorted(rule.name for rule in RULES))
+def test_a_rule_writes_what_its_docstring_shows(name):
+    rule = described(name)
+    above, below = AROUND.get(name, (IMPORTS + SETUP, ""))
+    written = _squeezed(rewrite(f"{above}{rule.before}\n{below}", Options()).code)
+    position = 0
+    for part in re.split(r"\.\.\.|\n", rule.after):  # `...` stands for the rest of a line
+        found = written.find(_squeezed(part), position)
+        assert found >= 0, f"{part.strip()!r} is not what follows in:\n{written[position:]}"
+        position = found + len(_squeezed(part))
+
+
+def test_the_page_has_every_rule():
+    text = rules_markdown()
+    assert all(f"## {rule.name}\n" in text for rule in RULES)

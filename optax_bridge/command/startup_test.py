@@ -1,0 +1,31 @@
+"""What needs no arrays does not wait for JAX: helps, the version, a recipe."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import contextlib, io, sys
+from optax_bridge.command import app
+
+recipe = 'WeightNorm(Adafactor(1e-3, beta1=0.9, dtype_momentum=jnp.bfloat16))'
+for arguments in (["--help"], ["--version"], ["check", "--help"], ["recipe", recipe]):
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        app(arguments)
+    slow = [name for name in ("jax", "flax", "optax", "torch") if name in sys.modules]
+    print(arguments[-1], slow, len(printed.getvalue()) > 40)
+"""
+
+
+def test_help_version_and_recipe_do_not_import_jax():
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line.rsplit(" [", 1)[1] for line in done.stdout.splitlines()]
+    assert told == ["] True"] * 4, done.stdout
