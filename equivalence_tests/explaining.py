@@ -21,8 +21,8 @@ TRIES = 48  # of a pair, some tenths of a second each
 # What one thing is called; the first that a side has is meant.
 _ALIKE = (
     ("learning_rate", "lr", "step_size"),
-    ("b1", "beta1", "betas[0]"),
-    ("b2", "beta2", "betas[1]"),
+    ("b1", "beta1", "beta_1", "betas[0]"),
+    ("b2", "beta2", "beta_2", "betas[1]"),
     ("decay", "alpha", "rho", "beta2", "gamma"),
     ("momentum", "beta", "mass"),
     ("eps", "epsilon"),

@@ -1,14 +1,15 @@
 """Sides that a user names on the command line, with the arguments that they are made with."""
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from equivalence_tests.loading import loaded
+from equivalence_tests.sides import keras, pytorch
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
-from equivalence_tests.sides.pytorch import imported, is_torch_optimizer, torch_side
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 
@@ -54,7 +55,7 @@ class NamedSide:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):
             return {}
-        tensors = [None] if is_torch_optimizer(self.function) else []
+        tensors = [None] if pytorch.is_torch_optimizer(self.function) else []
         bound = signature.bind_partial(*tensors, *self.args, **(self.kwargs or {}))
         bound.apply_defaults()
         skipped = next(iter(signature.parameters)) if tensors else None
@@ -75,9 +76,8 @@ class NamedSide:
             return self.value
         if changed:
             return replace(self, args=(), kwargs={**self.parameters, **changed}).made()
-        make = torch_side if is_torch_optimizer(self.function) else lambda f, *a, **k: f(*a, **k)
         try:
-            return make(self.function, *self.args, **(self.kwargs or {}))
+            return _maker(self.function)(*self.args, **(self.kwargs or {}))
         except Exception as error:
             hint = ""
             if isinstance(error, TypeError) and not self.written:
@@ -85,6 +85,18 @@ class NamedSide:
             raise EquivalenceError(
                 f"{self.name}({self.written}): raised {type(error).__name__}: {error}{hint}"
             ) from error
+
+
+_FRAMEWORKS = {"torch": pytorch, "keras": keras}
+
+
+def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes the side: the function itself, unless it is a class of another framework."""
+    if pytorch.is_torch_optimizer(function):
+        return functools.partial(pytorch.torch_side, function)
+    if keras.is_keras_optimizer(function):
+        return functools.partial(keras.keras_side, function)
+    return function
 
 
 def named_side(name: str, arguments: str = "") -> NamedSide:
@@ -98,8 +110,9 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
       EquivalenceError: it is none of these, or does not take the arguments.
     """
     args, kwargs = parsed_arguments(arguments, name)
-    if name.partition(":")[0].partition(".")[0] == "torch":
-        imported(name)
+    framework = _FRAMEWORKS.get(name.partition(":")[0].partition(".")[0])
+    if framework is not None:
+        framework.imported(name)
     value = loaded(name)
     try:
         adapted(value)

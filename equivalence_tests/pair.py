@@ -23,6 +23,7 @@ from equivalence_tests.report import junit
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import EquivalenceError
+from equivalence_tests.warned import silence_deprecations
 from optax_bridge.correspondence import Verdict
 
 
@@ -56,6 +57,7 @@ def check_pair(
       The exit code: 0 if the two are identical or differ by rounding, 1 if they differ, 2 for
       misuse.
     """
+    silence_deprecations()
     try:
         check_platform(platform)
         checked({"--json": json_file, "--junit": junit_file}, report_folder)

@@ -95,19 +95,21 @@ def headline(found: Comparison, verdict: Verdict, bound: float | None = None) ->
     if verdict is Verdict.IDENTICAL:
         return "identical at every step"
     above = NOTICEABLE if bound is None else bound
-    usual = ordinary(found, above if verdict is Verdict.DIFFERENT else 0.0)
-    if usual is None:
-        apart = poisoned(found)
-        if apart is None:
-            return f"{verdict.value}: the signs of zeros"
-        return f"{verdict.value} on poisoned inputs alone: {_where(apart)}"
-    return f"{verdict.value}: {_where(usual)}"
+    is_different = verdict is Verdict.DIFFERENT
+    usual, apart = ordinary(found, above if is_different else 0.0), poisoned(found)
+    if usual is None and apart is None:
+        return f"{verdict.value}: the signs of zeros"
+    if usual is not None and not (is_different and apart is not None and usual.ulp <= above):
+        return f"{verdict.value}: {_where(usual)}"
+    before = "" if usual is None else f"; before it by {usual.ulp:.3g} ULP at most"
+    assert apart is not None
+    return f"{verdict.value} only after a gradient that is not finite: {_where(apart)}{before}"
 
 
 def poisoned_line(found: Comparison) -> str:
     """What a NaN or an infinity among the gradients does; empty where it adds nothing new."""
     apart, usual = poisoned(found), ordinary(found)
-    if apart is None or (usual is not None and apart.ulp <= 4 * usual.ulp):
+    if apart is None or usual is None or apart.ulp <= 4 * usual.ulp:
         return ""
     return f"after a gradient that is not finite: {_where(apart)}"
 

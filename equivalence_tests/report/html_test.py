@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.compare.headline import headline
 from equivalence_tests.report.html import Item, item, page, write
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
@@ -115,6 +116,17 @@ def test_the_plot_has_the_bound_and_the_float64_run():
     assert '<path class="bound"' in rounded and "bound, 8 ULP in 100 steps" in rounded
     assert '<path class="bound"' not in other  # nothing was promised
     assert '<g class="wide">' in other and "the largest in float64" in other
+
+
+def test_what_poison_alone_tells_apart_is_said_to_be_so():
+    one = np.ones((5, 2), np.float32)
+    other = one * np.float32(1 + 2.0**-22)
+    other[3:] = np.nan
+    found = compare({"params": one}, {"params": other}, poisoned={"": 3})
+    assert headline(found, found.within(8)) == (
+        "different only after a gradient that is not finite: params by NaN or infinity on one side "
+        "alone, from step 4; before it by 2 ULP at most"
+    )
 
 
 def test_a_training_shows_both_losses_and_their_difference():

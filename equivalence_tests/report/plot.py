@@ -103,9 +103,7 @@ def key(found: Comparison, *, wide: Comparison | None = None, bound: float | Non
     if same > 0:
         parts.append(f"<span>{same} identical, not drawn</span>")
     if any(leaf.poisoned_from < len(leaf.ulp_by_step) for leaf in leaves):
-        parts.append(
-            '<span><i class="after"></i>after a NaN or infinity among the gradients</span>'
-        )
+        parts.append('<span><i class="after"></i>after a gradient that is not finite</span>')
     if bound is not None:
         parts.append(f'<span><i class="bound"></i>bound, {bound:g} ULP in 100 steps</span>')
     if wide is not None:

@@ -136,8 +136,9 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if verdict is Verdict.ROUNDING:
         return f", at most {max(found.ulp for found in comparisons):.3g} ULP"
     usual = [extent for found in comparisons if (extent := ordinary(found, NOTICEABLE))]
+    usual = [extent for extent in usual if extent.ulp > NOTICEABLE]
     if not usual:
-        return " on poisoned inputs alone"
+        return " only after a gradient that is not finite"
     far = max(usual, key=lambda extent: extent.relative)
     at = min(extent.step for extent in usual)
     return escape(f" by {far}, from step {at}")

@@ -1,4 +1,4 @@
-"""What a new user gets wrong: the traceback ends in a message of this package, and in one alone."""
+"""What a new user gets wrong: the traceback ends in a message of ours, and in one alone."""
 
 # What is wrong by its types is what is tried.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false

@@ -1,0 +1,104 @@
+"""A Keras optimizer as a side, on Keras' JAX backend. Keras is imported when one is used."""
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from equivalence_tests.sides.errors import EquivalenceError
+from equivalence_tests.sides.side import Side
+
+
+def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
+    """A side that steps an optimizer of Keras 3 under its JAX backend.
+
+        check_equivalence(keras_side(keras.optimizers.Adam, 1e-3), optax.adam(1e-3), params)
+
+    Args:
+      optimizer: a class of `keras.optimizers`, or a function that makes such an optimizer.
+      *args: its arguments.
+      **kwargs: its keyword arguments.
+
+    Returns:
+      The side. Its state is Keras' own, variable after variable.
+
+    Raises:
+      EquivalenceError: Keras is not installed or has another backend, or this makes no optimizer
+        of its.
+    """
+    keras = imported("keras_side")
+    name = getattr(optimizer, "__name__", type(optimizer).__name__)
+
+    def made() -> Any:
+        try:
+            result = optimizer(*args, **kwargs)
+        except Exception as error:
+            raise EquivalenceError(
+                f"keras_side: {name} raised {type(error).__name__}: {error}"
+            ) from None
+        if not isinstance(result, keras.optimizers.Optimizer):
+            raise EquivalenceError(
+                f"keras_side: {name} made a {type(result).__name__}; expected a keras.optimizers."
+                "Optimizer"
+            )
+        return result
+
+    made()  # wrong arguments are an error here, not in the middle of a run
+
+    def init(params: Any) -> Any:
+        leaves, treedef = jax.tree.flatten(params)
+        usual = keras.config.floatx()
+        if any(leaf.dtype == np.float64 for leaf in leaves):
+            keras.config.set_floatx("float64")  # the rate too is a variable
+        try:
+            stepped = made()
+            stepped.build([keras.Variable(leaf, dtype=str(leaf.dtype)) for leaf in leaves])
+        finally:
+            keras.config.set_floatx(usual)
+        return stepped, leaves, [variable.value for variable in stepped.variables], treedef
+
+    def step(state: Any, grads: Any) -> Any:
+        stepped, leaves, own, treedef = state
+        leaves, own = stepped.stateless_apply(own, jax.tree.leaves(grads), leaves)
+        return stepped, leaves, own, treedef
+
+    def view(state: Any) -> dict[str, Any]:
+        _, leaves, own, treedef = state
+        return {"params": treedef.unflatten(leaves), "state": list(own)}
+
+    written = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())])
+    return Side(
+        name, init, step, view, source=f"keras.optimizers.{name}({written})", compiled=False
+    )
+
+
+def is_keras_optimizer(value: Any) -> bool:
+    """Whether this is a class of Keras optimizers; imports nothing."""
+    return isinstance(value, type) and any(
+        base.__module__.startswith("keras.") and base.__name__ == "BaseOptimizer"
+        for base in value.__mro__
+    )
+
+
+def imported(where: str) -> Any:
+    """Keras, on JAX unless the user's settings or program have chosen.
+
+    Raises:
+      EquivalenceError: it is not installed, or has another backend; `where` begins the message.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    try:
+        keras = importlib.import_module("keras")
+    except ImportError as error:
+        raise EquivalenceError(
+            f"{where}: Keras cannot be imported ({error}); install it with `pip install keras`"
+        ) from None
+    if keras.config.backend() != "jax":
+        raise EquivalenceError(
+            f"{where}: expected Keras' JAX backend, found {keras.config.backend()}; set "
+            "KERAS_BACKEND=jax before keras is imported"
+        )
+    return keras
