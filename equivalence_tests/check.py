@@ -15,6 +15,7 @@ from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.jobs import Compilations, chosen, jobs, run_all
+from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garbage_seldom
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded

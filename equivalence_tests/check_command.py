@@ -140,6 +140,7 @@ def check(
     if devices or full:
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
+    suite.collect_garbage_seldom()
     if checkpoint is not None:
         without_note_on_tensorflow()
         # That of the optimizers which are compared here, not the program's own.

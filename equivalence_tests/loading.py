@@ -1,3 +1,4 @@
+# pyright: strict
 """What a user names on the command line: `module:name` or `file.py:name`."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optax-bridge prove`: what the correspondence claims, or a pair of the user's own, proved."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# pyright: strict
 """The `flax.optim` of flax 0.5.3 on today's JAX: `import legacy_optim as optim`.
 
 JAX is imported with the first optimizer that is asked for, not with the package: a program may set

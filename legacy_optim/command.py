@@ -1,3 +1,4 @@
+# pyright: strict
 """`optax-bridge run`: the options; what it does is imported when it is called."""
 
 from importlib.metadata import entry_points

@@ -1,3 +1,4 @@
+# pyright: strict
 """What happens when a program imports a module: a function is called right after it.
 
 Standard library's modules are imported late here: what this file imports is in every program's

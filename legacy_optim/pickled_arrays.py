@@ -1,3 +1,4 @@
+# pyright: strict
 """Arrays that JAX of `flax.optim`'s time has pickled are read by today's.
 
 A pickle names the function that makes the array again, and hands it the array's type as a dict. The

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a process under `run` does at its start and at its end."""
 
 import atexit

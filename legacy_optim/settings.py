@@ -1,3 +1,4 @@
+# pyright: strict
 """What `run` tells the processes under it, in environment variables, which they hand on."""
 
 import os

@@ -1,3 +1,4 @@
+# pyright: strict
 """The API reference: every public name of a module, for Sphinx's autodoc to document."""
 
 import functools

@@ -1,3 +1,4 @@
+# pyright: strict
 """Builds the guide, running every snippet: `python -m migration_guide.build`.
 
 python -m migration_guide.build

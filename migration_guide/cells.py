@@ -1,3 +1,4 @@
+# pyright: strict
 """The code cells of the guide's pages, run without Sphinx: the tests run what the pages show."""
 
 import os

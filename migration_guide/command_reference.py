@@ -1,3 +1,4 @@
+# pyright: strict
 """The reference of the command line, from the subcommands themselves: what `--help` says."""
 
 import inspect

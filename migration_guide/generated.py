@@ -1,3 +1,4 @@
+# pyright: strict
 """What pages have from the code: a mark in a page is replaced by what a function here writes.
 
 A mark is a line `<!-- generated: NAME ARGUMENT -->`, with or without an argument.

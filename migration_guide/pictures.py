@@ -1,3 +1,4 @@
+# pyright: strict
 """What a cell of the guide shows beside text: pictures in the colours of the page, tables, code."""
 
 import html

@@ -1,3 +1,4 @@
+# pyright: strict
 """The page of the codemod's rules: before and after, as each rule's own docstring has them."""
 
 import importlib

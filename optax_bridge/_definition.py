@@ -1,3 +1,4 @@
+# pyright: strict
 """What a user gives where a definition of `flax.optim` is meant, and errors that say what was."""
 
 import difflib

@@ -1,6 +1,7 @@
 """What an interrupt does from the first import on; imports nothing slow."""
 
 import os
+import signal
 import sys
 from types import FrameType
 
@@ -14,6 +15,20 @@ def interrupt(number: int, frame: FrameType | None) -> None:
         print("interrupted", file=sys.stderr, flush=True)
         os._exit(INTERRUPTED)
     raise KeyboardInterrupt
+
+
+def repeat_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
+    """A hook that sends an interrupt again that came while a library called back, and was lost."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
+        return
+    import threading  # nothing needs it before that
+
+    if hasattr(signal, "pthread_kill"):  # to the thread that waits, which it wakes
+        main = threading.main_thread().ident
+        threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGINT)).start()
+    else:
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _is_importing(frame: FrameType | None) -> bool:

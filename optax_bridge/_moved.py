@@ -1,3 +1,4 @@
+# pyright: strict
 """Modules that have moved are found under the names that they had.
 
 `import optax_bridge.train_state` gives the very module `optax_bridge.training.train_state`. What is

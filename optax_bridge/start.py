@@ -1,3 +1,4 @@
+# pyright: strict
 """Where the command `optax-bridge` starts: imports nothing slow, so that Ctrl-C is heard at once.
 
 Python's own way is a `KeyboardInterrupt` out of wherever the program is: a page of traceback, and
@@ -7,13 +8,14 @@ while libraries are being imported they turn it into another error, or go on.
 import signal
 import sys
 
-from optax_bridge._interrupts import interrupt
+from optax_bridge._interrupts import interrupt, repeat_interrupt
 
 
 def main() -> None:
     """Runs the command; 2 and how to install it where the packages for it are missing."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
         signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = repeat_interrupt
     from optax_bridge.installed import MissingExtraError, require
 
     try:

@@ -148,7 +148,8 @@ def _by_jax(eqn: Any, args: list[Array], exact: Any) -> list[Array]:
         return arrays
     # Of whole numbers alone, so nothing was rounded on the way.
     floats = [not is_key(item) and is_float(item.dtype) for item in arrays]
-    return [lifted(a, flint.arb) if wide else a for a, wide in zip(arrays, floats, strict=True)]
+    pairs = zip(arrays, floats, strict=True)
+    return [lifted(a.astype(float), flint.arb) if wide else a for a, wide in pairs]
 
 
 def _unknown(args: list[Array], aval: Any, exact: Any) -> Array:

@@ -1,7 +1,8 @@
+# pyright: strict
 """The floating-point settings of a run: float64 on demand, and what is pinned."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import jax
 
@@ -13,14 +14,14 @@ MATMUL_PRECISION = "highest"
 
 
 @contextlib.contextmanager
-def float64(allowed: bool = True) -> Iterator[None]:
+def float64(allowed: bool = True) -> Generator[None, None, None]:
     """Within it, arrays of this thread may be float64, or may not."""
     with enable_x64(allowed):
         yield
 
 
 @contextlib.contextmanager
-def pinned() -> Iterator[str]:
+def pinned() -> Generator[str, None, None]:
     """Within it, products of matrices are computed in full precision.
 
     Yields:

@@ -1,3 +1,4 @@
+# pyright: strict
 """What the suite feeds to optimizers: odd parameter trees and hostile streams of gradients."""
 
 from typing import Any

@@ -1,5 +1,6 @@
 """Running many checks: two at a time, with a bar, counting what was compiled."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -165,6 +166,12 @@ def use_host_devices(count: int) -> None:
     """Splits the CPU into that many devices; before JAX first asks for its devices."""
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_DEVICE_FLAG)]
     os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_DEVICE_FLAG}={count}"])
+
+
+def collect_garbage_seldom() -> None:
+    """Else a process that traces a hundred programs looks through them all, again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def use_compilation_cache() -> None:

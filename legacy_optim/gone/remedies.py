@@ -1,3 +1,4 @@
+# pyright: strict
 """What to do about names that are gone, written by hand; which names those are, `names.json` says.
 
 Importing this imports neither JAX nor NumPy.

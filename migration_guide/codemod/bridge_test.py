@@ -210,3 +210,26 @@ def test_ones_own_method_is_not_rewritten_in_a_second_run(tmp_path: Path):
     for _ in range(2):
         driver.save(driver.migrate([tmp_path], Options()).results)
         assert (tmp_path / "main.py").read_text() == texts["main.py"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from .own import Groups", "from .own import Groups as Groups", "from .own import *"],
+    ids=["name", "alias", "star"],
+)
+def test_a_definition_that_a_package_hands_on_is_wrapped(line: str, tmp_path: Path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"{line}\nfrom .own import make\n")
+    (package / "own.py").write_text(
+        "from flax import optim\nclass Groups(optim.MultiOptimizer): pass\n"
+        "def make(p): return optim.Adam(0.1).create(p)\n"
+    )
+    use = tmp_path / "use.py"
+    use.write_text(
+        "import pkg\no = pkg.Groups().create(p)\no = o.apply_gradient(g)\n"
+        "a = pkg.make(p)\nprint(a.target, o.target)\n"
+    )
+    changed = {result.path: result.new for result in driver.migrate([tmp_path], Options()).changed}
+    assert "tx=optax_bridge.wrap_definition(pkg.Groups()))" in changed[use]
+    assert "print(a.params, o.params)" in changed[use]

@@ -1,3 +1,4 @@
+# pyright: strict
 """What can be seen of a path without running the program."""
 
 import os

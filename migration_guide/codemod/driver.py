@@ -203,11 +203,17 @@ def _chosen(
     names = [*project.fields, *functions]
     words = [alias.split(".") for alias in project.aliases]
     words += [[f"def {name.rpartition('.')[2]}("] for name in project.expected]
+    homes: dict[str, set[str]] = {}
+    for name in (*project.definitions, *project.returns):
+        home, _, last = name.rpartition(".")
+        homes.setdefault(home, set()).add(last)
     others = [c for c in group if not c.uses_optim and not files.has_old_names(c.data)]
     second = readable(
         c
         for c in others
-        if files.reads_optimizers(c.data, names) or files.names_all_of(c.data, words)
+        if files.reads_optimizers(c.data, names)
+        or files.names_all_of(c.data, words)
+        or files.hands_on(c.data, homes)
     )
     if second:
         project = _project([*first, *second], start, progress)

@@ -1,11 +1,13 @@
 """What a module tells the other files of its program."""
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import HYPER_PARAMS
-from migration_guide.codemod.names import is_legacy
+from migration_guide.codemod.names import dotted, is_legacy
 from migration_guide.codemod.project import Project, portable
 
 
@@ -19,6 +21,11 @@ def exported(analysis: Analysis) -> Project:
     }
     fields = {name: portable(kind) for name, kind in analysis.fields.items()}
     classes = [f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes]
+    for known, here in _handed_on(analysis):
+        if known in analysis.project.definitions:
+            classes.append(here)
+        if known in analysis.project.returns:
+            functions.setdefault(here, analysis.project.returns[known])
     return Project(
         fields={name: kind for name, kind in fields.items() if kind},
         returns={name: kind for name, kind in functions.items() if kind},
@@ -35,6 +42,23 @@ def exported(analysis: Analysis) -> Project:
         overridden=analysis.overridden,
         reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
     )
+
+
+def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """What a module imports from others of the program, by their name and by its own."""
+    project = analysis.project
+    for node in analysis.facts.imports:
+        if not isinstance(node, cst.ImportFrom):
+            continue
+        home = (dotted(node.module) or "").split(".")[-1] if node.module is not None else ""
+        if isinstance(node.names, cst.ImportStar):
+            for known in (*project.definitions, *project.returns):
+                if known.startswith(f"{home}."):
+                    yield known, f"{analysis.key}.{known.removeprefix(f'{home}.')}"
+            continue
+        for alias in node.names:
+            name = dotted(alias.name)
+            yield f"{home}.{name}", f"{analysis.key}.{imports.bound(alias)}"
 
 
 def _aliases(analysis: Analysis) -> dict[str, str]:

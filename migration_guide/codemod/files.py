@@ -1,3 +1,4 @@
+# pyright: strict
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import contextlib
@@ -6,7 +7,7 @@ import os
 import re
 import secrets
 import tokenize
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -141,6 +142,22 @@ def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
 def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
     """Whether all words of one of several lists stand in a file."""
     return any(all(word.encode() in data for word in words) for words in several)
+
+
+def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
+    """Whether a file imports from modules what they have: `from .own import Groups`.
+
+    Args:
+      data: the file.
+      homes: names of modules -> names in them.
+    """
+    for home, names in homes.items():
+        start = f"{home} import "
+        if start.encode() not in data:
+            continue
+        if f"{start}*".encode() in data or any(name.encode() in data for name in names):
+            return True
+    return False
 
 
 def decoded(data: bytes) -> tuple[str, str]:

@@ -277,15 +277,38 @@ def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
     return {name.split(".")[0] for name in references(node)}
 
 
+_ENVIRONMENT = {"environ", "putenv"}
+
+
+def _sets_environment(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
+    """Whether some statement sets environment variables before one uses the names."""
+    for line in body:
+        if roots & _names(line):
+            return False
+        if _touches(line):
+            return True
+    return False
+
+
+def _touches(line: cst.CSTNode) -> bool:
+    """Whether a statement refers to `os.environ`, `environ` or `os.putenv` as it runs."""
+    if isinstance(line, cst.FunctionDef | cst.ClassDef):
+        return False
+    found = references(line)
+    return any(_ENVIRONMENT & {*name.split(".")} for name in found)
+
+
 def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:
     """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
 
-    Always above what uses the names.
+    Always above what uses the names, and below what sets the environment before that.
     """
-    last_any, last_ours = 0, 0
+    last_any, last_ours, environment = 0, 0, 0
     for index, line in enumerate(body):
         if roots & _names(line):
             break
+        if _touches(line):
+            environment = index + 1
         if not isinstance(line, cst.SimpleStatementLine):
             continue
         first = line.body[0]
@@ -299,6 +322,8 @@ def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:
             and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
         ):
             last_any = 1
-        elif last_any:
+        elif last_any and not _sets_environment(body[index:], roots):
             break
-    return last_ours or last_any
+    place = last_ours or last_any
+    # JAX reads its environment when it is imported: what is set before it stays before it.
+    return place if place > environment else max(environment, last_any)

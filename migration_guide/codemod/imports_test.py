@@ -118,3 +118,30 @@ def test_a_taken_name_is_refused_whole():
 def test_comments_above_a_removed_import_stay():
     code = "import jax\n# The optimizers.\nfrom flax import optim\n\n# The run.\nx = 1\n"
     assert rewrite(code, Options()).code == "import jax\n# The optimizers.\n\n# The run.\nx = 1\n"
+
+
+ENVIRONMENT = "import os\nos.environ['JAX_ENABLE_X64'] = '1'\n"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["import mine\nimport jax.numpy as jnp\n\n", "import mine\n", "\nX = 1\n"],
+    ids=["jax-below", "nothing-of-jax", "no-import"],
+)
+def test_what_sets_the_environment_stays_above(rest: str):
+    """JAX reads it when it is imported, and what is imported now imports JAX."""
+    code = f"{ENVIRONMENT}{rest}o: optimizer = f()\no = o.apply_gradient(g)\n"
+    code = f"{code}from flax import optim\no = optim.Adam(0.1).create(p)\n"
+    result = rewrite(code, Options())
+    assert result.refused == ""
+    assert result.code.startswith(ENVIRONMENT)
+    assert "import optax_bridge\n" in result.code
+    assert rewrite(result.code, Options()).code == result.code
+
+
+def test_an_environment_that_is_set_later_moves_nothing():
+    code = (
+        f"import os\n{IMPORTS}def f():\n    os.environ['A'] = 'b'\nx = optim.Adam(0.1).create(p)\n"
+    )
+    new = rewrite(code, Options()).code
+    assert new.index("import optax_bridge") < new.index("def f")

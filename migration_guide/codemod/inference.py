@@ -1,3 +1,4 @@
+# pyright: strict
 """What the parts of the analysis know of each other."""
 
 from typing import Protocol

@@ -1,3 +1,4 @@
+# pyright: strict
 """Where values stand in a JSON text, so that one can be replaced and all else stays as it is."""
 
 import re

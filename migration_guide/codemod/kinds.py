@@ -1,3 +1,4 @@
+# pyright: strict
 """What an expression may hold, as far as a rewriter cares: a small lattice.
 
 A `Kind` is a set of possibilities. Definition and optimizer have no method in common, so that a

@@ -35,6 +35,7 @@ NO_OPS = {
     "empty": "",
     "comment-only": "# nothing\n",
     "nn": "import flax.linen as nn\nclass M(nn.Module):\n    target: int\n",
+    "copy-of-others": "y = x.copy(order)\nz = x.copy(f(order))\nw = x.copy(*orders)\n",
     "hyper-params-of-others": "x.hyper_params.learning_rate\n",
     "compute-gradient-of-others": "l, g = model.compute_gradient(f)\n",
     "optimize-of-others": "study.optimize(objective, n_trials=3)\n",

@@ -1,3 +1,4 @@
+# pyright: strict
 """Which legacy name an expression refers to, through whatever imports and aliases."""
 
 import builtins

@@ -1,3 +1,4 @@
+# pyright: strict
 """Finds the rules in their folder and puts them into an order that suits all of them.
 
 A file in `rules/` that defines one of `HANDLERS` is a rule. What it needs from others it says in
@@ -73,7 +74,7 @@ def ordered(found: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def _collected() -> tuple[Rule, ...]:
-    found = []
+    found: list[Rule] = []
     for info in sorted(pkgutil.iter_modules(rules.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{rules.__name__}.{info.name}")
         handlers = {name: getattr(module, name) for name in HANDLERS if hasattr(module, name)}

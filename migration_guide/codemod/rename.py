@@ -1,3 +1,4 @@
+# pyright: strict
 """`--rename`: local variables named `optimizer` that hold a TrainState are called `state`."""
 
 import libcst as cst

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a constructor call of flax.optim says of an optimizer, and whether public Optax has it."""
 
 import ast

@@ -1,3 +1,4 @@
+# pyright: strict
 """Source text: whether it is Python, and which names it leaves open."""
 
 import builtins

@@ -1,3 +1,4 @@
+# pyright: strict
 """`--standalone`: public Optax and Flax alone, where that is the same up to rounding."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# pyright: strict
 """What use tells: `x.apply_gradient(g)` makes an optimizer of x, and a definition of what made x.
 
 It says nothing of what is known to be something else, so it comes after all that is known.

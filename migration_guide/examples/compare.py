@@ -64,22 +64,25 @@ def measure(name: str) -> dict[str, Any]:
     metrics = {program: columns(lines(run.text)) for program, run in runs.items()}
     found: dict[str, Any] = {}
     for program, run in runs.items():
-        seconds, turns = _steps(run), _steps(runs["before"])
-        both = sorted(seconds.keys() & turns.keys())
+        ratios, cpu_ratios = (
+            [_steps(run, which)[turn] / at for turn, at in _steps(runs["before"], which).items()]
+            for which in ("seconds", "cpu_seconds")
+        )
         found[program] = {
             "loss": [float(f"{value:.7g}") for value in metrics[program]["loss"]["values"]],
             "final": metrics[program][final]["values"][-1],
+            "recorded_final": pairs.recorded(name, program)[final]["values"][-1],
             "from_recorded": apart(metrics[program], pairs.recorded(name, program)),
             "from_before": apart(metrics[program], metrics["before"]),
-            "milliseconds": 1e3 * statistics.median(seconds.values()),
-            "step_ratio": statistics.median(seconds[turn] / turns[turn] for turn in both),
-            "step_quartiles": statistics.quantiles([seconds[t] / turns[t] for t in both])[::2],
+            "milliseconds": 1e3 * statistics.median(_steps(run, "seconds").values()),
+            "step_ratio": statistics.median(ratios),
+            "step_quartiles": statistics.quantiles(ratios)[::2],
+            "cpu_ratio": statistics.median(cpu_ratios),
             "peak_megabytes": run.peak,
             "peak_ratio": run.peak / runs["before"].peak,
             "arrays_ratio": run.arrays / runs["before"].arrays,
         }
     return {
-        "recorded_final": recorded[final]["values"][-1],
         "nudged_final": pairs.nudged(name)[final]["values"][-1],
         "nudged": apart(pairs.nudged(name), recorded),
         "programs": found,
@@ -102,11 +105,12 @@ def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
     return worst
 
 
-def _steps(run: Run) -> dict[int, float]:
+def _steps(run: Run, which: str) -> dict[int, float]:
     """Turn -> seconds, of the turns that are one training step and nothing else."""
+    seconds = getattr(run, which)
     trains = ["loss" in row for row in lines(run.text)]
     return {
-        turn: run.seconds[turn]
+        turn: seconds[turn]
         for turn in range(_FIRST_TURNS, len(trains))
         if trains[turn] and trains[turn - 1]
     }
@@ -116,7 +120,17 @@ def table(results: dict[str, Any]) -> Table:
     """One row for each after-program."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("example")
-    for title in ("metric", "flax 0.5.3", "run", "after", "step, ms", "step", "peak", "arrays"):
+    for title in (
+        "metric",
+        "flax 0.5.3",
+        "run",
+        "after",
+        "step, ms",
+        "step",
+        "cpu",
+        "peak",
+        "arrays",
+    ):
         shown.add_column(title, justify="right", no_wrap=True)
     for name, found in results.items():
         before = found["programs"]["before"]
@@ -126,11 +140,12 @@ def table(results: dict[str, Any]) -> Table:
             shown.add_row(
                 name if program == "after" else f"{name}, {program}",
                 pairs.EXAMPLES[name].final,
-                f"{found['recorded_final']:.5g}",
+                f"{row['recorded_final']:.5g}",
                 f"{before['final']:.5g}",
                 f"{row['final']:.5g}",
                 f"{before['milliseconds']:.1f}",
                 f"{row['step_ratio']:.3f}",
+                f"{row['cpu_ratio']:.3f}",
                 f"{row['peak_ratio']:.3f}",
                 f"{row['arrays_ratio']:.3f}",
             )
@@ -189,7 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said += faults(name, results[name], given.bar)
     console.print(table(results))
     console.print("step: the after-program's time for a step as a ratio to the before-program's;")
-    console.print("peak: likewise of the process' memory; arrays: of JAX's arrays between steps")
+    console.print("cpu: likewise of the processor's time, which other work disturbs less;")
+    console.print("peak: of the process' memory; arrays: of JAX's arrays between steps")
     if given.json is not None:
         before = json.loads(given.json.read_text("utf-8")) if given.json.is_file() else {}
         content = {**machine(), "examples": {**before.get("examples", {}), **results}}

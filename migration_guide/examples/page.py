@@ -27,8 +27,9 @@ def table() -> Markdown:
             "`optax-bridge run`",
             "after",
             "after and `run`",
-            "step, ratio",
-            "peak memory, ratio",
+            "step",
+            "processor",
+            "memory",
         ),
         _rows(results()["examples"]),
     )
@@ -44,11 +45,12 @@ def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (
                 f"[{name}](#{name})" if program == "after" else f"{name}, {program}",
                 f"`{pairs.EXAMPLES[name].final.removeprefix('eval_')}`",
-                f"{found['recorded_final']:.5g}",
+                f"{row['recorded_final']:.5g}",
                 f"{before['final']:.5g}",
                 f"{row['final']:.5g}",
                 "same bits" if same else f"{row['from_before']:.0e} apart",
                 f"{row['step_ratio']:.3f}",
+                f"{row['cpu_ratio']:.3f}",
                 f"{row['peak_ratio']:.3f}",
             )
 

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -26,12 +27,14 @@ class Run:
 
     Attributes:
       seconds: that each line took.
+      cpu_seconds: of them, those of the process itself, in all its threads.
       text: what it printed.
       peak: of the process' memory, in megabytes.
-      arrays: the most bytes in JAX's arrays when a line was printed, in megabytes.
+      arrays: what JAX's arrays held when a line was printed, in megabytes; the median.
     """
 
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     text: str = ""
     peak: float = 0.0
     arrays: float = 0.0
@@ -58,6 +61,7 @@ def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
                 said = _take_turn(workers[name])
                 if "seconds" in said:
                     runs[name].seconds.append(said["seconds"])
+                    runs[name].cpu_seconds.append(said["cpu_seconds"])
                     continue
                 runs[name].text, runs[name].peak = said["text"], said["peak"]
                 runs[name].arrays = said["arrays"]
@@ -101,21 +105,22 @@ class _Turns(io.StringIO):
     def __init__(self, asked: IO[str], answers: IO[str]):
         super().__init__()
         self._asked, self._answers = asked, answers
-        self.arrays = 0.0
-        self._start = time.perf_counter()
+        self.arrays: list[float] = []
+        self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     def write(self, text: str) -> int:
         """Takes a part of a line."""
         written = super().write(text)
         if text.endswith("\n"):
             seconds = time.perf_counter() - self._start
+            cpu_seconds = time.process_time() - self._cpu_start
             import jax  # the program has imported it by now, after it had set its flags
 
             held = sum(array.nbytes for array in jax.live_arrays()) / _MEGABYTE
-            self.arrays = max(self.arrays, held)
-            self.answer({"seconds": seconds})
+            self.arrays.append(held)
+            self.answer({"seconds": seconds, "cpu_seconds": cpu_seconds})
             self._asked.readline()
-            self._start = time.perf_counter()
+            self._start, self._cpu_start = time.perf_counter(), time.process_time()
         return written
 
     def answer(self, said: dict) -> None:
@@ -133,7 +138,7 @@ def main(mode: str, program: str, *args: str) -> None:
     # Linux counts in kilobytes, macOS in bytes.
     unit = 1.0 if sys.platform == "darwin" else 1024.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _MEGABYTE
-    turns.answer({"text": text, "peak": peak, "arrays": turns.arrays})
+    turns.answer({"text": text, "peak": peak, "arrays": statistics.median(turns.arrays or [0.0])})
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _pair(app: Any, doctree: nodes.document) -> None:
         if "tag_old" not in old["classes"]:
             continue
         new = old.next_node(descend=False, siblings=True)
-        if new is None or "tag_new" not in new.get("classes", ()):
+        if not isinstance(new, nodes.Element) or "tag_new" not in new.get("classes", ()):
             raise ValueError(f"{doctree['source']}: no cell tagged `new` after one tagged `old`")
         pair = nodes.container(classes=["pair"])
         old.replace_self(pair)

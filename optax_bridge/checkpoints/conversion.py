@@ -1,3 +1,4 @@
+# pyright: strict
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os

@@ -1,6 +1,7 @@
 """Training that a conversion interrupted goes on as if it had not been; genuine files."""
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.recognise import leaves
@@ -59,18 +61,26 @@ def same_bits(one: Any, other: Any) -> None:
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), path
 
 
+@functools.cache
+def trained_on(name: str) -> list[legacy_optim.Optimizer]:
+    """The uninterrupted optimizer after each step."""
+    take = jax.jit(lambda optimizer, grads: optimizer.apply_gradient(grads))
+    optimizer = uninterrupted(name)
+    return [optimizer := take(optimizer, grads) for grads in gradients(optimizer.target)]
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_exact_recipe_goes_on_bit_for_bit(name: str) -> None:
     definition = parse_definition(OPTIMIZERS[name])
-    optimizer = uninterrupted(name)
     state: Any = TrainState.from_legacy_checkpoint(
         FILES / f"{name}.msgpack", optimizer_def=definition, apply_fn=None
     )
-    take_legacy = jax.jit(lambda opt, grads: opt.apply_gradient(grads))
-    take_new = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
-    for grads in gradients(optimizer.target):
-        optimizer, state = take_legacy(optimizer, grads), take_new(state, grads)
+    optimizers = trained_on(name)
+    take = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+    for optimizer, grads in zip(optimizers, gradients(state.params), strict=True):
+        state = take(state, grads)
         same_bits(optimizer.target, state.params)
+    optimizer = optimizers[-1]
     assert int(state.step) == int(optimizer.state.step) == 4 + STEPS
     same_bits(optimizer, state.to_legacy(definition).replace(optimizer_def=optimizer.optimizer_def))
 
@@ -84,7 +94,6 @@ def test_stock_recipe_stays_within_its_bound(name: str) -> None:
     except UnsupportedSetting:
         pytest.skip("public Optax has no equal")
     _, claim = recipe_of(definition, exact=False)
-    optimizer = uninterrupted(name)
     state: Any = TrainState.from_legacy_checkpoint(
         FILES / f"{name}.msgpack", optimizer_def=definition, exact=False
     )
@@ -94,9 +103,10 @@ def test_stock_recipe_stays_within_its_bound(name: str) -> None:
         if jax.tree_util.keystr(path).endswith("count")
     ]
     assert all(int(count) == 4 for count in counts)
-    for grads in gradients(optimizer.target):
-        optimizer = optimizer.apply_gradient(grads)
-        state = state.apply_gradients(grads=grads)
+    take = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+    for grads in gradients(state.params):
+        state = take(state, grads)
+    optimizer = trained_on(name)[-1]
     pairs = zip(jax.tree.leaves(optimizer.target), jax.tree.leaves(state.params), strict=True)
     for old, new in pairs:
         if old.size == 0:
@@ -229,6 +239,11 @@ def test_whole_state_that_was_replicated_is_taken_once() -> None:
     )
     same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
     np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+
+
+@pytest.mark.parametrize(("beside", "kept"), [(3, {}), (4, {"step": "number"}), (5, {})])
+def test_only_the_step_itself_is_the_step_again(beside: int, kept: dict[str, str]) -> None:
+    assert layout_of(("optimizer",), {"step": beside}, 4).steps == kept
 
 
 def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:

@@ -1,3 +1,4 @@
+# pyright: strict
 """A destination that appears whole or not at all."""
 
 import contextlib
@@ -9,7 +10,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def written_whole(destination: Path, *, force: bool = False) -> Iterator[Path]:
+def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, None, None]:
     """Gives a path beside the destination to write to, and moves it there at the end.
 
     Args:
@@ -81,7 +82,7 @@ def _remove_for_good(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _claimed(folder: Path) -> Iterator[bool]:
+def _claimed(folder: Path) -> Generator[bool, None, None]:
     """Locks a folder as long as this process lives; gives whether nobody else has."""
     if fcntl is None:
         yield False

@@ -1,9 +1,10 @@
+# pyright: strict
 """The error and the warning of this package: what is wrong with a file or tree, and what to do."""
 
 from pathlib import Path
 from typing import Any
 
-from jax.tree_util import DictKey, keystr
+from jax.tree_util import DictKey, keystr  # pyright: ignore[reportUnknownVariableType]
 
 Place = Path | str  # a file or a folder, and what is within it
 

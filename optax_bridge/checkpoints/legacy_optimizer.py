@@ -31,7 +31,7 @@ _BY_AXIS = (
 
 
 def restore(
-    part: Part, definition: legacy_optim.OptimizerDef, place: Place, allow_nan: bool = False
+    part: Part, definition: legacy_optim.OptimizerDef, place: Place, allow_nan: bool
 ) -> legacy_optim.Optimizer:
     """The legacy optimizer in memory; every leaf is checked against what the definition makes.
 

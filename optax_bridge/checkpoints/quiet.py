@@ -2,11 +2,11 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None, None, None]:
     """Keeps what Orbax tells about its work from being logged; errors are, and come as exceptions.
 
     A program that wants the lines says so by `absl.logging.set_verbosity(absl.logging.INFO)`.

@@ -1,3 +1,4 @@
+# pyright: strict
 """What `--force` may replace: a checkpoint, and nothing that somebody else put there."""
 
 import os
@@ -49,7 +50,7 @@ def check_replaceable(destination: Path) -> None:
 
 def _foreign(folder: Path, own: str | None) -> list[str]:
     pattern = re.compile(own) if own is not None else None
-    found = []
+    found: list[str] = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         is_file = path.is_symlink() or not path.is_dir()

@@ -1,3 +1,4 @@
+# pyright: strict
 """`--like module:make_state`: the state of a program as the template of a conversion."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: strict
 """The command `optax-bridge`, which finds its subcommands among the entry points.
 
 A package adds one by a line in its `pyproject.toml`, in brackets the extra that it needs, if any:

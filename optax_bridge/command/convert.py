@@ -1,3 +1,4 @@
+# pyright: strict
 """`optax-bridge convert`: the options; what it does is imported when it is called."""
 
 import enum

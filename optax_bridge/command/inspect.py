@@ -1,3 +1,4 @@
+# pyright: strict
 """`optax-bridge inspect`: the options; what it does is imported when it is called."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# pyright: strict
 """Ctrl-C while a file or folder is being made: one line that says how things stand."""
 
 import os

@@ -1,6 +1,7 @@
 """Ctrl-C: one line, whatever the program is doing just then."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,28 @@ def test_interrupt_is_one_line_and_leaves_things_as_they_were(when: str, tmp_pat
         "run it again to make it\n"
     )
     assert os.listdir(tmp_path) == []
+
+
+def test_interrupt_that_a_callback_loses_comes_again() -> None:
+    program = """
+import gc, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def collected(phase, info):
+    gc.callbacks.clear()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)  # here, where exceptions are dropped
+
+def work():
+    gc.callbacks.append(collected)
+    gc.collect()
+    time.sleep(600)
+
+from optax_bridge import command, start
+command.main = work
+start.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == -signal.SIGINT  # nothing here has a line to say instead

@@ -1,3 +1,4 @@
+# pyright: strict
 """What one entry of the correspondence says, as data."""
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class Stock:
 
     recipe: Call
     claim: Claim
-    when: Mapping[str, Any] = field(default_factory=dict)
+    when: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether the settings are known to be those of `when`."""
@@ -205,7 +206,7 @@ class Case:
       learning_rate: the rate, chosen so that parameters move but stay finite.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     learning_rate: float = 0.01
 
 
@@ -266,11 +267,11 @@ class Entry:
     notes: str
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
-    excluded: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def definition(
         self, case: Case, learning_rate: float | None = None
@@ -330,7 +331,7 @@ class Entry:
           settings: legacy name -> value, for every hyper-parameter.
         """
         args: tuple[Any, ...] = ()
-        kwargs = {}
+        kwargs: dict[str, Any] = {}
         for hp in self.hyper_params:
             value = settings[hp.legacy]
             if hp.variadic:

@@ -260,3 +260,12 @@ def test_what_the_command_prints_runs():
 def test_every_entry_has_notes_and_sources(entry: Any):
     assert len(entry.notes) > 40
     assert entry.sources
+
+
+def test_groups_are_worth_what_the_weakest_of_them_is():
+    every = legacy_optim.ModelParamTraversal(lambda path, _: True)
+    parts = [legacy_optim.Adafactor(0.1), legacy_optim.Adam(0.1), legacy_optim.Momentum(0.1)]
+    bounds = [recipe_of(part, exact=False)[1].ulp for part in parts]
+    assert len(set(bounds)) == 3
+    groups = legacy_optim.MultiOptimizer(*((every, part) for part in parts))
+    assert recipe_of(groups, exact=False)[1].ulp == max(bound or 0 for bound in bounds)

@@ -1,3 +1,4 @@
+# pyright: strict
 """Which values a hyper-parameter can take, and which optimizer a name means.
 
 Only what is written out is looked at: a variable of the program may be anything.

@@ -1,3 +1,4 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
 """AdaBelief (Zhuang et al. 2020), as `flax.optim.AdaBelief` computes it."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
 """Adadelta (Zeiler 2012), as `flax.optim.Adadelta` computes it."""
 
 from types import SimpleNamespace

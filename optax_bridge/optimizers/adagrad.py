@@ -1,3 +1,4 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
 """Adagrad (Duchi et al. 2011), as `flax.optim.Adagrad` computes it."""
 
 from types import SimpleNamespace

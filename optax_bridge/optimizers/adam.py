@@ -1,3 +1,4 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
 """Adam (Kingma and Ba 2014), as `flax.optim.Adam` computes it."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
 """Heavy-ball and Nesterov momentum, as `flax.optim.Momentum` computes them."""
 
 from types import SimpleNamespace

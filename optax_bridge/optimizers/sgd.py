@@ -1,3 +1,4 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
 """Gradient descent, as `flax.optim.GradientDescent` computes it."""
 
 from types import SimpleNamespace

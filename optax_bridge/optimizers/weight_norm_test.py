@@ -18,7 +18,8 @@ def test_what_is_split_and_what_is_kept_whole(shape: tuple[int, ...]):
     optimizer = legacy_optim.WeightNorm(legacy_optim.Momentum(0.1)).create(params)
     state: Any = optax_bridge.TrainState.from_legacy(optimizer)
     assert jax.tree.structure(state.tx.init(params)) == jax.tree.structure(state.opt_state)
-    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(state.opt_state.scale)]
+    kept: Any = state.opt_state
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(kept.scale)]
     assert shapes == ([(1,) * (len(shape) - 1) + (3,)] if shape in [(2, 3), (2, 1, 3)] else [])
 
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optax-bridge train`: runs a trainer that a config describes."""
 
 from pathlib import Path

@@ -1,9 +1,10 @@
+# pyright: strict
 """A line that says how far a training is."""
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from rich.console import Console
@@ -46,7 +47,9 @@ class _Line:
 
 
 @contextlib.contextmanager
-def progress_line(console: Console, max_step: float) -> Iterator[Callable[[int, Any], None]]:
+def progress_line(
+    console: Console, max_step: float
+) -> Generator[Callable[[int, Any], None], None, None]:
     """A line on a terminal that is written over; elsewhere a line every ten seconds.
 
     Args:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Names that an Optimizer of `flax.optim` had and a TrainState has not: what to write today."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: strict
 """The layouts of the transformer on eight devices."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# pyright: strict
 """A sharded run in two processes joined by jax.distributed, each with half of the devices."""
 
 import argparse

@@ -1,3 +1,4 @@
+# pyright: strict
 """Getting old releases, and reading each in the way that still works for it."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: strict
 """Whether what a release had is there today, asked of what is installed."""
 
 import functools

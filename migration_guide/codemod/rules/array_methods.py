@@ -1,3 +1,4 @@
+# pyright: strict
 """Arrays' own methods that take other arguments now, or are gone.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """A definition that only the running program can tell is bridged by `optax_bridge.from_legacy`.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Folders of checkpoints become absolute where they are handed to Orbax.
 
 Before:

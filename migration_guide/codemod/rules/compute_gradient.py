@@ -1,3 +1,4 @@
+# pyright: strict
 """`optimizer.compute_gradient(loss_fn)` becomes `jax.value_and_grad(loss_fn)(optimizer.params)`.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`definition.create(params)` becomes `TrainState.create(params=params, tx=definition)`.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Imports that nothing uses any longer go; what is still used stays, whatever else was rewritten.
 
 Before:

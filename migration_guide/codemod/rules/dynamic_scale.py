@@ -1,3 +1,4 @@
+# pyright: strict
 """`flax.optim.dynamic_scale.DynamicScale` moved to `flax.training.dynamic_scale`.
 
 Before:

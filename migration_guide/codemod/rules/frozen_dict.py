@@ -1,3 +1,4 @@
+# pyright: strict
 """A FrozenDict's `pop` and `copy` become the functions of `flax.core`, which take dicts as well.
 
 Before:

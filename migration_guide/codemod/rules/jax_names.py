@@ -1,3 +1,4 @@
+# pyright: strict
 """`jax.host_id` and other JAX names that are gone get their equals.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`jax.ops.index_update(x, i, y)` becomes `x.at[i].set(y)`.
 
 Before:

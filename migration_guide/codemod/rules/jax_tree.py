@@ -1,3 +1,4 @@
+# pyright: strict
 """`jax.tree_map`, `jax.tree_multimap` and the like become `jax.tree.map` and the like.
 
 Before:

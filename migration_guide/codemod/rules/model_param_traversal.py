@@ -1,3 +1,4 @@
+# pyright: strict
 """`optim.ModelParamTraversal(fn)` becomes `optax_bridge.path_mask(fn)`.
 
 Before:

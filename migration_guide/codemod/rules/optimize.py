@@ -1,3 +1,4 @@
+# pyright: strict
 """`optimizer.optimize(loss_fn)` becomes a gradient and a step.
 
 Before:

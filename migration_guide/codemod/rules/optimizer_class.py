@@ -1,3 +1,4 @@
+# pyright: strict
 """`optim.Optimizer` in annotations and checks becomes `optax_bridge.TrainState`.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """A definition of one's own keeps its code and is wrapped where it is made.
 
 Before:

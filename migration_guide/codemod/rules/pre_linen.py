@@ -1,3 +1,4 @@
+# pyright: strict
 """`flax.nn`, the modules before Linen, is left for a person.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optimizer.replace(target=x)` becomes `optimizer.replace(params=x)`.
 
 Before:

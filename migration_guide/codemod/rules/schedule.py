@@ -1,3 +1,4 @@
+# pyright: strict
 """A rate that each step computes from the optimizer's own step becomes the optimizer's schedule.
 
 Before:

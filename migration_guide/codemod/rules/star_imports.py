@@ -1,3 +1,4 @@
+# pyright: strict
 """`from flax.optim import *` beside another `import *` is left for a person, and all with it.
 
 Before:

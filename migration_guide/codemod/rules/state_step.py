@@ -1,3 +1,4 @@
+# pyright: strict
 """`optimizer.state.step` becomes `optimizer.step`.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optimizer.target` becomes `optimizer.params`.
 
 Before:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`optim.Traversal` and `optim.t_identity` come from `legacy_optim`.
 
 Before:

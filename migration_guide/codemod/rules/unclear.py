@@ -1,3 +1,4 @@
+# pyright: strict
 """What looks like an optimizer, and nothing shows whether it is one, is left for a person.
 
 Before:

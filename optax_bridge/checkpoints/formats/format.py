@@ -1,3 +1,4 @@
+# pyright: strict
 """What a format says of itself."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# pyright: strict
 """Finds the formats in their folder, and the one that a path is of."""
 
 import functools

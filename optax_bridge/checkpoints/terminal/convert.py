@@ -2,10 +2,8 @@
 
 import contextlib
 import logging
-import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from json import dumps
@@ -16,6 +14,7 @@ import rich.progress
 from flax.serialization import to_state_dict
 from rich.console import Console
 
+from optax_bridge._interrupts import repeat_interrupt
 from optax_bridge.checkpoints.conversion import FLAT, Conversion, convert_file
 from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.errors import CheckpointError
@@ -130,14 +129,9 @@ def run(
 
 
 def _without_closed_loops(unraisable: Any) -> None:
-    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed.
-
-    An interrupt that came while a library called back, where it is lost, is repeated.
-    """
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
-    elif str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
+    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        repeat_interrupt(unraisable)
 
 
 def _is_stock(done: Conversion, options: dict[str, Any]) -> bool:

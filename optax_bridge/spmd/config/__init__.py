@@ -1,3 +1,4 @@
+# pyright: strict
 """Configs: descriptions of objects that are composed, checked and written before one is made.
 
 A config class is made with `@config_class`, from a class by `config_for_class` or from a function

@@ -1,3 +1,4 @@
+# pyright: strict
 """In what two configs differ."""
 
 from typing import Any

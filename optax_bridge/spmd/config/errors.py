@@ -1,3 +1,4 @@
+# pyright: strict
 """What can be wrong with a config, and what may have been meant instead."""
 
 from collections.abc import Iterable

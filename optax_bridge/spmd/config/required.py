@@ -1,3 +1,4 @@
+# pyright: strict
 """REQUIRED: the value of a field that must be set before the config is used."""
 
 from typing import Any, NoReturn, TypeVar, Union

@@ -1,3 +1,4 @@
+# pyright: strict
 """Layers that drop something at random while training."""
 
 from typing import Any, Optional

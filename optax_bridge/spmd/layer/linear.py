@@ -1,3 +1,4 @@
+# pyright: strict
 """Layers with a weight: linear, and embedding."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: strict
 """Layers that normalize: by mean and deviation, or by the root of the mean of squares."""
 
 import jax

@@ -1,3 +1,4 @@
+# pyright: strict
 """Statistics of arrays inside a layer, as summaries."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a context knows of the module that is called in it."""
 
 from collections.abc import Mapping

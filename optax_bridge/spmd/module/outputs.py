@@ -1,3 +1,4 @@
+# pyright: strict
 """What a call leaves beside its result: summaries, updates of state, outputs of inner modules."""
 
 import re

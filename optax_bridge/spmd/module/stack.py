@@ -1,8 +1,9 @@
+# pyright: strict
 """The stack that contexts of modules are on: one in each thread."""
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 
@@ -46,7 +47,7 @@ def install_context_stack(stack: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def own_stack() -> Iterator[None]:
+def own_stack() -> Generator[None, None, None]:
     """A scope with a stack of this thread's own, an empty one if it has none."""
     if in_own_thread():
         yield

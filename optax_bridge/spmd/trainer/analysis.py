@@ -1,3 +1,4 @@
+# pyright: strict
 """Descriptions of a training's state, as text."""
 
 import math

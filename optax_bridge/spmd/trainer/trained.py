@@ -1,3 +1,4 @@
+# pyright: strict
 """What the loop of a training asks of a trainer."""
 
 from typing import Any, Protocol

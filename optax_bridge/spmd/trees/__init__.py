@@ -1,3 +1,4 @@
+# pyright: strict
 """Trees: paths, partition specs, arrays stacked along an axis, and names for their types."""
 
 from jax.sharding import PartitionSpec as PartitionSpec

@@ -1,3 +1,4 @@
+# pyright: strict
 """Names of the types of trees, and what stands for an array before it exists."""
 
 import dataclasses

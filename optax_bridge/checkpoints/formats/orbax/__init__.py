@@ -1,3 +1,4 @@
+# pyright: strict
 """Orbax checkpoints, as `optax-bridge convert` writes a `TrainState` unless told otherwise."""
 
 import gc
