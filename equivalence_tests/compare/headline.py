@@ -159,7 +159,10 @@ def _extent(
     def relative(pair: tuple[LeafDistance, np.ndarray]) -> float:
         return float(part(pair[0], pair[0].relative_by_step).max())
 
-    leaf, values = max(params, key=relative)
+    def in_ulp(pair: tuple[LeafDistance, np.ndarray]) -> float:
+        return float(pair[1].max())
+
+    leaf, values = max(params, key=relative if above else in_ulp)
 
     def first(pair: tuple[LeafDistance, np.ndarray]) -> tuple[int, bool]:
         steps = beyond(pair) if beyond(pair).any() else pair[1] > 0
