@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import optax
-
 import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
 from optax_bridge.checkpoints.destination import written_whole
@@ -24,7 +22,7 @@ from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.write import Progress, compare, write
 from optax_bridge.metadata.trees import PyTree
 
-Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
+Definition = legacy_optim.OptimizerDef
 _LEGACY = "msgpack"  # what programs of flax.optim read
 KEEP, FLAT = "keep", "flat"
 
