@@ -186,6 +186,9 @@ def test_what_is_imported_for_others_stays_as_legacy():
     assert result.code.startswith(f"{NOTE}stays on legacy_optim for others")
     package = rewrite("from flax import optim\n", Options(), path=Path("pkg/__init__.py"))
     assert package.code.endswith("import legacy_optim as optim\n")
+    several = "from flax import linen, struct, optim\n"
+    package = rewrite(several, Options(), path=Path("pkg/__init__.py"))
+    assert "from flax import linen, struct\n" in package.code
 
 
 def test_a_dangling_name_gets_a_comment_and_nothing_around_it_is_rewritten():

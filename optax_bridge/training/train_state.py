@@ -289,8 +289,8 @@ class TrainState(train_state.TrainState):
             here says its settings, which no file has), and any by its own name.
 
         Returns:
-          A state whose next step is the one that the saved optimizer would have taken; of
-          `TrainState` itself a `FullTrainState` where the checkpoint has collections.
+          A state of this class, whose next step is the one that the saved optimizer would have
+          taken.
 
         Raises:
           CheckpointError: it cannot be read, or is not of this optimizer.
