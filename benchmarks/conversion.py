@@ -32,7 +32,7 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print("result", time.perf_counter() - started, peak)
 """
 _BACK = "convert_file(source, destination, legacy_optim.Adam(1e-3), to_legacy=True"
-_PROGRAMS = {
+PROGRAMS = {
     "imports": "",
     "copy": "tree = serialization.msgpack_restore(source.read_bytes())\n"
     "destination.write_bytes(serialization.msgpack_serialize(tree, in_place=True))",
@@ -91,7 +91,7 @@ def main() -> None:
         size = source.stat().st_size
         base, copy_time = 0, 0.0
         print(f"{size / 2**30:.2f} GiB, {time.strftime('%Y-%m-%d')}")
-        for name, program in _PROGRAMS.items():
+        for name, program in PROGRAMS.items():
             if name not in ("imports", "copy") and arguments.only not in name:
                 continue
             plain = name.removeprefix("back from ").removesuffix(", verified")

@@ -104,15 +104,16 @@ def _convert() -> Iterator[Outcome]:
         conversion.write_source(source, 256)
         size = source.stat().st_size
         for name in ("orbax", "msgpack"):
-            taken: dict[str, list[float]] = {"copy": [], name: []}
-            peaks: dict[str, list[float]] = {"imports": [], name: []}
-            for turn in range(3):
-                for program in ("imports", "copy", name):
-                    target = Path(folder, f"{name}_{turn}_{program}".replace(",", ""))
-                    seconds, peak = conversion.measure(program, source, target)
+            taken: dict[str, list[float]] = {"imports": [], "copy": [], name: []}
+            peaks: dict[str, list[float]] = {"imports": [], "copy": [], name: []}
+            for _ in range(3):
+                for program in taken:
+                    target = Path(folder, "converted")
+                    code = conversion.PROGRAMS[program]
+                    seconds, peak = conversion.measure(code, source, target)
                     conversion.remove(target)
-                    taken.setdefault(program, []).append(seconds)
-                    peaks.setdefault(program, []).append(peak)
+                    taken[program].append(seconds)
+                    peaks[program].append(peak)
             subject = f"convert to {name}, {size / 2**20:.0f} MiB"
             each = [a / b for a, b in zip(taken[name], taken["copy"], strict=True)]
             base = spread(taken["copy"]).median
