@@ -77,8 +77,8 @@ def test_parameters_of_another_form_are_grouped_anew(by: str):
     chosen = {"shape": lambda _, x: x.ndim > 1, "dtype": lambda _, x: x.dtype == jnp.float32}[by]
     tx = optax_bridge.multi_optimizer((optax_bridge.path_mask(chosen), optax_bridge.momentum(0.5)))
     other = {"shape": jnp.ones(2), "dtype": jnp.ones((2, 2), jnp.bfloat16)}[by]
-    for kernel, moments in ((KERNEL, 1), (other, 0), (KERNEL, 1)):
-        state: Any = tx.init({"kernel": kernel})
+    for kernel, moments in ((KERNEL, 2), (other, 1), (KERNEL, 2)):
+        state: Any = tx.init({"kernel": kernel, "always": KERNEL})
         assert len(jax.tree.leaves(state.inner[0].trace)) == moments
 
 
