@@ -35,6 +35,6 @@ def bench(
 
     - `optax-bridge bench --results benchmarks/RESULTS.md`
     """
-    from benchmarks.run import run
+    from benchmarks.run import run  # JAX, which no help needs
 
     raise typer.Exit(run(only or (), quick, json, compare, results))

@@ -49,8 +49,10 @@ def check_equivalence(
     `jax.example_libraries.optimizers` as it is. Parameters are compared after every step; so is
     the state where both sides can show it in one layout.
 
-        report = check_equivalence(optax.adam(1e-3), legacy_optim.Adam(1e-3), params)
-        assert report.verdict is not Verdict.DIFFERENT, report
+        >>> params = {"w": jnp.ones(3)}
+        >>> report = check_equivalence(optax.sgd(0.1), legacy_optim.GradientDescent(0.1), params)
+        >>> report.verdict.value
+        'identical'
 
     A side from another version of Optax, installed with `pip install --target older optax==0.2.5
     --no-deps`: import it with the present one put aside.

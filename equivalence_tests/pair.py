@@ -210,7 +210,7 @@ def item(name: str, report: Report | str, why: str = "") -> html_report.Item:
         claims=False,
         about=(f"{report.steps} steps", f"{found.leaves} tensors"),
         why=why,
-        apart=poisoned_line(found),
+        apart=poisoned_line(found, report.headline),
         pictures=html_report.figure(found, name, report.wide, report.bound),
         facts=facts,
         sources=dict(zip(_distinct(report.names), report.sources, strict=True)),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,11 @@ def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path
     assert done.returncode == 1, done.stdout
     assert "1 passed" in done.stdout
     assert "3 failed" in done.stdout
+    # The first line of a failure says it all, and there is nothing else of the package's own.
+    told = r"different: params\['w'\] by .* of its scale \(.* ULP\), from step 1; expected rounding"
+    assert re.search(rf"_+ test_other _+\n(\[gw.*\n)?{told}", done.stdout), done.stdout
+    assert "\nnot compared: steps is 0; expected at least 1\n" in done.stdout
+    assert "equivalence_tests/" not in done.stdout.partition("warnings summary")[0]
     assert "expected identical at most" in done.stdout
     assert "nature: another algorithm" in done.stdout
     rows = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -66,6 +72,11 @@ def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path
     assert "optimizers_test.py::test_other" in page
     assert "steps is 0; expected at least 1" in page
     assert 'tests="4"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_a_failure_names_the_option_that_draws_it(tmp_path: Path):
+    done = run(tmp_path, "-k", "other")
+    assert "with --equivalence-report DIR its plot is on a page" in done.stdout
 
 
 def test_a_platform_that_is_not_there_is_skipped(tmp_path: Path):

@@ -172,9 +172,11 @@ class _NoAux:
 class Optimizer(struct.PyTreeNode):
     """A target together with the optimizer that improves it.
 
-        optimizer = legacy_optim.Momentum(learning_rate=0.1).create(params)
-        grads = jax.grad(loss_fn)(optimizer.target)
-        optimizer = optimizer.apply_gradient(grads)
+        >>> definition = legacy_optim.GradientDescent(learning_rate=0.5)
+        >>> optimizer = definition.create(jnp.array([2.0, 4.0]))
+        >>> grads = jax.grad(lambda w: jnp.sum(w**2) / 2)(optimizer.target)
+        >>> optimizer.apply_gradient(grads).target.tolist()
+        [1.0, 2.0]
 
     Attributes:
       optimizer_def: the definition; static.
@@ -337,9 +339,12 @@ class ReplicatedOptimizer(OptimizerDef):
 class MultiOptimizer(OptimizerDef):
     """Gives groups of parameters optimizers of their own.
 
-        kernels = ModelParamTraversal(lambda path, _: path.endswith("kernel"))
-        biases = ModelParamTraversal(lambda path, _: path.endswith("bias"))
-        definition = MultiOptimizer((kernels, Momentum(0.01)), (biases, Momentum(0.1)))
+        >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("kernel"))
+        >>> definition = MultiOptimizer((kernels, legacy_optim.GradientDescent(0.5)))
+        >>> optimizer = definition.create({"kernel": jnp.ones(2), "bias": jnp.ones(2)})
+        >>> optimizer = optimizer.apply_gradient(optimizer.target)
+        >>> {name: leaf.tolist() for name, leaf in optimizer.target.items()}
+        {'bias': [1.0, 1.0], 'kernel': [0.5, 0.5]}
 
     Parameters that no traversal selects keep their value, and have `None` as their state.
 

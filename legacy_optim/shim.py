@@ -156,7 +156,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
             _defaults.update(_put_back(module, _JAX_SETTINGS))
         _undo.append(answering.answer_missing_of(module.config, "jax.config", _answer, _said))
     elif name == "flax":
-        from legacy_optim.logs import without_note_on_tensorflow
+        from legacy_optim.logs import without_note_on_tensorflow  # not at every start
 
         _undo.append(without_note_on_tensorflow())
         _undo.append(answering.answer_missing_of(module.config, "flax.config", _answer, _said))

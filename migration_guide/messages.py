@@ -1,7 +1,9 @@
 """Error messages that the guide quotes: each is raised while its page is made, not typed."""
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _LONGEST = 700
@@ -28,5 +30,6 @@ def raises(quoted: str, function: Callable[[], Any], *, before: str | None = Non
     one_line = " ".join(message.split())
     known = [each for each in (quoted, before) if each is not None]
     assert any(each in one_line for each in known), f"expected: {known}\nraised: {one_line}"
-    shown = _FOLDERS.sub("(.../", message)  # where a package lies is the reader's own affair
+    # Where a package or the file lies is the reader's own affair.
+    shown = _FOLDERS.sub("(.../", message.replace(f"{Path.cwd()}{os.sep}", ""))
     print(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ...")

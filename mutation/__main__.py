@@ -156,7 +156,7 @@ def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, fl
 
 
 def _tested(copy: Path, tests: Sequence[str]) -> int:
-    import pytest
+    import pytest  # in the process that runs the tests, not in the one that counts them
 
     os.chdir(copy)
     os.environ["PYTHONPATH"] = str(copy)  # of processes that the tests start

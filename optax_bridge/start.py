@@ -16,6 +16,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
         signal.signal(signal.SIGINT, interrupt)
         sys.unraisablehook = repeat_interrupt
+    # Only now, so that an interrupt is heard meanwhile.
     from optax_bridge.installed import MissingExtraError, require
 
     try:

@@ -99,19 +99,29 @@ def headline(found: Comparison, verdict: Verdict, bound: float | None = None) ->
     usual, apart = ordinary(found, above if is_different else 0.0), poisoned(found)
     if usual is None and apart is None:
         return f"{verdict.value}: the signs of zeros"
-    if usual is not None and not (is_different and apart is not None and usual.ulp <= above):
+    allowed = above * max(len(found.ulp_by_step) / 100, 1.0)
+    is_small = usual is not None and usual.ulp <= allowed and usual.relative <= VISIBLE
+    if usual is not None and not (is_different and apart is not None and is_small):
         return f"{verdict.value}: {_where(usual)}"
     before = "" if usual is None else f"; before it by {usual.ulp:.3g} ULP at most"
     assert apart is not None
-    return f"{verdict.value} only after a gradient that is not finite: {_where(apart)}{before}"
+    return f"{verdict.value}, but not before {_POISON}: {_where(apart)}{before}"
 
 
-def poisoned_line(found: Comparison) -> str:
-    """What a NaN or an infinity among the gradients does; empty where it adds nothing new."""
+def poisoned_line(found: Comparison, told: str) -> str:
+    """What a NaN or an infinity among the gradients does; empty where it adds nothing new.
+
+    Args:
+      found: the comparison.
+      told: the headline.
+    """
     apart, usual = poisoned(found), ordinary(found)
-    if apart is None or usual is None or apart.ulp <= 4 * usual.ulp:
+    if apart is None or usual is None or apart.ulp <= 4 * usual.ulp or _POISON in told:
         return ""
-    return f"after a gradient that is not finite: {_where(apart)}"
+    return f"after {_POISON}: {_where(apart)}"
+
+
+_POISON = "a gradient that is not finite"
 
 
 def relative_text(relative: float) -> str:
@@ -149,7 +159,10 @@ def _extent(
     def relative(pair: tuple[LeafDistance, np.ndarray]) -> float:
         return float(part(pair[0], pair[0].relative_by_step).max())
 
-    leaf, values = max(params, key=relative)
+    def in_ulp(pair: tuple[LeafDistance, np.ndarray]) -> float:
+        return float(pair[1].max())
+
+    leaf, values = max(params, key=relative if above else in_ulp)
 
     def first(pair: tuple[LeafDistance, np.ndarray]) -> tuple[int, bool]:
         steps = beyond(pair) if beyond(pair).any() else pair[1] > 0

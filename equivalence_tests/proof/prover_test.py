@@ -480,6 +480,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "no elements": (optax.sgd(0.1), {"a": jnp.zeros((0, 3))}, r"params\['a'\].*no elements"),
     "whole numbers": (optax.sgd(0.1), {"a": jnp.zeros(3, int)}, r"params\['a'\].*int32"),
     "nothing": (optax.sgd(0.1), {}, "found no leaf"),
+    "text": (optax.sgd(0.1), {"a": "x"}, r"params\['a'\]: expected an array .*, found str"),
 }
 
 

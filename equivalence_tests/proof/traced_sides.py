@@ -79,7 +79,12 @@ def inputs(
         raise ProofError("params: found no leaf; expected a tree of floating-point arrays")
     paths = tuple(f"params{jax.tree_util.keystr(path)}" for path, _ in rows)
     for name, (_, leaf) in zip(paths, rows, strict=True):
-        shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        try:
+            shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        except TypeError:
+            raise ProofError(
+                f"{name}: expected an array or its shape and dtype, found {type(leaf).__name__}"
+            ) from None
         if not jnp.issubdtype(dtype, jnp.floating):
             raise ProofError(
                 f"{name}: expected a floating-point dtype, found {dtype}; leave out what is not "
@@ -90,6 +95,11 @@ def inputs(
                 f"{name}: shape {shape} has no elements, so nothing can be said of it; leave it "
                 "out, or give a shape with elements"
             )
+    if hyper_params is not None and not isinstance(hyper_params, Mapping):
+        raise ProofError(
+            f"hyper_params: expected a mapping of names to numbers, found "
+            f"{type(hyper_params).__name__}"
+        )
     for name, value in (hyper_params or {}).items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ProofError(

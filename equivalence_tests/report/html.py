@@ -95,7 +95,7 @@ def item(result: Result) -> Item:
         headline=told if found is not None or result.failed else f"{outcome}: {told}",
         about=tuple(dict.fromkeys(about)),
         why="" if claim is None or outcome == "identical" else claim.why,
-        apart="" if found is None else poisoned_line(found),
+        apart="" if found is None else poisoned_line(found, told),
         pictures=pictures,
         facts=facts,
         sources={

@@ -124,8 +124,8 @@ def test_what_poison_alone_tells_apart_is_said_to_be_so():
     other[3:] = np.nan
     found = compare({"params": one}, {"params": other}, poisoned={"": 3})
     assert headline(found, found.within(8)) == (
-        "different only after a gradient that is not finite: params by NaN or infinity on one side "
-        "alone, from step 4; before it by 2 ULP at most"
+        "different, but not before a gradient that is not finite: params by NaN or infinity on one "
+        "side alone, from step 4; before it by 2 ULP at most"
     )
 
 

@@ -110,7 +110,7 @@ class Report:
             what = self.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
                 f"  what differs: {what}",
-                *([f"  {apart}"] if (apart := poisoned_line(found)) else []),
+                *([f"  {apart}"] if (apart := poisoned_line(found, what)) else []),
                 f"  first difference: {found.first}",
                 f"  distances (ULP): {_shown(found)}",
                 f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",

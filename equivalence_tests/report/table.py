@@ -138,7 +138,7 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     usual = [extent for found in comparisons if (extent := ordinary(found, NOTICEABLE))]
     usual = [extent for extent in usual if extent.ulp > NOTICEABLE]
     if not usual:
-        return " only after a gradient that is not finite"
+        return ", but not before a gradient that is not finite"
     far = max(usual, key=lambda extent: extent.relative)
     at = min(extent.step for extent in usual)
     return escape(f" by {far}, from step {at}")
@@ -185,7 +185,7 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             console.print(
                 f"   found: {escape(told)}; first {escape(str(found.first))}", highlight=False
             )
-            if apart := poisoned_line(found):
+            if apart := poisoned_line(found, told):
                 console.print(f"   {escape(apart)}", highlight=False)
             made_of = explained(found, result.wide, result.about_wide)
             console.print(f"   nature: {escape(made_of)}", highlight=False)

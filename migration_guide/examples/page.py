@@ -41,14 +41,14 @@ def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         for program, row in found["programs"].items():
             if program == "before":
                 continue
-            same = row["from_before"] == 0
+            same = "same bits" if row["from_before"] == 0 else f"{row['from_before']:.0e} apart"
             yield (
                 f"[{name}](#{name})" if program == "after" else f"{name}, {program}",
                 f"`{pairs.EXAMPLES[name].final.removeprefix('eval_')}`",
                 f"{row['recorded_final']:.5g}",
                 f"{before['final']:.5g}",
                 f"{row['final']:.5g}",
-                "same bits" if same else f"{row['from_before']:.0e} apart",
+                same if program == "after" else "[below](#from-pmap-to-jit-on-a-mesh)",
                 f"{row['step_ratio']:.3f}",
                 f"{row['cpu_ratio']:.3f}",
                 f"{row['peak_ratio']:.3f}",
@@ -61,9 +61,15 @@ def origin() -> Markdown:
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return Markdown(
         f"Measured with Python {found['python']}, {versions}, on {found['cores']} cores "
-        f"({found['machine']}). The recorded runs are flax 0.5.3's with jax 0.4.13, on such a "
-        "machine."
+        f"({found['machine']}) that {_burden(found['load'])}. The recorded runs are flax 0.5.3's "
+        "with jax 0.4.13, on such a machine."
     )
+
+
+def _burden(load: int) -> str:
+    if load < 1:
+        return "did nothing else"
+    return f"had {load} other processes to run, so that the times are rough"
 
 
 def losses() -> Html:

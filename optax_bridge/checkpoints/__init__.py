@@ -19,6 +19,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__ or name.startswith("_"):
         return _listed(name)
     said = f"module 'optax_bridge.checkpoints' has no attribute {name!r}"
-    if name in optax_bridge.__all__:
+    if name in dir(optax_bridge):
         said += f"; is optax_bridge.{name} meant?"
     raise AttributeError(said, name=name)

@@ -1,4 +1,4 @@
-# pyright: strict
+# pyright: strict, reportMissingTypeStubs=false
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os

@@ -43,6 +43,12 @@ def from_state_dict(target: T, state: Any, name: str = ".", *, missing: str = "e
     dict a legacy optimizer, parameters, moments and step of that one are taken over; and nothing
     is left out without a word.
 
+        >>> old = legacy_optim.Adam(0.1).create({"kernel": jnp.ones(3)})
+        >>> saved = serialization.to_state_dict(old.apply_gradient(old.target))
+        >>> new = optax_bridge.TrainState.create(None, old.target, optax_bridge.adam(0.1))
+        >>> int(from_state_dict(new, saved).step)
+        1
+
     Args:
       target: a `TrainState`, or any tree that holds some.
       state: what `flax.serialization.to_state_dict` or `msgpack_restore` gave.

@@ -23,7 +23,10 @@ LINES = {
         "from .optimizers.lion import lion as lion",
     ),
 }
-NOT_ABOUT_IT = "not thirteenth and not snippets and not judge and not damaged and not trajectory"
+NOT_ABOUT_IT = (
+    "not thirteenth and not snippets and not judge and not damaged and not trajectory "
+    "and not the_reference"  # which has pages of what is left out here
+)
 
 
 def test_a_thirteenth_optimizer_needs_three_files_and_their_lines(tmp_path: Path):

@@ -17,6 +17,10 @@ from optax_bridge.exact.leaf_rule import Leaf
 class Role(enum.StrEnum):
     """What an axis is to Adafactor.
 
+        >>> tx = optax_bridge.adafactor(0.1, path_rules={"kernel": (Role.COLUMN, Role.ROW)})
+        >>> tx.init({"kernel": jnp.ones((4, 6))}).v_row["kernel"].shape
+        (6,)
+
     Attributes:
       ROW: the row statistic keeps it, the column statistic is a mean over it.
       COLUMN: the other way round. Several axes may join as rows or as columns.

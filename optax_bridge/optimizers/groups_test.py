@@ -72,6 +72,7 @@ def test_selectors(selector: Any, params: Any):
     np.testing.assert_array_equal(new["bias"], BIAS)
 
 
+@pytest.mark.filterwarnings("ignore:.*none of the 1 parameters is selected")
 @pytest.mark.parametrize("by", ["shape", "dtype"])
 def test_parameters_of_another_form_are_grouped_anew(by: str):
     chosen = {"shape": lambda _, x: x.ndim > 1, "dtype": lambda _, x: x.dtype == jnp.float32}[by]

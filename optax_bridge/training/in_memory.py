@@ -22,6 +22,14 @@ def convert_state(
 ) -> Any:
     """Converts in memory: a legacy state dict to a TrainState, a TrainState to a state dict.
 
+        >>> definition = legacy_optim.Momentum(0.1)
+        >>> optimizer = definition.create({"kernel": jnp.ones(3)})
+        >>> state = convert_state(optimizer.apply_gradient(optimizer.target))
+        >>> int(state.step), state.params["kernel"].tolist() == [jnp.float32(0.9)] * 3
+        (1, True)
+        >>> sorted(convert_state(state, definition))
+        ['state', 'target']
+
     Args:
       state: a TrainState; or a legacy `Optimizer`, a dataclass, dict or tuple that holds one, or
         the nested dicts that `flax.serialization.to_state_dict` makes of either.
@@ -38,6 +46,7 @@ def convert_state(
 
     Raises:
       CheckpointError: the state is not of this optimizer.
+      TypeError: a TrainState without `optimizer_def`.
     """
     if isinstance(state, TrainState):
         if optimizer_def is None:

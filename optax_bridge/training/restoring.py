@@ -29,10 +29,13 @@ T = TypeVar("T")
 def restored_into(template: T, saved: PyTree) -> T:
     """Fits a checkpoint's tree into a state or parameters, whichever of both have boxes.
 
-        saved = checkpointer.restore(path)                    # Orbax, without a target
-        saved = flax.serialization.msgpack_restore(data)      # or msgpack
-        state = optax_bridge.restored_into(state, saved)
+        >>> params = {"kernel": jnp.ones(3)}
+        >>> state = optax_bridge.TrainState.create(None, params, optax_bridge.sgd(0.1))
+        >>> saved = serialization.to_state_dict(state.replace(step=jnp.int32(7)))
+        >>> int(restored_into(state, saved).step)
+        7
 
+    `saved` may be what Orbax restored without a target, or `flax.serialization.msgpack_restore`.
     `flax.serialization.from_bytes` and `from_state_dict` do the same for every `TrainState`.
 
     Args:

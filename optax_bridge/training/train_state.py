@@ -18,7 +18,6 @@ from optax_bridge._likeness import check_no_text
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step
-from optax_bridge.legacy import to_legacy, to_optax
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.learning_rate import learning_rate
@@ -228,6 +227,8 @@ class TrainState(train_state.TrainState):
                 f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; another "
                 "one starts anew: state.replace(tx=tx, opt_state=tx.init(state.params))"
             )
+        from optax_bridge.legacy import to_optax  # with the correspondence: 50 ms
+
         tx, opt_state = to_optax(optimizer, exact=exact)
         return cls.create(
             apply_fn=apply_fn,
@@ -250,6 +251,8 @@ class TrainState(train_state.TrainState):
         Raises:
           ValueError: the optimizer state is not that of the definition's transformation.
         """
+        from optax_bridge.legacy import to_legacy  # with the correspondence: 50 ms
+
         return to_legacy(definition, self.params, self.opt_state, self.step)
 
     @classmethod
@@ -286,8 +289,8 @@ class TrainState(train_state.TrainState):
             here says its settings, which no file has), and any by its own name.
 
         Returns:
-          A state whose next step is the one that the saved optimizer would have taken; of
-          `TrainState` itself a `FullTrainState` where the checkpoint has collections.
+          A state of this class, whose next step is the one that the saved optimizer would have
+          taken.
 
         Raises:
           CheckpointError: it cannot be read, or is not of this optimizer.
