@@ -103,9 +103,10 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
     tx = optax_bridge.multi_optimizer(
         (is_kernel, optax_bridge.sgd()), (is_bias, optax_bridge.momentum(decay=0.0))
     )
-    state = optax_bridge.TrainState.create(apply_fn=None, params=CONTAINERS["dict"], tx=tx)
+    state: Any = optax_bridge.TrainState.create(apply_fn=None, params=CONTAINERS["dict"], tx=tx)
     both = state.apply_gradients(grads=state.params, learning_rate=0.25)
     assert both.params["kernel"][0, 0] == both.params["bias"][0] == 0.75
+    assert int(both.opt_state.count) == 1
     own = state.apply_gradients(
         grads=state.params, hyper_params=[{"learning_rate": 0.5}, {"learning_rate": 1.0}]
     )
