@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +43,7 @@ from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = parse_definition("Adam(learning_rate=1e-2)")
@@ -336,11 +338,13 @@ def _made(folder: Path) -> dict[str, Format]:
     def read_any(path: Path) -> PyTree:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
         tree = read_checkpoint(path).tree
-        with contextlib.suppress(CheckpointError):
-            for part in find_parts(tree, path):
-                described(part, path)
-            convert_tree(tree, allow_nan=True)
-        return loaded(convert_tree(tree, definition, allow_nan=True).tree())
+        # One of the checkpoints has a group that holds nothing, as `convert` knows.
+        with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
+            with contextlib.suppress(CheckpointError):
+                for part in find_parts(tree, path):
+                    described(part, path)
+                convert_tree(tree, allow_nan=True)
+            return loaded(convert_tree(tree, definition, allow_nan=True).tree())
 
     t5x = [_files(path / "checkpoint_1") for path in sorted((folder / "t5x").iterdir())]
     orbax = [_files(path) for path in sorted((folder / "orbax").iterdir())]

@@ -78,8 +78,8 @@ def test_parameters_of_another_form_are_grouped_anew(by: str):
     chosen = {"shape": lambda _, x: x.ndim > 1, "dtype": lambda _, x: x.dtype == jnp.float32}[by]
     tx = optax_bridge.multi_optimizer((optax_bridge.path_mask(chosen), optax_bridge.momentum(0.5)))
     other = {"shape": jnp.ones(2), "dtype": jnp.ones((2, 2), jnp.bfloat16)}[by]
-    for kernel, moments in ((KERNEL, 1), (other, 0), (KERNEL, 1)):
-        state: Any = tx.init({"kernel": kernel})
+    for kernel, moments in ((KERNEL, 2), (other, 1), (KERNEL, 2)):
+        state: Any = tx.init({"kernel": kernel, "always": KERNEL})
         assert len(jax.tree.leaves(state.inner[0].trace)) == moments
 
 
@@ -103,9 +103,10 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
     tx = optax_bridge.multi_optimizer(
         (is_kernel, optax_bridge.sgd()), (is_bias, optax_bridge.momentum(decay=0.0))
     )
-    state = optax_bridge.TrainState.create(apply_fn=None, params=CONTAINERS["dict"], tx=tx)
+    state: Any = optax_bridge.TrainState.create(apply_fn=None, params=CONTAINERS["dict"], tx=tx)
     both = state.apply_gradients(grads=state.params, learning_rate=0.25)
     assert both.params["kernel"][0, 0] == both.params["bias"][0] == 0.75
+    assert int(both.opt_state.count) == 1
     own = state.apply_gradients(
         grads=state.params, hyper_params=[{"learning_rate": 0.5}, {"learning_rate": 1.0}]
     )
