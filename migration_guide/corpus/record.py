@@ -78,7 +78,7 @@ def _record_examples(names):
             failed += 1
             print(before.parent.name, error, file=sys.stderr)
             continue
-        text = json.dumps(recorded, sort_keys=True)
+        text = json.dumps(recorded, sort_keys=True, separators=(",", ":"))
         (before.parent / "recorded.json").write_text(f"{text}\n", encoding="utf-8")
         print(f"{before.parent.name}: {', '.join(sorted(recorded['metrics']))}")
     return failed

@@ -69,7 +69,6 @@ def measure(name: str) -> dict[str, Any]:
             for which in ("seconds", "cpu_seconds")
         )
         found[program] = {
-            "loss": [float(f"{value:.7g}") for value in metrics[program]["loss"]["values"]],
             "final": metrics[program][final]["values"][-1],
             "recorded_final": pairs.recorded(name, program)[final]["values"][-1],
             "from_recorded": apart(metrics[program], pairs.recorded(name, program)),
@@ -82,6 +81,9 @@ def measure(name: str) -> dict[str, Any]:
             "peak_ratio": run.peak / runs["before"].peak,
             "arrays_ratio": run.arrays / runs["before"].arrays,
         }
+        if program != "before":
+            values = metrics[program]["loss"]["values"]
+            found[program]["loss"] = [float(f"{value:.7g}") for value in values]
     return {
         "nudged_final": pairs.nudged(name)[final]["values"][-1],
         "nudged": apart(pairs.nudged(name), recorded),
@@ -210,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json is not None:
         before = json.loads(given.json.read_text("utf-8")) if given.json.is_file() else {}
         content = {**machine(), "examples": {**before.get("examples", {}), **results}}
-        given.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
     for fault in said:
         console.print(fault, style="red")
     return 1 if said else 0
