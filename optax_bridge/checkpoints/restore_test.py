@@ -432,9 +432,10 @@ def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> 
         ({"best": 0.5}, r"\['best'\] left over"),
         ({"global_step": 9}, r"\['global_step'\] left over"),
         ({"model_state": {**STATS, "cache": np.ones(2)}}, r"\['model_state'\]\['cache'\]"),
+        ({"model_state": {**STATS, "spectral": np.ones(2)}}, r"\['model_state'\]\['spectral'\]"),
         ({"ema_params": {"other": np.ones(2)}}, r"\['ema_params'\]\['other'\]"),
     ],
-    ids=["best", "another step", "another collection", "another average"],
+    ids=["best", "another step", "another collection", "a later one", "another average"],
 )
 def test_what_fills_no_field_is_listed(beside: Any, message: str, tmp_path: Path) -> None:
     data = serialization.to_bytes({"optimizer": trained(), **beside})
