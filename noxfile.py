@@ -163,6 +163,7 @@ def reference(session: nox.Session) -> None:
     session.run("python", str(REFERENCE / "record.py"), *session.posargs)
     session.run("python", "optax_bridge/checkpoints/testdata/record.py")
     session.run("python", "migration_guide/corpus/record.py")
+    session.run("python", "migration_guide/corpus/record.py", "--examples")
 
 
 @nox.session(python=PYTHONS[0])

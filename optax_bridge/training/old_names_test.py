@@ -73,7 +73,9 @@ def _is_the_same(state: Any) -> bool:
     return jax.tree.all(jax.tree.map(jnp.array_equal, state, STATES["TrainState"]))
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda s: s.replace()], ids=str)
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda s: s.replace()], ids=["copy", "deepcopy", "replace"]
+)
 def test_copies_and_trees_are_not_disturbed(copied: Callable[[Any], Any]):
     state = STATES["TrainState"]
     assert _is_the_same(copied(state))
