@@ -65,6 +65,9 @@ _TRAVERSALS = (
     "t_identity",
 )
 
+# Linen's cells that had no `features` then, and a static `initialize_carry`.
+_CELLS = ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
+
 # Settings of Flax that were otherwise then: `init` returned a FrozenDict, whose `pop("params")`
 # returns two values, and `save_checkpoint` wrote one msgpack file, into a relative folder too.
 _FLAX_SETTINGS = {"flax_return_frozendict": True, "flax_use_orbax_checkpointing": False}
@@ -164,6 +167,9 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
         if "optim" not in vars(module):
             for part in ("", *SUBMODULES):
                 _add_module(f"flax.optim.{part}".rstrip("."))
+    elif name == "flax.linen":
+        cells = dict.fromkeys(_CELLS, "legacy_optim.recurrent")
+        _undo.append(answering.override(module, cells))
     elif name == "flax.traverse_util":
         ours = "legacy_optim.traverse_util"
         _undo.append(answering.override(module, {name: ours for name in _TRAVERSALS}))

@@ -1,0 +1,98 @@
+"""Linen's recurrent cells as flax 0.5.3 had them, around today's: the same parameters and numbers.
+
+Then a cell had no `features`: it took them from the carry; and `initialize_carry(rng, batch_dims,
+size)` was called on the class. Both are understood here, and today's form too. Legacy module:
+`flax.linen.recurrent`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax.linen import initializers, recurrent
+
+Init = Callable[..., jax.Array]
+_zeros = initializers.zeros
+
+
+def _carry_of_two(
+    rng: jax.Array, batch_dims: tuple[int, ...], size: int, init_fn: Init = _zeros
+) -> tuple[jax.Array, jax.Array]:
+    """The carry of an LSTM: two arrays of shape `(*batch_dims, size)`."""
+    first, second = jax.random.split(rng)
+    shape = (*batch_dims, size)
+    return init_fn(first, shape), init_fn(second, shape)
+
+
+def _carry_of_one(
+    rng: jax.Array, batch_dims: tuple[int, ...], size: int, init_fn: Init = _zeros
+) -> jax.Array:
+    """The carry of a GRU: an array of shape `(*batch_dims, size)`."""
+    return init_fn(rng, (*batch_dims, size))
+
+
+class _InitializeCarry:
+    """`initialize_carry` of a class, as then, and of a cell, in either form."""
+
+    def __init__(self, then: Callable[..., Any], today: Callable[..., Any]):
+        self._then, self._today = then, today
+
+    def __get__(self, cell: Any, owner: type) -> Callable[..., Any]:
+        del owner
+        if cell is None:
+            return self._then
+
+        def initialize_carry(rng: jax.Array, *shape: Any, **kwargs: Any) -> Any:
+            if len(shape) + len(kwargs) > 1:  # batch_dims and size
+                return self._then(rng, *shape, **kwargs)
+            return self._today(cell, rng, *shape, **kwargs)
+
+        return initialize_carry
+
+
+def _with_features(cell: Any, carry: Any) -> None:
+    """Gives a cell the size of its carry, unless it has been told one."""
+    if cell.features is None:
+        object.__setattr__(cell, "features", jax.tree.leaves(carry)[0].shape[-1])
+
+
+class LSTMCell(recurrent.LSTMCell):
+    """`flax.linen.LSTMCell`, whose `features` may be left to the carry."""
+
+    features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
+
+    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
+        """A step: the new carry, and the output."""
+        _with_features(self, carry)
+        return super().__call__(carry, inputs)
+
+
+class OptimizedLSTMCell(recurrent.OptimizedLSTMCell):
+    """`flax.linen.OptimizedLSTMCell`, whose `features` may be left to the carry."""
+
+    features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
+
+    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
+        """A step: the new carry, and the output."""
+        _with_features(self, carry)
+        return super().__call__(carry, inputs)
+
+
+class GRUCell(recurrent.GRUCell):
+    """`flax.linen.GRUCell`, whose `features` may be left to the carry."""
+
+    features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
+
+    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
+        """A step: the new carry, and the output."""
+        _with_features(self, carry)
+        return super().__call__(carry, inputs)
+
+
+# Set afterwards: Linen would wrap it as a method.
+for _cell, _then in (
+    (LSTMCell, _carry_of_two),
+    (OptimizedLSTMCell, _carry_of_two),
+    (GRUCell, _carry_of_one),
+):
+    _cell.initialize_carry = _InitializeCarry(_then, _cell.__base__.initialize_carry)  # type: ignore[union-attr]
