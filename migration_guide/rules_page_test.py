@@ -33,6 +33,7 @@ AROUND = {
     "jax_names": (JAX, ""),
     "pickled": (f"{IMPORTS}import pickle\n{SETUP}", ""),
     "pre_linen": ("", ""),
+    "recurrent_cells": ("import flax.linen as nn\n" + IMPORTS + SETUP, ""),
     "reexports": ("", ""),
     "replicate": (IMPORTS + SETUP, "jax.pmap(train_step, axis_name='batch')(optimizer, b)\n"),
     "schedule": (f"{IMPORTS}def learning_rate_fn(step):\n    return 1 / (step + 1)\n\n", ""),

@@ -228,7 +228,7 @@ def run(name, point, seconds):
             end(point, seconds)
         options = dict(msgpack=kind == "msgpack", force=bool(existing))
         if how.startswith("SIG"):
-            code = convert.run(Path(source), destination, "Adam(1e-2)", **options)
+            code = convert.run(Path(source), destination, ["Adam(1e-2)"], **options)
         else:
             convert_file(Path(source), destination, parse_definition("Adam(1e-2)"), **options)
             code = 0

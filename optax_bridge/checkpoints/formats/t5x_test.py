@@ -94,6 +94,7 @@ def test_index_is_not_replaced_by_force(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n not in ("multi_optimizer", "focus")])
 @pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.filterwarnings("ignore:.*none of the . parameters is selected")
 def test_every_optimizer_converts_from_t5x(name: str, msgpack: bool, tmp_path: Path) -> None:
     definition = parse_definition(OPTIMIZERS[name])
     write_t5x(tmp_path / "checkpoint_4", genuine(name))
