@@ -168,7 +168,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
             for part in ("", *SUBMODULES):
                 _add_module(f"flax.optim.{part}".rstrip("."))
     elif name == "flax.linen":
-        cells = dict.fromkeys(_CELLS, "legacy_optim.recurrent")
+        cells: dict[str, str] = dict.fromkeys(_CELLS, "legacy_optim.recurrent")
         _undo.append(answering.override(module, cells))
     elif name == "flax.traverse_util":
         ours = "legacy_optim.traverse_util"
