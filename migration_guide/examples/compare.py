@@ -5,10 +5,11 @@
 
 The before-program runs as `optax-bridge run` runs it. A step's time is the one that lies between
 two steps' lines, so that compilation, evaluation and saving do not count; its ratio is taken turn
-by turn, and the median counts. The exit status is 1 if an after-program is slower than the bar or
-trains otherwise: not with the same bits as its before-program where its recipe has them, or further
-from what the genuine flax 0.5.3 recorded than rounding leads. How far that is says a second
-recorded run of the genuine program, from parameters with other last bits.
+by turn, and the median counts, of a few runs in processes of their own. The exit status is 1 if an
+after-program is slower than the bar or trains otherwise: not with the same bits as its
+before-program where its recipe has them, or further from what the genuine flax 0.5.3 recorded than
+rounding leads. How far that is says a second recorded run of the genuine program, from parameters
+with other last bits.
 """
 
 import argparse
@@ -41,31 +42,40 @@ RESULTS = pairs.HERE / "results.json"
 OF_SCALE = 1e-5
 TIMES_NUDGED = 10
 
+ROUNDS = 3
 _FIRST_TURNS = 5  # in which caches fill
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """Runs an example's programs to their ends.
+
+    Args:
+      name: of the example.
+      rounds: how often, in processes of their own: where its memory lies makes one process a few
+        percent slower than another of the same program.
 
     Returns:
       For each program its loss, final metric, time and memory, the latter two as ratios to the
       before-program's too; and what the recorded runs ended with.
     """
     programs = ("before", "after", *pairs.further_steps(name))
-    with tempfile.TemporaryDirectory() as root:
-        jobs = {}
-        for program in programs:
-            mode = "shim" if program == "before" else "plain"
-            command = [str(pairs.HERE / name / f"{program}.py"), "--workdir", f"{root}/{program}"]
-            jobs[program] = (mode, command)
-        runs = in_turn(jobs)
+    taken: list[dict[str, Run]] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as root:
+            jobs = {}
+            for program in programs:
+                mode = "shim" if program == "before" else "plain"
+                file = str(pairs.HERE / name / f"{program}.py")
+                jobs[program] = (mode, [file, "--workdir", f"{root}/{program}"])
+            taken.append(in_turn(jobs))
+    runs = taken[0]
     final = pairs.EXAMPLES[name].final
     recorded = pairs.recorded(name)
     metrics = {program: columns(lines(run.text)) for program, run in runs.items()}
     found: dict[str, Any] = {}
     for program, run in runs.items():
         ratios, cpu_ratios = (
-            [_steps(run, which)[turn] / at for turn, at in _steps(runs["before"], which).items()]
+            [_ratio(runs[program], runs["before"], which) for runs in taken]
             for which in ("seconds", "cpu_seconds")
         )
         found[program] = {
@@ -75,7 +85,7 @@ def measure(name: str) -> dict[str, Any]:
             "from_before": apart(metrics[program], metrics["before"]),
             "milliseconds": 1e3 * statistics.median(_steps(run, "seconds").values()),
             "step_ratio": statistics.median(ratios),
-            "step_quartiles": statistics.quantiles(ratios)[::2],
+            "step_range": [min(ratios), max(ratios)],
             "cpu_ratio": statistics.median(cpu_ratios),
             "peak_megabytes": run.peak,
             "peak_ratio": run.peak / runs["before"].peak,
@@ -105,6 +115,12 @@ def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
         difference = np.max(np.abs(np.asarray(metrics[metric]["values"]) - values))
         worst = max(worst, float(difference / (np.max(np.abs(values)) or 1.0)))
     return worst
+
+
+def _ratio(run: Run, before: Run, which: str) -> float:
+    """The median of the ratios turn by turn."""
+    steps = _steps(run, which)
+    return statistics.median(steps[turn] / at for turn, at in _steps(before, which).items())
 
 
 def _steps(run: Run, which: str) -> dict[int, float]:
@@ -146,7 +162,7 @@ def table(results: dict[str, Any]) -> Table:
                 f"{before['final']:.5g}",
                 f"{row['final']:.5g}",
                 f"{before['milliseconds']:.1f}",
-                f"{row['step_ratio']:.3f}",
+                f"{row['step_ratio']:.3f} ({row['step_range'][0]:.2f}-{row['step_range'][1]:.2f})",
                 f"{row['cpu_ratio']:.3f}",
                 f"{row['peak_ratio']:.3f}",
                 f"{row['arrays_ratio']:.3f}",
@@ -192,6 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", action="append", choices=pairs.NAMES, help="repeatable")
     parser.add_argument("--bar", type=float, default=BAR, help=f"for step times (default {BAR})")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help=f"runs of each program (default {ROUNDS})"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="for the figures, which are kept")
     given = parser.parse_args(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=120)
@@ -203,10 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"{name} is left out: {', '.join(missing)} is not installed here")
             continue
         console.print(f"{name} ...")
-        results[name] = measure(name)
+        results[name] = measure(name, given.rounds)
         said += faults(name, results[name], given.bar)
     console.print(table(results))
-    console.print("step: the after-program's time for a step as a ratio to the before-program's;")
+    console.print("step: the after-program's time for a step as a ratio to the before-program's,")
+    console.print("the median and the range of the rounds;")
     console.print("cpu: likewise of the processor's time, which other work disturbs less;")
     console.print("peak: of the process' memory; arrays: of JAX's arrays between steps")
     if given.json is not None:
