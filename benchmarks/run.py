@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import cpu_step, gpu, growth, memory, results, start, step_time, tools
-from benchmarks.figures import Figure, Measurement, Outcome, as_rows, from_rows
+from benchmarks.figures import Figure, Measurement, NotRun, Outcome, as_rows, from_rows
 
 MEASUREMENTS: dict[str, Measurement] = {
     "step": step_time.measure,
@@ -63,7 +64,7 @@ def run(
         bar = progress.add_task("measuring", total=len(chosen))
         for name in chosen:
             progress.update(bar, description=f"measuring {name}")
-            for outcome in MEASUREMENTS[name](quick):
+            for outcome in _measured(name, quick):
                 outcomes.append(outcome)
                 console.print(_line(outcome), highlight=False)
                 progress.update(bar, description=f"measuring {name}: {outcome.subject}")
@@ -103,6 +104,16 @@ def _checked(
         raise ValueError(
             f"--compare {compare}: expected a file written by `optax-bridge bench --json`: {error}"
         ) from None
+
+
+def _measured(name: str, quick: bool) -> Iterator[Outcome]:
+    """The outcomes of a measurement; one that breaks off says so, and the others still run."""
+    try:
+        yield from MEASUREMENTS[name](quick)
+    except Exception as error:
+        traceback.print_exc()
+        why = f"it broke off: {type(error).__name__}: {error}"
+        yield NotRun(name, "what was to come", why)
 
 
 @contextlib.contextmanager
