@@ -64,10 +64,14 @@ def run(
         bar = progress.add_task("measuring", total=len(chosen))
         for name in chosen:
             progress.update(bar, description=f"measuring {name}")
-            for outcome in _measured(name, quick):
-                outcomes.append(outcome)
-                console.print(_line(outcome), highlight=False)
-                progress.update(bar, description=f"measuring {name}: {outcome.subject}")
+            try:
+                for outcome in _measured(name, quick):
+                    outcomes.append(outcome)
+                    console.print(_line(outcome), highlight=False)
+                    progress.update(bar, description=f"measuring {name}: {outcome.subject}")
+            except KeyboardInterrupt:  # what there is, is still written
+                outcomes.append(NotRun(name, "what was to come", "interrupted"))
+                break
             progress.advance(bar)
     above = [o for o in outcomes if isinstance(o, Figure) and not o.kept]
     console.print(f"{len(outcomes)} figures, {len(above)} above their bar")
