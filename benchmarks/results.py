@@ -63,7 +63,7 @@ def markdown(outcomes: Sequence[Outcome], here: dict[str, Any], seconds: float) 
     lines = [
         "# What it costs: the last full run",
         "",
-        "Written by `optax-bridge bench --results benchmarks/RESULTS.md`; [README.md](README.md) "
+        "Written by `optax-bridge bench --results benchmarks/RESULTS.md`; `benchmarks/README.md` "
         "says what is measured and how.",
         "",
         f"{here['date']}, {here['processor']}, {here['cores']} cores, {here['system']}; device "
