@@ -17,25 +17,19 @@ import numpy as np
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 
 _IMPORTS = """
-import resource, sys, time
+import sys, time
 from pathlib import Path
 from flax import serialization
 import legacy_optim
 import jax; jax.devices()
+from benchmarks.peak import peak_bytes
 from optax_bridge.checkpoints import convert_file
 from optax_bridge.checkpoints.formats.orbax import write as orbax_write
 source, destination = map(Path, sys.argv[1:])
 started = time.perf_counter()
 """
 _REPORT = """
-status = Path("/proc/self/status")  # ru_maxrss counts what the parent held before, too
-if status.exists():
-    lines = status.read_text().splitlines()
-    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-else:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-peak *= 1024
-print("result", time.perf_counter() - started, peak)
+print("result", time.perf_counter() - started, peak_bytes())
 """
 _BACK = "convert_file(source, destination, legacy_optim.Adam(1e-3), to_legacy=True"
 PROGRAMS = {

@@ -14,27 +14,21 @@ from optax_bridge.correspondence import ENTRIES
 SECTION = "memory"
 _PAIRS = (("exact", "legacy"), ("exact", "stock"))
 
-# Prints the process's peak in KiB after three steps, above that before there were parameters.
+# Prints the process's peak in bytes after three steps, above that before there were parameters.
 _PROGRAM = """
-import resource, sys
-from pathlib import Path
+import sys
 from benchmarks import problem, step_time
+from benchmarks.peak import peak_bytes
 from benchmarks.timing import Stepper
 from optax_bridge.correspondence import ENTRIES
 name, leaves, which = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 side = {side.name: side for side in step_time.sides_of(ENTRIES[name])}[which]
-def peak():  # what a parent held before it started this counts in ru_maxrss, not here
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    lines = status.read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 def run(leaves):
     params = problem.equal_leaves(leaves, 1024, 1024)
     stepper = Stepper(lambda s, g: side.step(s, g, None), side.init(params), params)
     for _ in range(3):
         stepper()
-    return peak()
+    return peak_bytes()
 before = run(1)
 print("peak", run(leaves) - before)
 """
@@ -78,4 +72,4 @@ def _figures(subject: str, planned: dict[str, int], size: int) -> Iterator[Outco
 def _peak(entry: str, leaves: int, side: str) -> float:
     command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, entry, str(leaves), side]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return 1024 * float(done.stdout.split()[-1])
+    return float(done.stdout.split()[-1])

@@ -66,7 +66,7 @@ _TRAVERSALS = (
 )
 
 # Linen's cells that had no `features` then, and a static `initialize_carry`.
-_CELLS = ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
+CELLS = ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
 
 # Settings of Flax that were otherwise then: `init` returned a FrozenDict, whose `pop("params")`
 # returns two values, and `save_checkpoint` wrote one msgpack file, into a relative folder too.
@@ -168,7 +168,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
             for part in ("", *SUBMODULES):
                 _add_module(f"flax.optim.{part}".rstrip("."))
     elif name == "flax.linen":
-        cells: dict[str, str] = dict.fromkeys(_CELLS, "legacy_optim.recurrent")
+        cells: dict[str, str] = dict.fromkeys(CELLS, "legacy_optim.recurrent")
         _undo.append(answering.override(module, cells))
     elif name == "flax.traverse_util":
         ours = "legacy_optim.traverse_util"

@@ -19,13 +19,10 @@ names and values.
 
 import libcst as cst
 
+from legacy_optim.shim import CELLS
 from migration_guide.codemod.context import Context
 
-_CELLS = {
-    f"flax.linen.{module}{cell}"
-    for module in ("", "recurrent.")
-    for cell in ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
-}
+_CELLS = {f"flax.linen.{module}{cell}" for module in ("", "recurrent.") for cell in CELLS}
 _SIZE = (
     "a cell has `features` now, the size of its carry: {cell}(features=hidden_size); "
     "`optax-bridge run` still takes it from the carry"
