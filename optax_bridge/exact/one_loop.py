@@ -1,0 +1,119 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
+"""On CPUs: a step in one loop over each parameter, in place of one for each of its arrays.
+
+XLA compiles Adam's step into three loops, for both moments and for the parameter, which read and
+write ten arrays where seven would do. It joins loops that read the same arrays if a flag tells it
+to, and if the parameter's loop reads what the moments' read: if it computes them once more. Joined,
+each moment is computed once.
+
+The bits stay only where the joined loop loads the arrays in the order of the single ones: the
+compiler makes fused multiply-adds by that order. Two loops that share more are joined first, so the
+one whose arrays must come first is given one more scalar: a factor of 1 that XLA takes for unknown.
+Which optimizers keep every bit so was tried; `one_loop` takes those alone.
+"""
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from optax_bridge._internals import backends_are_initialized
+from optax_bridge.exact.leaf_rule import LeafRule
+from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import OptState, Params, Updates
+
+FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
+_NAME = "xla_cpu_use_multi_output_fusion=true"
+# The state's type -> the field whose loop the parameter's is joined with first, if it matters.
+_FIRST = {
+    "AdagradState": None,
+    "AdamState": "mu",
+    "LambState": "mu",
+    "LarsState": None,
+    "MomentumState": None,
+    "RMSPropState": None,
+}
+
+
+def one_loop(tx: ExactTransformation) -> ExactTransformation:
+    """On CPUs: the same step, to the bit, reading and writing up to 30 % fewer bytes.
+
+    For steps that are bound by memory. It sets a flag of XLA for the whole process, so call it
+    before anything is computed. The flag holds for all that the process compiles: the optimizer's
+    step keeps its bits, a model's own loops may round differently.
+
+        tx = optax_bridge.one_loop(optax_bridge.adam(1e-3))
+
+    The state is that of `tx`; it can be switched on and off between any two steps. On other devices
+    it changes nothing but the time to compile. Within `multi_optimizer` it goes around the parts.
+
+    Args:
+      tx: `adam`, `adagrad`, `lamb`, `lars`, `momentum` or `rmsprop`.
+
+    Returns:
+      The transformation.
+
+    Raises:
+      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS.
+      TypeError: this is no exact transformation.
+      ValueError: the loops of this optimizer, joined, would round differently, or there is nothing
+        to join.
+    """
+    if not isinstance(tx, ExactTransformation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            "one_loop: expected an exact transformation, optax_bridge.adam(...) say, found "
+            f"{type(tx).__name__}"
+        )
+    rule: Any = getattr(tx.init, "__self__", None)
+    name = getattr(rule, "state_type", type(rule)).__name__
+    if not isinstance(rule, LeafRule) or name not in _FIRST:
+        raise ValueError(
+            f"one_loop: of a transformation with {name} nothing is known to be gained with the "
+            f"same bits; it takes those with {', '.join(_FIRST)}. Within multi_optimizer, give "
+            "each part its own: multi_optimizer((selector, one_loop(adam(1e-3))))."
+        )
+    first = _FIRST[name]
+    _set_flag()
+
+    def step(
+        grads: Updates, state: OptState, params: Params, **extra: Any
+    ) -> tuple[Params, OptState]:
+        factor = jnp.where(state.count == jnp.iinfo(jnp.int32).min, 2, 1)
+        # What XLA does not know to be the same it does not compute once alone, before it joins.
+        again = jax.lax.optimization_barrier((grads, state, params))
+        _, new_state = tx.step(grads, _multiplied(state, first, factor), params, **extra)
+        grads, state, params = again
+        new_params, _ = tx.step(grads, _multiplied(state, first, factor), params, **extra)
+        return new_params, new_state
+
+    return ExactTransformation(tx.init, tx.update, step, tx.hyper_params)
+
+
+def _multiplied(state: OptState, name: str | None, factor: Array) -> OptState:
+    """A state of which one field is multiplied by a factor that is 1."""
+    if name is None:
+        return state
+    field = getattr(state, name)
+    return state._replace(
+        **{name: jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), field)}
+    )
+
+
+def _set_flag() -> None:
+    """Puts the flag into XLA_FLAGS, which XLA reads once, before it computes anything."""
+    given = os.environ.get("XLA_FLAGS", "")
+    if _NAME in given:
+        return
+    if backends_are_initialized():
+        raise RuntimeError(
+            "one_loop: JAX has computed already, and XLA reads its flags once. Call one_loop "
+            f"before the first array is made, or start the program with XLA_FLAGS={FLAG}"
+        )
+    if "--xla_backend_extra_options=" in given:
+        raise RuntimeError(
+            f"one_loop: XLA_FLAGS has other options of the backend: add {_NAME} to them, after a "
+            "comma"
+        )
+    os.environ["XLA_FLAGS"] = f"{given} {FLAG}".strip()
