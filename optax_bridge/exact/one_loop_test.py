@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -69,26 +70,33 @@ def test_every_case_of_every_optimizer_keeps_its_bits_and_moves_less():
 def test_too_late_it_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
     jnp.ones(1)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    with pytest.raises(RuntimeError, match="before the first array is made, or start .*XLA_FLAGS="):
+    with pytest.raises(
+        RuntimeError, match=r"before the first array is made, or start .*XLA_FLAGS="
+    ):
         optax_bridge.one_loop(optax_bridge.adam(1e-3))
 
 
 def test_what_would_round_differently_is_refused():
-    with pytest.raises(ValueError, match="AdaBeliefState nothing is known to be gained"):
+    with pytest.raises(
+        ValueError, match=r"nothing is known to be gained .* state is AdaBeliefState;"
+    ):
         optax_bridge.one_loop(optax_bridge.adabelief(1e-3))
     with pytest.raises(TypeError, match="expected an exact transformation"):
-        optax_bridge.one_loop(lambda: None)  # pyright: ignore[reportArgumentType]
+        optax_bridge.one_loop(lambda: None)  # type: ignore[arg-type]
 
 
 def test_a_rate_per_call_and_the_plain_protocol_go_through(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", one_loop.FLAG)
     tx = optax_bridge.adam(1e-3)
     joined = optax_bridge.one_loop(tx)
-    params = {"w": jnp.arange(4.0)}
+    params: Any = {"w": jnp.arange(4.0)}
     state = joined.init(params)
+    new: Any
+    expected: Any
     new, after = joined.step(params, state, params, learning_rate=0.5)
     expected, expected_after = tx.step(params, state, params, learning_rate=0.5)
     np.testing.assert_array_equal(new["w"], expected["w"])
     np.testing.assert_array_equal(after.nu["w"], expected_after.nu["w"])
-    update, _ = joined.update(params, state, params)
-    np.testing.assert_array_equal(update["w"], tx.update(params, state, params)[0]["w"])
+    update: Any = joined.update(params, state, params)[0]
+    own: Any = tx.update(params, state, params)[0]
+    np.testing.assert_array_equal(update["w"], own["w"])
