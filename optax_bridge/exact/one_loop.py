@@ -7,17 +7,15 @@ to, and if the parameter's loop reads what the moments' read: if it computes the
 each moment is computed once.
 
 The bits stay only where the joined loop loads the arrays in the order of the single ones: the
-compiler makes fused multiply-adds by that order. Two loops that share more are joined first, so the
-one whose arrays must come first is given one more scalar: a factor of 1 that XLA takes for unknown.
-Which optimizers keep every bit so was tried; `one_loop` takes those alone.
+compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
+result, so that Adam's first moment must come last: the state is kept in reverse. Which optimizers
+keep every bit was tried, with every setting; `one_loop` takes those alone.
 """
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax import Array
 
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
@@ -27,15 +25,25 @@ from optax_bridge.metadata.trees import OptState, Params, Updates
 _BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
-# The state's type -> the field whose loop the parameter's is joined with first, if it matters.
-_FIRST = {
-    "AdagradState": None,
-    "AdamState": "mu",
-    "LambState": "mu",
-    "LarsState": None,
-    "MomentumState": None,
-    "RMSPropState": None,
+# The states whose optimizers keep their bits -> whether in reverse.
+_STATES = {
+    "AdagradState": False,
+    "AdamState": True,
+    "LambState": True,
+    "MomentumState": False,
+    "RMSPropState": False,
 }
+
+
+class OneLoopState(NamedTuple):
+    """State of `one_loop` around `adam` and `lamb`; around others it is their own.
+
+    Attributes:
+      last_first: the fields of the optimizer's own state in reverse order: that of `adam` is
+        `AdamState(*last_first[::-1])`.
+    """
+
+    last_first: tuple[Any, ...]
 
 
 def one_loop(tx: ExactTransformation) -> ExactTransformation:
@@ -48,11 +56,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
 
         tx = optax_bridge.one_loop(optax_bridge.adam(1e-3))
 
-    The state is that of `tx`; it can be switched on and off between any two steps. On other devices
-    it changes nothing but the time to compile. Within `multi_optimizer` it goes around the parts.
+    On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes
+    around the parts.
 
     Args:
-      tx: `adam`, `adagrad`, `lamb`, `lars`, `momentum` or `rmsprop`.
+      tx: `adam`, `adagrad`, `lamb`, `momentum` or `rmsprop`.
 
     Returns:
       The transformation.
@@ -71,38 +79,40 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     rule: Any = getattr(tx.init, "__self__", None)
     state_type: Any = getattr(rule, "state_type", type(None))
     name: str = state_type.__name__
-    if not isinstance(rule, LeafRule) or name not in _FIRST:
+    if not isinstance(rule, LeafRule) or name not in _STATES:
         raise ValueError(
             "one_loop: nothing is known to be gained with the same bits for a transformation whose "
-            f"state is {name}; it takes those of {', '.join(_FIRST)}. Within multi_optimizer, give "
-            "each part its own: multi_optimizer((selector, one_loop(adam(1e-3))))."
+            f"state is {name}; it takes those of {', '.join(_STATES)}. Within multi_optimizer, "
+            "give each part its own: multi_optimizer((selector, one_loop(adam(1e-3))))."
         )
-    first = _FIRST[name]
     _set_flag()
+
+    def turned(state: Any) -> Any:
+        return OneLoopState(tuple(state)[::-1]) if _STATES[name] else state
+
+    def own(state: Any) -> Any:
+        return state_type(*state.last_first[::-1]) if _STATES[name] else state
+
+    def init(params: Params) -> OptState:
+        return turned(tx.init(params))
+
+    def update(
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        updates, new = tx.update(updates, own(state), params, **extra)
+        return updates, turned(new)
 
     def step(
         grads: Updates, state: OptState, params: Params, **extra: Any
     ) -> tuple[Params, OptState]:
-        factor = jnp.where(state.count == jnp.iinfo(jnp.int32).min, 2, 1)
-        # What XLA does not know to be the same it does not compute once alone, before it joins.
+        state = own(state)
+        # What XLA does not know to be the same it computes twice, until the loops are joined.
         again: Any = _BARRIER((grads, state, params))
-        _, new_state = tx.step(grads, _multiplied(state, first, factor), params, **extra)
-        grads, state, params = again
-        new_params, _ = tx.step(grads, _multiplied(state, first, factor), params, **extra)
-        return new_params, new_state
+        _, new = tx.step(grads, state, params, **extra)
+        new_params, _ = tx.step(*again, **extra)
+        return new_params, turned(new)
 
-    return ExactTransformation(tx.init, tx.update, step, tx.hyper_params)
-
-
-def _multiplied(state: OptState, name: str | None, factor: Array) -> OptState:
-    """A state of which one field is multiplied by a factor that is 1."""
-    if name is None:
-        return state
-
-    def times(leaf: Array) -> Array:
-        return leaf * factor.astype(leaf.dtype)
-
-    return state._replace(**{name: jax.tree.map(times, getattr(state, name))})
+    return ExactTransformation(init, update, step, tx.hyper_params)
 
 
 def _set_flag() -> None:

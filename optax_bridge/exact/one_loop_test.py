@@ -29,13 +29,14 @@ def hostile(shape, dtype, seed):
     return jax.numpy.asarray(values.astype(np.float32)).astype(dtype)
 
 made = {}
-for name in ("adagrad", "adam", "lamb", "lars", "momentum", "rmsprop"):
+for name in ("adagrad", "adam", "lamb", "momentum", "rmsprop"):
     for number, case in enumerate(ENTRIES[name].cases):
         tx = optax_bridge.from_legacy(ENTRIES[name].definition(case, case.learning_rate))
         made[f"{name} {number}"] = optax_bridge.one_loop(tx) if JOINED else tx
 for name, tx in made.items():
     for dtype in ("float32", "bfloat16") if name.endswith(" 0") else ("float32",):
-        shapes = {"kernel": (48, 64), "bias": (7,)}
+        # XLA orders the loops of several leaves otherwise than those of one.
+        shapes = {"kernel": (48, 64), "other": (96, 32), "bias": (7,)}
         params = {key: hostile(shape, dtype, 0) for key, shape in shapes.items()}
         state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
         step = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
@@ -43,7 +44,8 @@ for name, tx in made.items():
         for seed in range(1, 6):
             state = step(state, {key: hostile(shape, dtype, seed) for key, shape in shapes.items()})
         digest = hashlib.sha256()
-        for leaf in jax.tree.leaves((state.params, state.opt_state)):
+        own = getattr(state.opt_state, 'last_first', tuple(state.opt_state)[::-1])[::-1]
+        for leaf in jax.tree.leaves((state.params, own)):
             digest.update(np.asarray(leaf).tobytes())
         moved = step.cost_analysis()["bytes accessed"]
         print(name, dtype, digest.hexdigest(), int(moved), sep=",")
@@ -94,9 +96,10 @@ def test_a_rate_per_call_and_the_plain_protocol_go_through(monkeypatch: pytest.M
     new: Any
     expected: Any
     new, after = joined.step(params, state, params, learning_rate=0.5)
-    expected, expected_after = tx.step(params, state, params, learning_rate=0.5)
+    expected, expected_after = tx.step(params, tx.init(params), params, learning_rate=0.5)
     np.testing.assert_array_equal(new["w"], expected["w"])
-    np.testing.assert_array_equal(after.nu["w"], expected_after.nu["w"])
+    own = optax_bridge.AdamState(*after.last_first[::-1])
+    np.testing.assert_array_equal(own.nu["w"], expected_after.nu["w"])
     update: Any = joined.update(params, state, params)[0]
-    own: Any = tx.update(params, state, params)[0]
-    np.testing.assert_array_equal(update["w"], own["w"])
+    plain: Any = tx.update(params, tx.init(params), params)[0]
+    np.testing.assert_array_equal(update["w"], plain["w"])
