@@ -13,6 +13,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from equivalence_tests.environment import xla_flags
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check, checks, groups, run
 from equivalence_tests.suite.matrix import run as matrix_run
@@ -22,7 +23,6 @@ from equivalence_tests.suite.sharded.layouts import LAYOUTS
 from equivalence_tests.suite.sharded.training import ShardedCase
 from optax_bridge.correspondence import names_of_entries
 
-_DEVICE_FLAG = "--xla_force_host_platform_device_count"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _FROM_CACHE = "/jax/compilation_cache/cache_hits"
 
@@ -164,8 +164,7 @@ def run_all(
 
 def use_host_devices(count: int) -> None:
     """Splits the CPU into that many devices; before JAX first asks for its devices."""
-    flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_DEVICE_FLAG)]
-    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_DEVICE_FLAG}={count}"])
+    os.environ["XLA_FLAGS"] = xla_flags(count)
 
 
 def collect_garbage_seldom() -> None:
