@@ -11,12 +11,12 @@ import legacy_optim
 from legacy_optim import gone
 from migration_guide.codemod.scopes import Assignment, Scope
 from migration_guide.codemod.tree import dotted, root_name
-from optax_bridge.correspondence import ENTRIES, Entry
+from optax_bridge.correspondence import Entry, entries_by_class
 
 OPTIM = "flax.optim"
 
 # Class name -> entry of the correspondence.
-BY_CLASS: dict[str, Entry] = {entry.legacy.__name__: entry for entry in ENTRIES.values()}
+BY_CLASS: dict[str, Entry] = entries_by_class()
 
 EXPORTS = frozenset(legacy_optim.__all__)
 # Modules of which it is known that they have no name of flax.optim's.

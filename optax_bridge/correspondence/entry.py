@@ -286,7 +286,7 @@ class Entry:
 
     def call(self, case: Case, learning_rate: float | None) -> Call:
         """The call of the legacy constructor that makes the definition of a case."""
-        settings = filled(dict(case.settings), {RATE.name: learning_rate})
+        settings: dict[str, Any] = filled(dict(case.settings), {RATE.name: learning_rate})
         args: tuple[Any, ...] = ()
         for hp in self.hyper_params:
             if hp.variadic:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 Written = Callable[[int], None]  # told of the bytes written so far
 
@@ -25,6 +26,22 @@ class Contents:
     tree: PyTree
     version: int | None = None
     variant: str = ""
+
+
+def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str) -> None:
+    """Puts a leaf into nested dicts, which are made on the way.
+
+    Raises:
+      CheckpointError: there is something of that name.
+    """
+    node: Any = tree
+    for name in names[:-1]:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            break
+    if not isinstance(node, dict) or names[-1] in node:
+        raise CheckpointError(place, "each name once", "a leaf and a folder of one name", DAMAGED)
+    node[names[-1]] = leaf
 
 
 @dataclass(frozen=True)
