@@ -34,14 +34,13 @@ def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str)
     Raises:
       CheckpointError: there is something of that name.
     """
-    node: Any = tree
     for name in names[:-1]:
-        node = node.setdefault(name, {})
-        if not isinstance(node, dict):
+        tree = tree.setdefault(name, {})
+        if type(tree) is not dict:
             break
-    if not isinstance(node, dict) or names[-1] in node:
+    if type(tree) is not dict or names[-1] in tree:
         raise CheckpointError(place, "each name once", "a leaf and a folder of one name", DAMAGED)
-    node[names[-1]] = leaf
+    tree[names[-1]] = leaf
 
 
 @dataclass(frozen=True)
