@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from legacy_optim.uses import Use
-
 # The modules of flax.optim in flax 0.5.3.
 SUBMODULES = (
     "adabelief",
@@ -119,20 +117,6 @@ def uninstall() -> None:
     while _undo:
         _undo.pop()()
     _defaults.clear()
-
-
-def uses() -> "list[tuple[Use, int]]":
-    """The old names that were used since `install`: where, and how many times, sorted."""
-    from legacy_optim import uses as module  # not at every start
-
-    return module.uses()
-
-
-def forget_uses() -> None:
-    """Starts the list of `uses` anew."""
-    from legacy_optim import uses as module  # not at every start
-
-    module.forget_uses()
 
 
 def old_defaults_in_force() -> "dict[str, Any]":
