@@ -235,7 +235,7 @@ class Search:
         if any(a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in pairs):
             return True
         # One divides by 0, say: then the run has to show that it matters.
-        far = any(a.is_finite() != b.is_finite() for a, b in pairs)
+        far = any(not (a.is_finite() and b.is_finite()) for a, b in pairs)
         return far and self.parted(params, grads)[0] > UNROUNDED
 
     def parted(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
@@ -422,12 +422,16 @@ def _candidates(given: Inputs, quick: bool) -> Iterator[tuple[list[np.ndarray], 
         values = steps(leaf)
         return np.where(values % 2 == 0, -values, values) / 2
 
+    def from_zero(leaf: Any) -> np.ndarray:
+        return steps(leaf) - 1
+
     ones, zeros = (lambda leaf: 1.0), (lambda leaf: 0.0)
     starts = [ones, zeros, steps, signs]
     tiny = [lambda leaf, s=size: s * signs(leaf) for size in (1e-4, 1e-8, 1e4)]
     moves: list[Any] = [ones, zeros, steps, signs, *tiny]
     if quick:
         pairs = [(ones, ones), (zeros, ones), (signs, steps), (steps, signs), (steps, tiny[1])]
+        pairs += [(signs, from_zero), (steps, tiny[2])]
     else:
         pairs = list(itertools.product(starts, moves))
     for start, move in pairs:
