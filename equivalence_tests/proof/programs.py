@@ -13,6 +13,7 @@ from jax.extend import core
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
 
+AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
 # known that equal arguments give equal results, and nothing else.
 UNKNOWN = "unknown_"

@@ -189,3 +189,11 @@ def test_a_sign_through_a_root_is_that_of_numerator_and_denominator():
     assert not algebra.equal(algebra.positive(value), algebra.positive(times_b))
     both = algebra.mul(times_b, b)
     assert algebra.equal(algebra.positive(value), algebra.positive(both))
+
+
+def test_a_number_that_depends_on_the_shape_is_for_that_shape():
+    by_size = _side(lambda p, g: p - g / g.size)
+    proof = prove_equivalence(by_size, _side(lambda p, g: p - g / 6), PARAMS)
+    assert proof.verdict == IDENTICAL
+    assert not proof.general
+    assert prove_equivalence(_side(jnp.add), _side(lambda p, g: g + p), PARAMS).general
