@@ -18,7 +18,7 @@ from optax_bridge.metadata.axis_metadata import (
     value_of,
 )
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
-from optax_bridge.spmd.config import ConfigOr, InstantiableConfig, maybe_instantiate
+from optax_bridge.spmd.config import InstantiableConfig
 from optax_bridge.spmd.optimizers.data import (
     OptParam,
     OptStateSpec,
@@ -95,7 +95,9 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
 
 
 def with_learning_rate(
-    optimizer: ConfigOr[Callable[..., optax.GradientTransformation]], learning_rate: Schedule
+    optimizer: Callable[..., optax.GradientTransformation]
+    | InstantiableConfig[optax.GradientTransformation],
+    learning_rate: Schedule,
 ) -> optax.GradientTransformation:
     """An optimizer of Optax or optax_bridge with a schedule of this package.
 
@@ -121,7 +123,7 @@ def with_learning_rate(
         return schedule(count + 1)
 
     if isinstance(optimizer, InstantiableConfig):
-        return maybe_instantiate(optimizer.clone(learning_rate=from_zero))
+        return optimizer.clone(learning_rate=from_zero).instantiate()
     return optimizer(learning_rate=from_zero)
 
 
