@@ -154,7 +154,7 @@ class MetricAccumulator(Configurable):
     accumulator.summaries()  # {"loss": WeightedSummary(2.0, 8), "step": None}
     """
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Configurable.Config):
         """Starts with nothing."""
         super().__init__(cfg)
         self._summaries: Any = None

@@ -92,7 +92,7 @@ class BaseCheckpointer(Module):
         """
         return cls.checkpoint_steps(base_dir)[-1]
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the policy."""
         super().__init__(cfg, parent=parent)
         self._within_context = False
@@ -178,7 +178,7 @@ class Checkpointer(BaseCheckpointer):
         keep_every_n_steps: int | None = None
         validation: CheckpointValidationType = CheckpointValidationType.EXACT
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes nothing on disk yet."""
         super().__init__(cfg, parent=parent)
         self._manager: ocp.CheckpointManager | None = None

@@ -78,7 +78,7 @@ class BestMetricPolicy(Configurable):
         metric: Required[EvalMetric] = REQUIRED
         mode: str = "max"
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         """Starts without a best value.
 
         Raises:

@@ -89,7 +89,7 @@ class MultiheadAttention(BaseLayer):
         dropout: Dropout.Config = Dropout.default_config()
         proj: HeadsLinear.Config = HeadsLinear.default_config()
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         hidden_dim = cfg.hidden_dim or cfg.query_dim

@@ -47,13 +47,16 @@ class BaseLayer(Module):
         param_noise: Optional[ParameterNoise.Config] = None  # noqa: UP045
         tensor_stats: Optional[InstantiableConfig] = None  # noqa: UP045
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
-        self._param_init = maybe_instantiate(cfg.param_init)
-        self._param_noise = maybe_instantiate(cfg.param_noise)
-        if self._param_init is None and not isinstance(parent, BaseLayer):
-            self._param_init = DefaultInitializer.default_config().instantiate()
+        param_init = cfg.param_init
+        if param_init is None and not isinstance(parent, BaseLayer):
+            param_init = DefaultInitializer.default_config()
+        self._param_init: Initializer | None = (
+            None if param_init is None else param_init.instantiate()
+        )
+        self._param_noise = None if cfg.param_noise is None else cfg.param_noise.instantiate()
         if cfg.tensor_stats is not None:
             self._add_child("tensor_stats", cfg.tensor_stats)
 
@@ -187,7 +190,7 @@ class BaseLayer(Module):
             name,
             prng_key=prng_key,
             shape=parameter_spec.shape,
-            dtype=parameter_spec.dtype,
+            dtype=parameter_spec.dtype or self.dtype(),
             axes=parameter_spec.fan_axes,
         )
 

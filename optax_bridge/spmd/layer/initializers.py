@@ -177,7 +177,7 @@ class DefaultInitializer(Initializer):
 
         init_by_param_name: dict[str, InstantiableConfig] = {}  # noqa: RUF012 (stored as a copy)
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Config) -> None:
         cfg = cfg.clone(
             init_by_param_name=cfg.init_by_param_name
             | {
@@ -241,7 +241,7 @@ class PerGroupInitializer(Initializer):
         initializer: Required[InstantiableConfig] = REQUIRED
         num_groups: int = 1
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Config) -> None:
         super().__init__(cfg)
         self._initializer = self._config.initializer.instantiate()
 

@@ -41,13 +41,14 @@ class StackedTransformerLayer(BaseLayer):
             TransformerLayer.default_config()
         )
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
-        layers = cfg.layer if isinstance(cfg.layer, list | tuple) else [cfg.layer] * cfg.num_layers
-        if len(layers) != cfg.num_layers:
+        layer, num_layers = cfg.layer, cfg.num_layers
+        layers = [layer] * num_layers if isinstance(layer, InstantiableConfig) else list(layer)
+        if len(layers) != num_layers:
             raise ValueError(
-                f"{self!r}: num_layers is {cfg.num_layers}, but `layer` has {len(layers)} configs."
+                f"{self!r}: num_layers is {num_layers}, but `layer` has {len(layers)} configs."
             )
         for i, layer in enumerate(layers):
             self._add_child(f"layer{i}", _of_dim(layer, cfg.input_dim))
@@ -87,7 +88,7 @@ class RepeatedTransformerLayer(BaseLayer):
         layer: InstantiableConfig = TransformerLayer.default_config()
         unroll: int = 1
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         self._add_child("layer", _of_dim(cfg.layer, cfg.input_dim))

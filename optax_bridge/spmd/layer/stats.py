@@ -51,7 +51,7 @@ class CompositeTensorStats(TensorStats):
         tensor_stats: dict[str, TensorStats.Config] = {}  # noqa: RUF012 (stored as a copy)
         inline_child_summaries: bool = False
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         for name, config in self._config.tensor_stats.items():
             self._add_child(name, config)

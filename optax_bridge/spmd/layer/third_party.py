@@ -57,7 +57,7 @@ class ThirdPartyLayer(BaseLayer):
         example_inputs: Optional[Sequence[Any]] = None  # noqa: UP045
         axis_rules: Optional[Sequence[tuple[str, Any]]] = None  # noqa: UP045
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         self._module: LinenModule | NnxModule | Callable[..., Any] = self._made()
 

@@ -73,7 +73,7 @@ class TransformerAttentionLayer(_Residual):
         stochastic_depth: InstantiableConfig = StochasticDepth.default_config()
         structure: str = "prenorm"
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         self._add_norms(cfg, cfg.target_dim)
@@ -167,7 +167,7 @@ class TransformerFeedForwardLayer(_Residual):
         stochastic_depth: InstantiableConfig = StochasticDepth.default_config()
         structure: str = "prenorm"
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         hidden_dim = cfg.hidden_dim or 4 * cfg.input_dim
@@ -226,7 +226,7 @@ class TransformerLayer(BaseLayer):
         cross_attention: Optional[InstantiableConfig] = None  # noqa: UP045
         feed_forward: InstantiableConfig = TransformerFeedForwardLayer.default_config()
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         dim = cfg.input_dim

@@ -102,7 +102,7 @@ class Learner(LearnerModule):
         ignore_undefined_loss: bool = False
         norm_summaries: bool | None = None
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the optimizer."""
         super().__init__(cfg, parent=parent)
         self._rules = [(rule, UpdateType(update_type)) for rule, update_type in cfg.update_rules]

@@ -69,7 +69,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
 
         transformation: Required[ConfigOr[PartitionedGradientTransformation]] = REQUIRED
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the transformation.
 
         Raises:
@@ -194,7 +194,7 @@ class ConditionalUpdateTransformation(UpdateTransformation):
         inner: Required[ConfigOr[Any]] = REQUIRED
         update_schedule: ConfigOr[Callable[[Any], Any]] | None = None
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the inner optimizer."""
         super().__init__(cfg, parent=parent)
         self._add_child("inner", as_learner_config(cfg.inner))

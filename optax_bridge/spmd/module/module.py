@@ -67,7 +67,7 @@ class Module(Configurable, metaclass=_ModuleType):
         module: "Module"
         state: PyTree
 
-    def __init__(self, cfg: Any, *, parent: "Module | None") -> None:
+    def __init__(self, cfg: Config, *, parent: "Module | None") -> None:
         super().__init__(cfg)
         self._name = cfg.name
         self._parent = parent

@@ -110,7 +110,7 @@ class SpmdTrainer(Module):
         log_every_n_steps: int | None = None
         prune_empty_state_updates: bool = True
 
-    def __init__(self, cfg: Any, *, parent: Module | None, devices: Sequence[Any] | None = None):
+    def __init__(self, cfg: Config, *, parent: Module | None, devices: Sequence[Any] | None = None):
         """Makes mesh and children; no arrays yet.
 
         Args:
