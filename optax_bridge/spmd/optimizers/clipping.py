@@ -71,9 +71,10 @@ def clip_by_block_rms(
                 add_summary(f"{path}/{summary_suffix}", norm)
         if threshold is None:
             return updates
+        largest = threshold
 
         def clipped(u: jax.Array) -> jax.Array:
-            return u / jnp.maximum(1.0, rms(u) / threshold).astype(u.dtype)
+            return u / jnp.maximum(1.0, rms(u) / largest).astype(u.dtype)
 
         return vectorized_tree_map(clipped, updates)
 
