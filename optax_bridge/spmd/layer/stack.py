@@ -1,7 +1,7 @@
 """Stacks of layers: one after another, or one that is repeated by a scan."""
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Union
 
 import jax
 
@@ -53,7 +53,7 @@ class StackedTransformerLayer(BaseLayer):
         for i, layer in enumerate(layers):
             self._add_child(f"layer{i}", _of_dim(layer, cfg.input_dim))
 
-    def forward(self, data: jax.Array, **layer_kwargs: Any) -> jax.Array:
+    def forward(self, data: jax.Array, **layer_kwargs: PyTree) -> jax.Array:
         """Applies the layers; all get the keyword arguments."""
         for layer in self.children.values():
             if isinstance(layer, BaseLayer):
@@ -61,7 +61,7 @@ class StackedTransformerLayer(BaseLayer):
         return data
 
 
-def _of_dim(layer: InstantiableConfig, dim: int | None) -> Any:
+def _of_dim(layer: InstantiableConfig, dim: int | None) -> InstantiableConfig:
     config = as_layer_config(layer)
     return config if dim is None else maybe_set_config(config, input_dim=dim)
 
@@ -124,13 +124,13 @@ class RepeatedTransformerLayer(BaseLayer):
         params = {**params, "layer": noisy}
         return params if self._param_noise is None else self._param_noise.apply(prng_key, params)
 
-    def forward(self, data: jax.Array, **layer_kwargs: Any) -> jax.Array:
+    def forward(self, data: jax.Array, **layer_kwargs: PyTree) -> jax.Array:
         """Applies the layer num_layers times; each time with the keyword arguments."""
         n = self._config.num_layers
         context = self.get_invocation_context()
         # An iteration's parameters are those of one layer, no longer stacked.
         state = {**context.state, "layer": dict(context.state["layer"])}
-        xs: dict[str, Any] = {"xs": None, "state": state}
+        xs: dict[str, PyTree] = {"xs": None, "state": state}
         if context.prng_key is not None:
             xs["prng_key"] = jax.random.split(context.prng_key, n)
         data, _ = scan_in_context(

@@ -7,6 +7,7 @@ import jax
 
 from optax_bridge.spmd.config import (
     REQUIRED,
+    ConfigBase,
     InstantiableConfig,
     Required,
     config_class,
@@ -26,7 +27,7 @@ STRUCTURES = ("prenorm", "postnorm", "hybridnorm")
 class _Residual(BaseLayer):
     """A skip connection around something, with a norm, dropout and stochastic depth."""
 
-    def _add_norms(self, cfg: Any, dim: int) -> None:
+    def _add_norms(self, cfg: ConfigBase, dim: int) -> None:
         if cfg.structure not in STRUCTURES:
             raise ValueError(
                 f"{self!r}: structure is one of {', '.join(STRUCTURES)}, not {cfg.structure!r}."
@@ -184,7 +185,7 @@ class TransformerFeedForwardLayer(_Residual):
         self._add_child("dropout1", cfg.dropout1)
         self._add_child("dropout2", cfg.dropout2)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()
         del state["_activations"]  # lambdas, which pickle does not take
         return state
