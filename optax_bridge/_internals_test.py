@@ -29,7 +29,8 @@ def test_a_mesh_is_known_however_it_was_set():
     assert _internals.mesh_that_is_set() is None and _internals.mesh_in_with() is None
     with mesh:
         assert _internals.mesh_in_with() == mesh, "jax: thread_resources"
-    with jax.set_mesh(mesh):
+    set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
+    with set_mesh(mesh):
         assert _internals.mesh_that_is_set() == mesh, "jax: get_mesh, get_concrete_mesh"
         jax.jit(lambda: pytest.fail("a mesh") if _internals.mesh_that_is_set() else None)()
 
