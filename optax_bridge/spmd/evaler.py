@@ -99,7 +99,6 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         model_method: str = "forward"
 
     def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
-        """Compiles nothing yet."""
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
 

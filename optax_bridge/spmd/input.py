@@ -38,7 +38,6 @@ class Input(Module):
         input_partitioner: ConfigOr[Callable[[Any], Any]] | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the partitioner."""
         super().__init__(cfg, parent=parent)
         self._partitioner = maybe_instantiate(cfg.input_partitioner)
 
@@ -276,9 +275,6 @@ def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
     Args:
       batch: a tree of this process's host arrays.
       partition: how they lie on the mesh.
-
-    Returns:
-      A tree of `jax.Array`s.
     """
     sharding = NamedSharding(_concrete_mesh(), partition)
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)

@@ -88,7 +88,6 @@ class CompositeWriter(BaseWriter):
         writers: Required[dict[str, BaseWriter.Config]] = REQUIRED
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the writers."""
         super().__init__(cfg, parent=parent)
         self._writers = [
             self._add_child(name, writer.clone(dir=str(Path(cfg.dir) / name)))
@@ -143,7 +142,6 @@ class SummaryWriter(BaseWriter):
         write_every_n_steps: int = 1
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Opens no file yet."""
         super().__init__(cfg, parent=parent)
         self._events: Any = None
         self._flushed = 0.0

@@ -79,9 +79,6 @@ def load_config(name: str) -> Any:
       name: `package.module.function` or `module:function` of a function that returns it; or the
         path of a `trainer_config.txt`.
 
-    Returns:
-      The config.
-
     Raises:
       ConfigNotFound: there is no such function, or no such file.
     """

@@ -18,9 +18,6 @@ def mesh_of(cfg: Any, devices: Sequence[Any] | None) -> Mesh:
       cfg: the config.
       devices: all devices unless given.
 
-    Returns:
-      The mesh.
-
     Raises:
       ValueError: names and shape do not fit each other, or the devices.
     """
@@ -88,9 +85,6 @@ def forced_evalers(wanted: Any, evalers: Collection[str]) -> set[str]:
     Args:
       wanted: None or False for none, True for all, or names.
       evalers: the names that there are.
-
-    Returns:
-      The names.
 
     Raises:
       ValueError: something else, or a name that there is not.
