@@ -76,7 +76,7 @@ def test_print_config():
     "args, message",
     [
         (["nowhere.config"], "no module 'nowhere'"),
-        (["optax_bridge.spmd.examples.regression.train"], "there are"),
+        (["optax_bridge.spmd.examples.regression.train"], "did you mean: [trainer]"),
         (["config"], "dotted name"),
         (["missing/trainer_config.txt"], "no such file"),
         ([EXAMPLE], "--dir run"),

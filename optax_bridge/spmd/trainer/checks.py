@@ -79,7 +79,7 @@ def check_axes(where: str, param_specs: PyTree, mesh: Mesh) -> None:
                 )
 
 
-def forced_evalers(wanted: Any, evalers: Collection[str]) -> set[str]:
+def forced_evalers(wanted: object, evalers: Collection[str]) -> set[str]:
     """The evalers that `SpmdTrainer.run` is asked to run at last.
 
     Args:
