@@ -1,3 +1,4 @@
+# pyright: strict
 """Keys and values as text: read by a parser of literals, never evaluated."""
 
 import ast
