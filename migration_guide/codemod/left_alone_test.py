@@ -71,7 +71,7 @@ BY_HAND = {
         "looked up by a string",
     ),
     "attribute-getter": (
-        "import operator\nx = map(operator.attrgetter('state.step'), [o])",
+        "import operator\nx = map(operator.attrgetter('agent.critic.target'), [o])",
         "looked up by a string",
     ),
     "method-as-value": ("f = optim.Adam(1.0).create(p).apply_gradient", "taken as a value"),

@@ -30,6 +30,7 @@ REWRITTEN = {
     "tuple": "restore_checkpoint(d, (1, [opt]))",
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
+    "of-itself": "0; t = (t, 1); u = restore_checkpoint(d, t)",
     "starred": "restore_checkpoint(*args)",
     "given-on": "partial(restore_checkpoint, d)",
 }

@@ -33,6 +33,10 @@ REWRITES = {
         "rest, q = v.pop('params')",
         "rest, q = flax.core.pop(v, 'params')",
     ),
+    "frozen-dict-copy": (
+        "v = v.copy({'params': q})\nu = u.copy(add_or_replace=w)",
+        "v = flax.core.copy(v, {'params': q})\nu = flax.core.copy(u, w)",
+    ),
     "dict-pop": (
         "q = v.pop('params')\na, b = v.pop('x')",
         "q = v.pop('params')\na, b = v.pop('x')",
@@ -153,6 +157,12 @@ REWRITES = {
         "flax.jax_utils.unreplicate(o), "
         "flax.serialization.to_state_dict(flax.jax_utils.unreplicate(o))))",
     ),
+    "replicate-and-restore-what-nobody-sees": (
+        "o = opt.replicate()\no = o.apply_gradient(g)\no = o.restore_state(*x)",
+        "o = flax.jax_utils.replicate(opt)\n"
+        'o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
+        "o = o.restore_state(*x)",
+    ),
     "replicate-through-pmap": (
         "def f(o, g): return o.apply_gradient(grads=g)\njax.pmap(f, 'batch')(opt.replicate(), g)",
         'def f(o, g): return o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
@@ -268,6 +278,11 @@ CONSTRUCTORS = {
         "optim.ModelParamTraversal(lambda path, _: 'w' in path)",
         "optax_bridge.path_mask(lambda path, _: 'w' in path)",
     ),
+    "nothing-left": ("optim.LAMB(weight_decay=0)", "optax_bridge.lamb()"),
+    "line-by-line": (
+        "optim.Adam(\n    0.1,\n    0.8,\n)",
+        "optax.adam(\n    learning_rate=0.1,\n    b1=0.8,\n    b2=0.999, eps=1e-08,\n)",
+    ),
     "comments-stay": (
         "optim.GradientDescent(\n    0.1,  # found by search\n)",
         "optax.sgd(\n    learning_rate=0.1,  # found by search\n)",
@@ -356,6 +371,7 @@ def test_rename_refuses(more: str):
 def test_dropped_replace_is_noted():
     code = f"{IMPORTS}o = optim.Adam(1.0).create(p)\no.target.replace(params=q)\n"
     assert "did nothing" in rewrite(code, Options()).messages[0].text
+    assert rewrite(code.replace("o.target.", "p = o.target."), Options()).messages == ()
 
 
 @pytest.mark.parametrize(
@@ -403,6 +419,11 @@ def test_a_rate_from_the_step_becomes_a_schedule():
         (", lr\n", ", (lambda: lr)\n", True),
         ("lr", "learning_rate", True),
         (", lr\n", ", h(lr=1)\n", False),
+        (
+            "    lr = fn(opt.state.step)\n",
+            "    print(1)\n    lr = fn(opt.state.step); n = 1\n",
+            True,
+        ),
     ],
     ids=[
         "unused",
@@ -411,6 +432,7 @@ def test_a_rate_from_the_step_becomes_a_schedule():
         "in-a-closure",
         "as-the-keyword",
         "other-keyword",
+        "more-on-the-line",
     ],
 )
 def test_a_rate_that_nothing_reads_any_longer_goes(old: str, new: str, stays: bool):

@@ -1,0 +1,100 @@
+"""What does not fit a template is named, with the remedy that helps; what fits no array comes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization
+
+import legacy_optim
+from optax_bridge import CheckpointError, TrainState, convert_state
+from optax_bridge.checkpoints import from_state_dict
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.restore_test import PARAMS, fresh, trained
+from optax_bridge.correspondence.expression import ExpressionError
+
+
+def saved(tree: Any) -> Any:
+    return serialization.to_state_dict(tree)
+
+
+def taken(exact: bool) -> Any:
+    return saved(TrainState.from_legacy(trained(), exact=exact))
+
+
+def with_others(count: int) -> Any:
+    return fresh(params={**PARAMS, **{f"more_{i}": jnp.ones(1) for i in range(count)}})
+
+
+def halved(tree: Any) -> Any:
+    """Parameters and moments in bfloat16."""
+    if isinstance(tree, dict):
+        return {name: halved(value) for name, value in tree.items()}
+    return jnp.asarray(tree, jnp.bfloat16) if np.ndim(tree) else tree
+
+
+# Template, state dict, what the error says and what it does not.
+MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
+    "the other kind": (fresh, lambda: taken(exact=True), r"--exact, --stock or --like", "replicat"),
+    "lost": (
+        fresh,
+        lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
+        r"no \['step'\].*saved from\. optax",
+        "--exact",
+    ),
+    "another shape": (
+        lambda: fresh(params={"dense": {**PARAMS["dense"], "kernel": jnp.ones(6)}}),
+        lambda: taken(exact=False),
+        r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from",
+        "a copy for each",
+    ),
+    "eight": (lambda: with_others(8), lambda: saved(trained()), r"\['more_7'\]\.", " more"),
+    "nine": (
+        lambda: with_others(9), lambda: saved(trained()), r"\['more_7'\] and 1 more", "more_8",
+    ),
+    "two for one": (
+        fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
+        r"expected a TrainState.*optax-bridge convert", "Traceback",
+    ),
+    "a dtype that is kept": (
+        lambda: fresh(optax.adam(0.1, mu_dtype=jnp.float32)), lambda: halved(saved(trained())),
+        r"float32, which the new state keeps.*bfloat16.*would be lost", "saved from",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_what_does_not_fit_is_said_with_the_remedy(misfit: str) -> None:
+    template, state, message, wrong = MISFITS[misfit]
+    with pytest.raises(CheckpointError, match=message) as error:
+        from_state_dict(template(), state())
+    assert wrong not in str(error.value)
+    assert str(error.value).startswith("state dict")
+    with pytest.raises(CheckpointError, match=r"^the run"):
+        from_state_dict(template(), state(), "the run")
+
+
+def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
+    template = {"state": fresh(), "name": "adam", "epoch": 3, "notes": None}
+    beside = {"name": 3, "epoch": 4, "notes": {"a": "b"}}
+    restored = from_state_dict(template, {"state": saved(trained()), **beside})
+    assert {name: restored[name] for name in beside} == beside
+
+
+def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:
+    by_axis = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2).create({"w": jnp.ones((4, 3))})
+    with pytest.raises(CheckpointError, match=r"which axes are reduced \(min_dim_size_to_factor"):
+        convert_state(saved(by_axis), legacy_optim.Adafactor(0.1))
+    adam = saved(trained())
+    adam["state"]["param_states"]["dense"]["bias"]["grad_ema"] = jnp.ones(4)
+    with pytest.raises(CheckpointError, match="that of another optimizer"):
+        convert_state(adam, legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize("groups", ["*more", "more", '("*", one)', "(code, Adam(0.1))"])
+def test_a_group_that_is_code_is_refused_and_not_run(groups: str) -> None:
+    with pytest.raises(ExpressionError, match=r"a pair of a pattern|takes pairs"):
+        parse_definition(f"MultiOptimizer({groups})")
