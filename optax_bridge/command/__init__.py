@@ -12,13 +12,14 @@ to import to the function.
 """
 
 import functools
+import signal
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from optax_bridge._interrupts import INTERRUPTED
+from optax_bridge._interrupts import INTERRUPTED, end, interrupt
 from optax_bridge.installed import MissingExtraError, require, versions
 
 GROUP = "optax_bridge.commands"
@@ -42,6 +43,8 @@ class Subcommands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
+        if signal.getsignal(signal.SIGINT) is end:
+            signal.signal(signal.SIGINT, interrupt)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
