@@ -118,6 +118,10 @@ BY_HAND = {
         "r = optim.Adam(1.0).create(p).compute_gradient(f)",
         "value_and_grad",
     ),
+    "optimize-of-nobody-knows-what": (
+        "o = optim.Adam(1.0).create(p)\nif x:\n    o, l = o.optimize(*fs, learning_rate=lr)",
+        "value_and_grad",
+    ),
     "jax-name-without-an-equal": ("import jax.numpy as jnp\nx = jnp.NINF", "-jnp.inf"),
     "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
 }

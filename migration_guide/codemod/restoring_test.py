@@ -30,7 +30,6 @@ REWRITTEN = {
     "tuple": "restore_checkpoint(d, (1, [opt]))",
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
-    "of-itself": "0; t = (t, 1); u = restore_checkpoint(d, t)",
     "starred": "restore_checkpoint(*args)",
     "given-on": "partial(restore_checkpoint, d)",
 }
@@ -40,6 +39,7 @@ LEFT = {
     "numbers": "from_state_dict({'epoch': 0, 'name': 'x'}, saved)",
     "raw": "msgpack_restore(data)",
     "saved": "to_bytes(opt)",
+    "itself": "v = (w, w)\nw = {'a': v}\nserialization.from_bytes(v, data)",
 }
 
 

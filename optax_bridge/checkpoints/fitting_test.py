@@ -1,6 +1,7 @@
 """What does not fit a template is named, with the remedy that helps; what fits no array comes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,10 +11,17 @@ import pytest
 from flax import serialization
 
 import legacy_optim
-from optax_bridge import CheckpointError, TrainState, convert_state
-from optax_bridge.checkpoints import from_state_dict
+from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
+from optax_bridge.checkpoints import (
+    LeftOverWarning,
+    conversion,
+    convert_file,
+    from_state_dict,
+    read_checkpoint,
+)
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.restore_test import PARAMS, fresh, trained
+from optax_bridge.checkpoints.write import write
 from optax_bridge.correspondence.expression import ExpressionError
 
 
@@ -98,3 +106,49 @@ def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:
 def test_a_group_that_is_code_is_refused_and_not_run(groups: str) -> None:
     with pytest.raises(ExpressionError, match=r"a pair of a pattern|takes pairs"):
         parse_definition(f"MultiOptimizer({groups})")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(8, r"\['7'\] left over"), (9, "and 1 more left over")]
+)
+def test_what_nothing_takes_is_listed_up_to_a_number(count: int, said: str, tmp_path: Path) -> None:
+    tree = {"optimizer": trained(), **{str(i): 1.5 for i in range(count)}}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
+    with pytest.warns(LeftOverWarning, match=said):
+        TrainState.from_legacy_checkpoint(tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize(
+    "keys", [jnp.ones(2), 3, {"a": jnp.ones(2)}], ids=["floats", "int", "dict"]
+)
+def test_only_bits_are_taken_for_keys(keys: Any, tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(serialization.to_bytes({"optimizer": trained(), "rng": keys}))
+    with pytest.warns(LeftOverWarning, match=r"\['rng'\]"):
+        state: Any = FullTrainState.from_legacy_checkpoint(
+            tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1)
+        )
+    assert state.rngs is None
+
+
+def test_a_group_of_long_ago_with_other_leaves_says_how_many() -> None:
+    group = {"step": 1, "param_states": {"0": {"momentum": jnp.ones(2)}}}
+    tree = {"target": {"a": jnp.ones(2), "b": jnp.ones(2)}, "state": {"0": group}}
+    with pytest.raises(CheckpointError, match="group 0: expected states of 2 leaves, found 1"):
+        convert_state(tree, parse_definition('MultiOptimizer(("*", Momentum(0.1)))'))
+
+
+def test_what_was_written_is_read_again_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").write_bytes(serialization.to_bytes(trained()))
+
+    def forgets_the_step(path: Path, tree: Any, *args: Any, **kwargs: Any) -> None:
+        write(path, {**tree, "step": np.int32(0)}, *args, **kwargs)
+
+    monkeypatch.setattr(conversion, "write", forgets_the_step)
+    given = {"optimizer_def": legacy_optim.Adam(0.1), "msgpack": True}
+    with pytest.raises(CheckpointError, match="what was written"):
+        convert_file(tmp_path / "old", tmp_path / "new", **given)
+    assert not (tmp_path / "new").exists()
+    convert_file(tmp_path / "old", tmp_path / "new", **given, verify=False)
+    assert read_checkpoint(tmp_path / "new").tree["step"] == 0

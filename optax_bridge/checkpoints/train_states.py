@@ -14,8 +14,8 @@ import legacy_optim
 from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.devices import on_device
-from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place, leaf_name
-from optax_bridge.checkpoints.fitting import is_state
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
+from optax_bridge.checkpoints.fitting import is_state, listed
 from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.mapping import Converted, convert_tree
 from optax_bridge.checkpoints.mapping_back import legacy_tree
@@ -27,7 +27,6 @@ from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
-_NAMED = 8  # leaves that a message names before it counts the rest
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
 
 
@@ -112,11 +111,9 @@ def train_state(
             "decay of an average. Pass ema_decay= to go on averaging.",
         )
     if left:
-        names = ", ".join(map(leaf_name, left[:_NAMED]))
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         _say_left(
             place,
-            f"{names}{more} left over: {made.__name__} has no field for it. FullTrainState has "
+            f"{listed(left)} left over: {made.__name__} has no field for it. FullTrainState has "
             "those of statistics, keys, averages and scales; a subclass with a field of that name "
             "has any other.",
         )

@@ -145,6 +145,8 @@ def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
         ("Adam([0.1])", r"'\[0.1\]' is no setting"),
         ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
         ("Adam(" + "-" * 80 + "1)", "nested too deep"),
+        ("-" * 100, "^'-{100}' is not"),
+        ("-" * 101, r"^'-{100}'\.\.\. is not"),
         ("WeightNorm(" * 60 + "Adam()" + ")" * 60, "nested too deep"),
         ("Adam(" + "a." * 3000 + "b)", "not a Python expression|nested too deep"),
         ("Adam('" + "x" * 20_000 + "')", "at most 10000"),

@@ -205,6 +205,19 @@ def test_saved_on_one_mesh_goes_on_identically_on_another(saved_by: str, tmp_pat
     assert_close(left, right, 0)
 
 
+def test_what_is_like_the_parameters_lies_where_they_do_and_the_rest_everywhere():
+    params = {"w": jnp.ones((8, 2))}
+    state = optax_bridge.FullTrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.sgd(0.1), ema_decay=0.9,
+        accumulate_every=2, batch_stats={"mean": jnp.ones(8)},
+    )  # fmt: skip
+    found: Any = optax_bridge.state_shardings(state, mesh(), fsdp)
+    spec = PartitionSpec("devices")
+    for name in ("params", "ema_params", "accumulated"):
+        assert getattr(found, name)["w"].spec == spec, name
+    assert found.batch_stats["mean"].is_fully_replicated and found.step.is_fully_replicated
+
+
 def test_an_axis_of_the_mesh_is_used_once_in_an_array():
     """As `nn.logical_to_mesh_axes` does: the next rule for the name, else not sharded."""
     where = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
