@@ -415,30 +415,37 @@ def test_a_rate_from_the_step_becomes_a_schedule():
     [
         (", lr\n", "\n", False),
         (", lr\n", "  # with lr\n", False),
-        ("lr = fn(opt.state.step)", "lr = fn(opt.state.step)  # falls", True),
         (", lr\n", ", (lambda: lr)\n", True),
         ("lr", "learning_rate", True),
         (", lr\n", ", h(lr=1)\n", False),
-        (
-            "    lr = fn(opt.state.step)\n",
-            "    print(1)\n    lr = fn(opt.state.step); n = 1\n",
-            True,
-        ),
     ],
     ids=[
         "unused",
         "in-a-comment",
-        "has-a-comment",
         "in-a-closure",
         "as-the-keyword",
         "other-keyword",
-        "more-on-the-line",
     ],
 )
 def test_a_rate_that_nothing_reads_any_longer_goes(old: str, new: str, stays: bool):
     code = rewrite(SCHEDULED.replace(old, new), Options()).code
     assert "momentum(learning_rate=fn" in code
     assert ("= fn(opt.step)" in code) == stays
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(1)\n    lr = fn(opt.state.step); n = 1",
+        "lr = fn(opt.state.step)  # falls",
+        "# falls\n    lr = fn(opt.state.step)",
+        "lr = n = fn(opt.state.step)",
+    ],
+    ids=["more-on-the-line", "has-a-comment", "has-one-above", "two-names"],
+)
+def test_a_line_that_says_or_does_more_stays(line: str):
+    code = SCHEDULED.replace(", lr\n", "\n").replace("lr = fn(opt.state.step)", line)
+    assert line.replace(".state", "") in rewrite(code, Options()).code
 
 
 @pytest.mark.parametrize(
