@@ -123,6 +123,14 @@ BY_HAND = {
         "value_and_grad",
     ),
     "jax-name-without-an-equal": ("import jax.numpy as jnp\nx = jnp.NINF", "-jnp.inf"),
+    "cell-without-a-size": (
+        "from flax import linen as nn\nx = nn.LSTMCell()",
+        "LSTMCell(features=",
+    ),
+    "carry-of-a-class": (
+        "from flax import linen as nn\nc = nn.GRUCell.initialize_carry(k, b, 3)",
+        "GRUCell",
+    ),
     "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
 }
 

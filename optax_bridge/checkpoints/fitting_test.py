@@ -20,7 +20,7 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.restore_test import PARAMS, fresh, trained
+from optax_bridge.checkpoints.restore_test import PARAMS, fresh, replicated, trained
 from optax_bridge.checkpoints.write import write
 from optax_bridge.correspondence.expression import ExpressionError
 
@@ -116,6 +116,42 @@ def test_what_nothing_takes_is_listed_up_to_a_number(count: int, said: str, tmp_
     (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
     with pytest.warns(LeftOverWarning, match=said):
         TrainState.from_legacy_checkpoint(tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        {"name": "Pair", "fields": {"0": "a"}, "values": 3},
+        {"name": "Pair", "fields": {"0": "a"}, "values": {"1": 3}},
+        {"name": "Pair", "fields": 3, "values": {"0": 3}},
+    ],
+    ids=["values", "others", "fields"],
+)
+def test_what_only_looks_like_a_named_tuple_of_long_ago_is_none(pair: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"no \['pair'\]\['a'\]"):
+        from_state_dict(
+            {"state": fresh(), "pair": {"a": 1}}, {"state": saved(trained()), "pair": pair}
+        )
+
+
+def test_an_array_with_more_copies_than_devices_is_refused() -> None:
+    state = {"optimizer": saved(replicated(trained(), 2)), "epoch": np.full(3, 4)}
+    with pytest.raises(CheckpointError, match=r"\['epoch'\]"):
+        from_state_dict({"optimizer": fresh(), "epoch": np.asarray(0)}, state)
+
+
+class WithTokens(TrainState):
+    """A state with a field whose name comes late in the alphabet."""
+
+    tokens_seen: Any = None
+
+
+def test_a_field_of_ones_own_is_filled_whatever_its_name(tmp_path: Path) -> None:
+    tree = {"optimizer": trained(), "tokens_seen": 5}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
+    definition = legacy_optim.Adam(0.1)
+    state: Any = WithTokens.from_legacy_checkpoint(tmp_path / "old", optimizer_def=definition)
+    assert state.tokens_seen == 5
 
 
 @pytest.mark.parametrize(

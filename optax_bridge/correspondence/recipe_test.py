@@ -23,7 +23,7 @@ from optax_bridge.correspondence import (
     UnsupportedSetting,
     recipe_of,
 )
-from optax_bridge.correspondence.expression import ExpressionError, parse
+from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, parse
 from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
 from optax_bridge.correspondence.terminal import FOUND, MISUSE, NO_EQUAL, print_recipe
 from optax_bridge.correspondence.values import expected
@@ -158,6 +158,12 @@ def test_what_is_no_constructor_call_is_refused(text: str, message: str):
         parse(text)
 
 
+def test_depth_is_allowed_up_to_the_limit():
+    assert parse("Adam(" + "-" * (MAX_DEPTH - 1) + "1)").settings["beta1"] == 0.9
+    with pytest.raises(ExpressionError, match="nested too deep"):
+        parse("Adam(" + "-" * MAX_DEPTH + "1)")
+
+
 def test_nested_optimizers_are_parsed_and_written():
     text = "WeightNorm(optim.Momentum(0.1, nesterov=True), wn_decay=0.01)"
     described = parse(text)
@@ -271,3 +277,9 @@ def test_groups_are_worth_what_the_weakest_of_them_is():
     assert len(set(bounds)) == 3
     groups = legacy_optim.MultiOptimizer(*((every, part) for part in parts))
     assert recipe_of(groups, exact=False)[1].ulp == max(bound or 0 for bound in bounds)
+
+
+def test_a_reason_says_what_was_measured():
+    _, claim = recipe_of(parse("Adam(0.1)"), exact=False)
+    assert claim.reason.startswith(claim.why) and claim.reason.endswith(" ULP measured")
+    assert recipe_of(parse("Adam(0.1)"))[1].reason.startswith("the legacy operations")

@@ -182,6 +182,8 @@ def test_a_selector_that_matches_nothing_says_so(case: str):
     said = f"{who}: none of the 2 parameters is selected; their paths are '/bias', '/kernel'"
     with pytest.warns(UserWarning, match=said):
         make()(CONTAINERS["dict"])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f"{said}$"):
         make(strict=True)(CONTAINERS["dict"])
+    with pytest.raises(ValueError, match=r"of the 6 .*'/4', \.\.\.$"):
+        make(strict=True)({str(i): BIAS for i in range(6)})
     make(strict=True)({})  # of no parameters there is nothing to select
