@@ -486,3 +486,5 @@ def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
     state: Any = TrainState.from_legacy_checkpoint(FILES / "adam.msgpack", optimizer_def=definition)
     state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
     assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
+    with pytest.raises(CheckpointError, match="nothing at the destination"):
+        state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)

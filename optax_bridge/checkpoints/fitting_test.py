@@ -140,6 +140,14 @@ def test_an_array_with_more_copies_than_devices_is_refused() -> None:
         from_state_dict({"optimizer": fresh(), "epoch": np.asarray(0)}, state)
 
 
+@pytest.mark.parametrize("dtype", [bool, jnp.int8, jnp.float8_e5m2], ids=lambda d: d.__name__)
+def test_parameters_of_other_types_are_refused(dtype: Any) -> None:
+    tree = saved(trained())
+    tree["target"] = {"dense": {**tree["target"]["dense"], "bias": jnp.ones(3, dtype)}}
+    with pytest.raises(CheckpointError, match="in floating point of 16 bits or more"):
+        convert_state(tree, legacy_optim.Adam(0.1))
+
+
 class WithTokens(TrainState):
     """A state with a field whose name comes late in the alphabet."""
 
