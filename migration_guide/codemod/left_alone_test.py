@@ -65,7 +65,10 @@ BY_HAND = {
         "Nothing here says so",
     ),
     "unclear-step": ("def f(s): return s.optimizer.state.step", "Nothing here says so"),
-    "unclear-definition": ("def f(opt_def): return opt_def.create(p)", "Nothing here says so"),
+    "unclear-definition": (
+        "def f(opt_def): return opt_def.create(p, focus=t)",
+        "Nothing here says so",
+    ),
     "attribute-by-string": (
         "x = getattr(optim.Adam(1.0).create(p), name)",
         "looked up by a string",
@@ -116,6 +119,14 @@ BY_HAND = {
     "unknown-origin": ("o = Thing()\no.apply_gradient(g)", "Nothing here says so"),
     "gradient-not-unpacked": (
         "r = optim.Adam(1.0).create(p).compute_gradient(f)",
+        "value_and_grad",
+    ),
+    "gradient-of-four": (
+        "a, b, c, g = optim.Adam(1.0).create(p).compute_gradient(f)",
+        "value_and_grad",
+    ),
+    "optimize-with-something-else": (
+        "o = optim.Adam(1.0).create(p)\nif x:\n    o, l = o.optimize(f, nothing_like_it=1)",
         "value_and_grad",
     ),
     "optimize-of-nobody-knows-what": (

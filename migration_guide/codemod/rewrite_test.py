@@ -38,8 +38,8 @@ REWRITES = {
         "v = flax.core.copy(v, {'params': q})\nu = flax.core.copy(u, w)",
     ),
     "dict-pop": (
-        "q = v.pop('params')\na, b = v.pop('x')",
-        "q = v.pop('params')\na, b = v.pop('x')",
+        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
+        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
     ),
     "relative-folder": (
         "from flax.training import checkpoints\ncheckpoints.save_checkpoint('run', opt, 3)",
@@ -308,6 +308,8 @@ def test_a_rate_per_call_needs_the_exact_port():
     body = _body(_rewritten(code).code)
     assert "d = optax_bridge.adam(learning_rate=0.1)" in body
     assert "opt.apply_gradients(grads=g, learning_rate=fn(opt.step))" in body
+    body = _body(_rewritten(IMPORTS + SETUP + "opt, l = opt.optimize(f, learning_rate=lr)").code)
+    assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
 
 
 def test_what_would_overflow_a_parser_is_refused():

@@ -296,7 +296,13 @@ def held(name: str, folder: Path) -> Path:
         "deep": {"models": {"generator": {"opt": optimizer}, "x": np.ones(2)}, "epoch": 4},
         "step_of_python": {"optimizer": optimizer, "step": 4},
         "step_of_numpy": {"optimizer": optimizer, "global_step": np.int64(4), "step": 1e-3},
-        "names_taken": {"opt": optimizer, "params": 1, "legacy_params": 2, "legacy_layout": 3},
+        "names_taken": {
+            "opt": optimizer,
+            "params": 1,
+            "legacy_params": 2,
+            "legacy_layout": 3,
+            "legacy_x": 4,
+        },
     }[name]
     (folder / name).write_bytes(serialization.msgpack_serialize(tree))
     return folder / name

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import serialization
+from flax.training import checkpoints
 
 import legacy_optim
 from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
@@ -18,9 +20,17 @@ from optax_bridge.checkpoints import (
     convert_file,
     from_state_dict,
     read_checkpoint,
+    restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.restore_test import PARAMS, fresh, replicated, trained
+from optax_bridge.checkpoints.restore_test import (
+    PARAMS,
+    assert_taken_over,
+    fresh,
+    replicated,
+    trained,
+)
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 from optax_bridge.checkpoints.write import write
 from optax_bridge.correspondence.expression import ExpressionError
 
@@ -66,6 +76,15 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     "two for one": (
         fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
         r"expected a TrainState.*optax-bridge convert", "Traceback",
+    ),
+    "something for nothing": (
+        lambda: fresh(rngs={"a": jnp.zeros(2, jnp.uint32)}),
+        lambda: taken(False) | {"rngs": {"a": np.zeros(2, np.uint32)}, "ema_params": np.ones(2)},
+        r"\['ema_params'\] besides", "no [",
+    ),
+    "moments in one array": (
+        lambda: fresh(optax.flatten(optax.adam(0.1))), lambda: saved(trained()),
+        r"no \['opt_state'\].*\['mu'\]", "Traceback",
     ),
     "a dtype that is kept": (
         lambda: fresh(optax.adam(0.1, mu_dtype=jnp.float32)), lambda: halved(saved(trained())),
@@ -146,6 +165,35 @@ def test_parameters_of_other_types_are_refused(dtype: Any) -> None:
     tree["target"] = {"dense": {**tree["target"]["dense"], "bias": jnp.ones(3, dtype)}}
     with pytest.raises(CheckpointError, match="in floating point of 16 bits or more"):
         convert_state(tree, legacy_optim.Adam(0.1))
+
+
+def test_what_is_not_replicated_beside_what_is_comes_as_it_is() -> None:
+    state = {"optimizer": saved(replicated(trained(), 2)), "epoch": 4, "note": "x"}
+    restored = from_state_dict({"optimizer": fresh(), "epoch": 0, "note": ""}, state)
+    assert (type(restored["epoch"]), restored["epoch"], restored["note"]) == (int, 4, "x")
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_of_orbax_arrays_come_to_where_the_template_has_them(
+    copies: int | None, tmp_path: Path
+) -> None:
+    state = TrainState.from_legacy(trained(), exact=False)
+    whole: Any = jax.tree.map(lambda x: jnp.stack([x] * copies), state) if copies else state
+    checkpoints.save_checkpoint(tmp_path, whole, 2)
+    restored: Any = restore_checkpoint(tmp_path, fresh())
+    assert_taken_over(restored)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(restored))
+
+
+def test_moments_that_are_read_later_change_sign_for_public_optax(tmp_path: Path) -> None:
+    optimizer = legacy_optim.LARS(0.1).create(PARAMS).apply_gradient(PARAMS)
+    write_t5x(tmp_path / "checkpoint_1", saved(optimizer))
+    state: Any = TrainState.from_legacy_checkpoint(
+        tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1), exact=False
+    )
+    (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
+    momentum = optimizer.state.param_states["dense"]["bias"].momentum
+    np.testing.assert_array_equal(trace["dense"]["bias"], -momentum)
 
 
 class WithTokens(TrainState):

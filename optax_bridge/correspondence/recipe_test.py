@@ -21,6 +21,7 @@ from optax_bridge.correspondence import (
     Described,
     Entry,
     UnsupportedSetting,
+    default_recipe,
     recipe_of,
 )
 from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, parse
@@ -277,6 +278,20 @@ def test_groups_are_worth_what_the_weakest_of_them_is():
     assert len(set(bounds)) == 3
     groups = legacy_optim.MultiOptimizer(*((every, part) for part in parts))
     assert recipe_of(groups, exact=False)[1].ulp == max(bound or 0 for bound in bounds)
+
+
+def test_the_default_recipe_is_public_optax_where_it_is_the_same():
+    expected = {"Adam(0.1)": "optax.adam(", "LAMB(0.1)": "optax_bridge.lamb("}
+    for text, start in expected.items():
+        written = default_recipe(parse(text)).render()
+        assert written.startswith(start)
+        assert default_recipe(legacy_optim.Adam(0.1)).render().startswith("optax.adam(")
+    nested = default_recipe(parse("WeightNorm(Adam(0.1))")).render()
+    assert nested.startswith("optax_bridge.weight_norm(inner=optax.adam(")
+
+
+def test_a_class_within_a_module_is_reached():
+    assert imports(Call("optax_bridge.TrainState.create")) == ("optax_bridge",)
 
 
 def test_a_reason_says_what_was_measured():

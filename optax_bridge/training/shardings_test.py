@@ -13,6 +13,7 @@ from flax import serialization
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_bridge
+from optax_bridge.training.shardings import _Located
 
 SIZE, HEADS = 16, 2
 
@@ -215,6 +216,13 @@ def test_what_is_like_the_parameters_lies_where_they_do_and_the_rest_everywhere(
     assert found.params["w"].spec[0] == "devices"
     assert found.params == found.ema_params == found.accumulated
     assert found.batch_stats["mean"].is_fully_replicated and found.step.is_fully_replicated
+
+
+def test_an_axis_that_comes_and_goes_leaves_the_others_where_they_were():
+    box = _Located(jnp.ones((2, 3, 4)), ("a", "b", "c"))
+    for index, left in ((0, ("b", "c")), (1, ("a", "c")), (2, ("a", "b"))):
+        assert box.remove_axis(index, {}).spec == left
+        assert box.remove_axis(index, {}).add_axis(index, {}).remove_axis(index, {}).spec == left
 
 
 def test_an_axis_of_the_mesh_is_used_once_in_an_array():
