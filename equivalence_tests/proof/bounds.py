@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.induction import Induction
@@ -119,7 +119,7 @@ def rounding_bound(
 
 
 def _is_real(node: Node) -> bool:
-    return interpreter.is_float(node.dtype)
+    return is_float(node.dtype)
 
 
 def _leaves(

@@ -17,6 +17,8 @@ import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof import forms, interpreter
+from equivalence_tests.proof.dtypes import is_key
+from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.adapt import SideLike
 
@@ -111,18 +113,17 @@ class _Run:
 
     def exactly(self, steps: int) -> None:
         """Follows both sides in exact arithmetic from one random input."""
-        lift = interpreter.ball
-        hyper = [interpreter.lifted(np.asarray(v), lift) for v in self._hyper()]
+        hyper = [interpreter.lifted(np.asarray(v)) for v in self._hyper()]
         params = [self._rational(leaf.shape) for leaf in self.given.shapes]
         try:
-            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), lift)
+            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), exact=True)
             self._agree(shown, "at the start")
             for step in range(steps):
                 grads = [self._rational(leaf.shape) for leaf in self.given.shapes]
                 before = held
                 held, shown = self._both(
                     lambda s, h=before, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
-                    lift,
+                    exact=True,
                 )
                 self._agree(shown, f"after step {step + 1}")
                 self._related(held, f"after step {step + 1}")
@@ -138,13 +139,13 @@ class _Run:
         hyper = [np.asarray(v, jnp.result_type(float)) for v in self._hyper()]
         params = [self._special(leaf) for leaf in self.given.shapes]
         try:
-            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), None)
+            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), exact=False)
             self._same_bits(shown, "at the start")
             for step in range(steps):
                 grads = [self._special(leaf) for leaf in self.given.shapes]
                 held, shown = self._both(
                     lambda s, h=held, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
-                    None,
+                    exact=False,
                 )
                 self._same_bits(shown, f"after step {step + 1}")
         except interpreter.NoRule as error:
@@ -169,11 +170,13 @@ class _Run:
         with np.errstate(all="ignore"):
             return np.where(chosen, odd, values).astype(leaf.dtype)
 
-    def _both(self, program: Callable[[Program], Any], exact: Any) -> tuple[list[Any], list[Any]]:
+    def _both(
+        self, program: Callable[[Program], tuple[AnyJaxpr, list[np.ndarray]]], *, exact: bool
+    ) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
         held, shown = [], []
         for side in self.sides:
             jaxpr, args = program(side)
-            run = interpreter.exactly(jaxpr, args, exact) if exact else interpreter.run(jaxpr, args)
+            run = interpreter.exactly(jaxpr, args) if exact else interpreter.run(jaxpr, args)
             held.append(run[: len(side.paths)])
             shown.append(run[len(side.paths) :])
         return held, shown
@@ -191,7 +194,7 @@ class _Run:
                     self._equal(held[0][i], held[1][j], where)
 
     def _equal(self, a: Any, b: Any, where: str) -> None:
-        if interpreter.is_key(a):
+        if is_key(a.dtype):
             return
         a, b = np.asarray(a), np.asarray(b)
         for place in np.ndindex(a.shape):
@@ -230,7 +233,7 @@ class _Run:
                 if row["places"][side] is None:
                     continue  # the relation's result as well
                 array = source[side][row["places"][side]]
-                if interpreter.is_key(array):
+                if is_key(array.dtype):
                     continue
                 array = np.asarray(array)
                 place = tuple(int(self.rng.integers(size)) for size in array.shape)

@@ -344,13 +344,10 @@ def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> 
     """The last parameters, as balls."""
     count = len(side.paths)
 
-    def lifted(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [interpreter.lifted(array, interpreter.ball) for array in arrays]
-
-    results = interpreter.exactly(side.start, lifted(params), interpreter.ball)
+    results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
     for each in grads:
-        held = [*results[:count], *lifted(each)]
-        results = interpreter.exactly(side.step, held, interpreter.ball)
+        inputs = [*results[:count], *map(interpreter.lifted, each)]
+        results = interpreter.exactly(side.step, inputs)
     return [value for array in results[count:] for value in array.flat]
 
 

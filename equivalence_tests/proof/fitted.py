@@ -16,6 +16,7 @@ import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.traced_sides import Inputs, Program
 
@@ -235,16 +236,15 @@ class Fits:
         return self.sides[place[0]].avals[place[1]]
 
     def _is_float(self, place: Place) -> bool:
-        return interpreter.is_float(self._aval(place).dtype)
+        return is_float(self._aval(place).dtype)
 
 
 def _run(side: Program, settings: Any, params: Any, grads: Any) -> list[list[Any]]:
     """What a side holds after each step, from the first on."""
     found = []
-    lift = interpreter.ball
-    held = interpreter.exactly(side.start, [*settings, *params], lift)[: len(side.paths)]
+    held = interpreter.exactly(side.start, [*settings, *params])[: len(side.paths)]
     for each in grads:
-        held = interpreter.exactly(side.step, [*settings, *held, *each], lift)[: len(side.paths)]
+        held = interpreter.exactly(side.step, [*settings, *held, *each])[: len(side.paths)]
         found.append(held)
     return found
 

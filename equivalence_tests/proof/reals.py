@@ -14,11 +14,11 @@ import numpy as np
 
 from equivalence_tests.proof.algebra import Algebra, Index, Rat
 from equivalence_tests.proof.decimals import decimal
+from equivalence_tests.proof.dtypes import NO_OVERFLOW, holds, is_in_range, is_wide
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.indexing import indices, reshaped_index, shifted
 from equivalence_tests.proof.programs import UNKNOWN
-from equivalence_tests.proof.wholes import NO_OVERFLOW, holds, is_in_range, is_wide
 
 _WHOLE = ("floor", "ceil", "round")
 _OF_COMPLEX = frozenset(("add", "sub", "mul", "neg", "select_n"))  # what is so of any field

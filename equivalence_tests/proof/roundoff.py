@@ -22,6 +22,7 @@ from equivalence_tests.proof import interpreter, rounded
 from equivalence_tests.proof.atoms import Index
 from equivalence_tests.proof.comparing import Comparer
 from equivalence_tests.proof.decimals import decimal
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.indexing import indices, reshaped_index
 from equivalence_tests.proof.interpreter import NoRule
@@ -117,7 +118,7 @@ def common_inputs(left: Node, right: Node, comparer: Comparer) -> frozenset[int]
 
 def _is_inexact(value: np.ndarray) -> bool:
     """Whether a constant is not the number that it stands for."""
-    if value.shape or not interpreter.is_float(value.dtype) or not np.isfinite(value):
+    if value.shape or not is_float(value.dtype) or not np.isfinite(value):
         return False
     return decimal(value[()])[0] != _fraction(value)
 
@@ -297,7 +298,7 @@ class Roundoff:
 
     def _constant(self, node: Node) -> Any:
         array = self.graph.values[node.id]
-        if not interpreter.is_float(array.dtype):
+        if not is_float(array.dtype):
             if array.shape:
                 raise NoRule("no bound with an array of whole numbers")
             return array.item()
@@ -370,7 +371,7 @@ def _float(value: Any) -> Rounded:
 
 def _arithmetic(of_reals: Callable[..., Rounded], of_wholes: Callable[..., Any]) -> Any:
     def rule(node: Node, args: list[Any]) -> Any:
-        if not interpreter.is_float(node.dtype):
+        if not is_float(node.dtype):
             if any(arg is None or isinstance(arg, Rounded) for arg in args):
                 return None if node.dtype == np.bool_ else _open()
             return of_wholes(*args)
@@ -411,7 +412,7 @@ def _converted(node: Node, args: list[Any]) -> Any:
     if value is None:
         return None if node.dtype == np.bool_ else _open()
     if isinstance(value, Rounded):
-        if not interpreter.is_float(node.dtype):
+        if not is_float(node.dtype):
             whole = value.low.unique_fmpz() if value.low == value.high else None
             return _open() if whole is None or value.error != 0 else int(whole)
         source = node.args[0].dtype
@@ -420,7 +421,7 @@ def _converted(node: Node, args: list[Any]) -> Any:
         ends = [value.low, value.high]
         precision = Precision.of(node.dtype)
         return rounded.rounded(ends, value.error, value.relative, precision, nonneg=value.nonneg)
-    if not interpreter.is_float(node.dtype):
+    if not is_float(node.dtype):
         return bool(value) if node.dtype == np.bool_ else int(value)
     exact = Rounded.exact(int(value))
     precision = Precision.of(node.dtype)
