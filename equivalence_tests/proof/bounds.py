@@ -12,9 +12,9 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.induction import Induction
 from equivalence_tests.proof.interpreter import NoRule
+from equivalence_tests.proof.intervals import Unclear
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.rounded import Unclear
 from equivalence_tests.proof.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.proof.traced_sides import Inputs, inputs
 from equivalence_tests.sides.adapt import SideLike
@@ -131,8 +131,8 @@ def _leaves(
         if row.when != "step" or not _is_real(row.nodes[0]):
             continue
         name = row.leaf
-        side = 0 if row.places[1] is None else 1
-        old = induction.states[side][row.places[side]]  # type: ignore[index]
+        side = 0 if row.results[1] is None else 1
+        old = induction.states[side][row.results[side]]  # type: ignore[index]
         if row.params:
             held = induction.states[1]
             old = next(node for node in held if node.op == "leaf" and node.params == name)

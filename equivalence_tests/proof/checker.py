@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb, fmpq
 
-from equivalence_tests.proof import forms, interpreter
+from equivalence_tests.proof import interpreter, normal_forms
 from equivalence_tests.proof.dtypes import is_key
 from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
@@ -239,8 +239,8 @@ class _Run:
                 place = tuple(int(self.rng.integers(size)) for size in array.shape)
                 at = {f"i{axis}": i for axis, i in enumerate(place)}
                 try:
-                    value = forms.evaluate(self.case, row["terms"][side], known, at)
-                except (forms.NotEvaluable, KeyError) as error:
+                    value = normal_forms.evaluate(self.case, row["terms"][side], known, at)
+                except (normal_forms.NotEvaluable, KeyError) as error:
                     self.checked.skipped[f"normal form of {row['leaf']}: {error}"] = None
                     continue
                 self._close(value, array[place], f"normal form of {row['leaf']}")

@@ -50,6 +50,11 @@ def is_key(dtype: DTypeLike) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def is_discrete(dtype: DTypeLike) -> bool:
+    """Whether elements are neither real nor complex numbers: integers, say, or booleans."""
+    return not jnp.issubdtype(dtype, jnp.inexact)
+
+
 def is_unsigned(dtype: DTypeLike) -> bool:
     """Whether elements are integers of 0 or more."""
     return jnp.issubdtype(dtype, jnp.unsignedinteger)

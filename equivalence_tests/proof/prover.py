@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from equivalence_tests.proof import induction
-from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Search
+from equivalence_tests.proof.equality import Level
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.fitted import Fits
-from equivalence_tests.proof.induction import Hints, Induction, World
+from equivalence_tests.proof.guessed_relations import Fits
+from equivalence_tests.proof.induction import Hints, Induction
 from equivalence_tests.proof.interpreter import NoRule, Unclear
-from equivalence_tests.proof.relations import correspondence_of as correspondence_of
+from equivalence_tests.proof.known_relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.proof.symbols import NotASymbol
 from equivalence_tests.proof.traced_sides import (
@@ -22,6 +22,7 @@ from equivalence_tests.proof.traced_sides import (
     traced,
     traced_relation,
 )
+from equivalence_tests.proof.world import World
 from equivalence_tests.sides.adapt import SideLike
 
 _MOST_CASES = 16
@@ -172,7 +173,7 @@ def _case(
         """With the relation that is given, else with one that is found."""
         if relation is not None:
             return induction.by_given_relation(world, left, right, relation, level)
-        return induction.by_found_relation(world, left, right, level)
+        return induction.by_largest_relation(world, left, right, level)
 
     world = World(given)
     best = tried(Level.IDENTICAL)
@@ -213,4 +214,4 @@ def _guessed(given: Inputs, sides: tuple[Program, Program]) -> Iterator[tuple[Wo
     for hints in tried:
         for level in (Level.IDENTICAL, Level.REALS):
             world = World(given)
-            yield world, induction.by_found_relation(world, *sides, level, hints)
+            yield world, induction.by_largest_relation(world, *sides, level, hints)

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 
 from equivalence_tests.proof.certificate import VERSION, obligation_rows
-from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Counterexample
-from equivalence_tests.proof.induction import Induction, Obligation, World
+from equivalence_tests.proof.equality import Level
+from equivalence_tests.proof.induction import Induction
 from equivalence_tests.proof.traced_sides import MakeSide, same_for_other_shapes
+from equivalence_tests.proof.world import Obligation, World
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",

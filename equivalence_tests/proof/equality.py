@@ -12,7 +12,7 @@ from equivalence_tests.proof.algebra import Algebra, Full
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.indexing import indices
-from equivalence_tests.proof.numeric import Numeric
+from equivalence_tests.proof.random_values import Numeric
 from equivalence_tests.proof.reals import Reals
 from equivalence_tests.proof.text import nested, shown
 
