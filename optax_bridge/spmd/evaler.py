@@ -56,7 +56,7 @@ def every_n_steps_policy(
 class BaseMetricCalculator(Module):
     """Computes metrics of a model over batches."""
 
-    def __init__(self, cfg: Any, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Module.Config, *, parent: Module | None, model: Module):
         """Keeps the model, which is the trainer's.
 
         Args:
@@ -98,7 +98,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         metric_accumulator: MetricAccumulator.Config = MetricAccumulator.default_config()
         model_method: str = "forward"
 
-    def __init__(self, cfg: Any, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
         """Compiles nothing yet."""
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
@@ -164,7 +164,7 @@ class SpmdEvaler(Module):
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
         eval_dtype: Any = None
 
-    def __init__(self, cfg: Any, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
         """Makes input, writer and calculator.
 
         Args:

@@ -37,7 +37,7 @@ class Input(Module):
         partition_spec: PartitionSpec | None = None
         input_partitioner: ConfigOr[Callable[[Any], Any]] | None = None
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the partitioner."""
         super().__init__(cfg, parent=parent)
         self._partitioner = maybe_instantiate(cfg.input_partitioner)

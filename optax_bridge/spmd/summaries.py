@@ -87,7 +87,7 @@ class CompositeWriter(BaseWriter):
 
         writers: Required[dict[str, BaseWriter.Config]] = REQUIRED
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the writers."""
         super().__init__(cfg, parent=parent)
         self._writers = [
@@ -142,7 +142,7 @@ class SummaryWriter(BaseWriter):
 
         write_every_n_steps: int = 1
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Opens no file yet."""
         super().__init__(cfg, parent=parent)
         self._events: Any = None

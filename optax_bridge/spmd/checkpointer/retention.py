@@ -2,7 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
+
+
+class _Saved(Protocol):
+    @property
+    def step(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +23,9 @@ class KeepLastAndEvery:
     keep_last_n: int
     keep_every_n_steps: int | None = None
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any = None) -> list[bool]:
+    def should_preserve(
+        self, checkpoints: Sequence[_Saved], *, context: object = None
+    ) -> list[bool]:
         """For each checkpoint, by rising step, whether it stays."""
         del context
         older = max(0, len(checkpoints) - self.keep_last_n)

@@ -65,7 +65,7 @@ def _value(node: ast.expr) -> Any:
             raise ValueError("not a literal")
 
 
-def _called(name: str, arguments: list[Any]) -> Any:
+def _called(name: str, arguments: list[Any]) -> object:
     if name in ("P", "PartitionSpec"):
         from jax.sharding import PartitionSpec  # JAX, which few configs need to be read
 

@@ -55,7 +55,7 @@ class LanguageModel(BaseModel):
         num_heads: Required[int] = REQUIRED
         length: Required[int] = REQUIRED
 
-    def __init__(self, cfg: Any, *, parent: Any):
+    def __init__(self, cfg: Config, *, parent: Any):
         """Makes the layers."""
         super().__init__(cfg, parent=parent)
         layer = TransformerLayer.default_config()

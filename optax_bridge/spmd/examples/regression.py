@@ -39,7 +39,7 @@ class Regression(BaseModel):
         hidden: int = 16
         dropout: Dropout.Config = Dropout.default_config()
 
-    def __init__(self, cfg: Any, *, parent: Any):
+    def __init__(self, cfg: Config, *, parent: Any):
         """Makes the layers; their hidden axis is divided over the mesh's axis "model"."""
         super().__init__(cfg, parent=parent)
         first = Linear.default_config().set(input_dim=FEATURES, output_dim=cfg.hidden)

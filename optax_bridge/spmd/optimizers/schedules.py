@@ -4,6 +4,7 @@ Wherever a schedule is expected, a number, an array, a function of the step, or 
 will do (`Schedule`); `as_schedule_fn` makes a function of each.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from optax import constant_schedule as constant_schedule
 from optax import cosine_decay_schedule as cosine_decay_schedule
+from optax import join_schedules
 
 from optax_bridge.spmd.config import InstantiableConfig
 
-Step = int | jax.Array
-ScheduleFn = Callable[[Any], Any]
+ScheduleFn = Callable[[Any], Any]  # of the step, a number or a traced array
 Schedule = float | jax.Array | ScheduleFn | InstantiableConfig
 
 
@@ -205,20 +206,8 @@ def stepwise(sub: Sequence[Schedule], start_step: Sequence[int]) -> ScheduleFn:
     Raises:
       ValueError: there is not one start less than there are schedules.
     """
-    if len(start_step) != len(sub) - 1:
-        raise ValueError(
-            f"stepwise: Unexpected length of start_step: {len(start_step)}, expected "
-            f"{len(sub) - 1} for {len(sub)} schedules"
-        )
-    schedules = [as_schedule_fn(schedule) for schedule in sub]
-
-    def schedule(step: jax.Array) -> jax.Array:
-        value = jnp.asarray(schedules[0](step))
-        for later, start in zip(schedules[1:], start_step, strict=True):
-            value = jnp.where(step >= start, later(step - start), value)
-        return value
-
-    return schedule
+    _check_length("stepwise", "start_step", start_step, sub)
+    return join_schedules([as_schedule_fn(schedule) for schedule in sub], start_step)
 
 
 def segment_wise(segments: Sequence[Schedule], *, segment_steps: Sequence[int]) -> ScheduleFn:
@@ -234,19 +223,14 @@ def segment_wise(segments: Sequence[Schedule], *, segment_steps: Sequence[int]) 
     Raises:
       ValueError: there is not one length less than there are segments.
     """
-    if len(segment_steps) != len(segments) - 1:
-        raise ValueError(
-            f"segment_wise: Unexpected length of segment_steps: {len(segment_steps)}, expected "
-            f"{len(segments) - 1} for {len(segments)} segments"
-        )
+    _check_length("segment_wise", "segment_steps", segment_steps, segments)
     schedules = [as_schedule_fn(segment) for segment in segments]
-    before = [0]
-    for steps in segment_steps:
-        before.append(before[-1] + steps)
+    before = itertools.accumulate(segment_steps, initial=0)
+    starts = list(zip(schedules, before, strict=True))
 
     def schedule(step: jax.Array) -> jax.Array:
         value = jnp.zeros([])
-        for segment, start in zip(schedules, before, strict=True):
+        for segment, start in starts:
             value = jnp.where(step > start, segment(step - start), value)
         return value
 
@@ -371,6 +355,14 @@ def _with_warmup(
 
 def _line(begin_value: float, end_value: float, steps: int) -> ScheduleFn:
     return polynomial(begin_value=begin_value, end_step=steps, end_value=end_value)
+
+
+def _check_length(who: str, name: str, steps: Sequence[int], schedules: Sequence[Schedule]) -> None:
+    if len(steps) != len(schedules) - 1:
+        raise ValueError(
+            f"{who}: Unexpected length of {name}: {len(steps)}, expected {len(schedules) - 1} for "
+            f"{len(schedules)} schedules"
+        )
 
 
 def _check_order(who: str, warmup_steps: int, decay_begin_step: int, max_step: int) -> None:
