@@ -75,8 +75,8 @@ class Graph(Nodes):
           known: an input's id -> what replaces it.
           nodes: what is computed anew.
         """
-        found = dict(known)
+        rebuilt = dict(known)
         for node in cone(*nodes):
-            if node.id not in found:
-                found[node.id] = self.again(node, [found[arg.id] for arg in node.args])
-        return [found[node.id] for node in nodes]
+            if node.id not in rebuilt:
+                rebuilt[node.id] = self.again(node, [rebuilt[arg.id] for arg in node.args])
+        return [rebuilt[node.id] for node in nodes]

@@ -81,17 +81,13 @@ def _digit(index: Index, stride: int, size: int, total: int) -> Index:
 
 def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
     """The index below `total` of which these are digits, each with what it counts."""
-    digits = [part for part, _ in parts]
-    if all(isinstance(part, int) for part in digits):
-        return sum(part * stride for part, stride in parts)
-    first = digits[0]
-    of_one = all(
-        isinstance(part, tuple) and part[:2] == ("of", first[1]) and part[2] == stride
-        for part, stride in parts
-    )
-    if of_one and first[3] == total:  # perhaps all digits of one index, put together again
-        strides = [stride for _, stride in parts]
-        if [part[3] * part[2] for part in digits[1:]] == strides[:-1]:
+    if all(isinstance(part, int) for part, _ in parts):
+        return sum(part * stride for part, stride in parts if isinstance(part, int))
+    first, strides = parts[0][0], [stride for _, stride in parts]
+    if isinstance(first, tuple) and first[0] == "of" and first[3] == total:
+        sizes = [strides[i] // strides[i + 1] for i in range(len(parts) - 1)]
+        of_one = [("of", first[1], *each) for each in zip(strides, (total, *sizes), strict=True)]
+        if [part for part, _ in parts] == of_one:  # all digits of one index, put together again
             return first[1]
     return ("join", *(item for pair in parts for item in pair))
 

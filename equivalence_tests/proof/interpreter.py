@@ -88,8 +88,8 @@ def precise(bits: int = PRECISION) -> Iterator[None]:
 def lifted(array: Array) -> Array:
     """Floating-point numbers as an array of balls."""
     result = np.empty(array.shape, object)
-    for place in np.ndindex(array.shape):
-        result[place] = ball(array[place])
+    for index in np.ndindex(array.shape):
+        result[index] = ball(array[index])
     return result
 
 
@@ -167,8 +167,8 @@ def _scan(params: Mapping[str, Any], args: list[Array], exact: bool) -> list[Arr
     consts, state, rows = args[:n], args[n : n + m], args[n + m :]
     order = range(params["length"])
     seen: list[list[Array]] = []
-    for place in reversed(order) if params["reverse"] else order:
-        results = run(params["jaxpr"], [*consts, *state, *(r[place] for r in rows)], exact)
+    for index in reversed(order) if params["reverse"] else order:
+        results = run(params["jaxpr"], [*consts, *state, *(r[index] for r in rows)], exact)
         state = results[:m]
         seen.append(results[m:])
     if not seen:

@@ -117,8 +117,8 @@ def _select(params: Params, aval: Aval, which: Array, *cases: Array) -> ArrayLik
     which = np.broadcast_to(np.asarray(which).astype(int), aval.shape)
     result = np.empty(aval.shape, cases[0].dtype)
     spread = [np.broadcast_to(case, aval.shape) for case in cases]
-    for place in np.ndindex(aval.shape):
-        result[place] = spread[which[place]][place]
+    for index in np.ndindex(aval.shape):
+        result[index] = spread[which[index]][index]
     return result
 
 
@@ -147,9 +147,9 @@ def _reduce(of_two: Callable[[Any, Any], Any], of_numbers: OfArrays, empty: Any)
             return of_numbers(x, axis=axes)
         result = np.empty(aval.shape, object)
         rows = np.moveaxis(x, axes, range(len(axes))).reshape(-1, *aval.shape)
-        for place in np.ndindex(aval.shape):
-            items = [rows[(number, *place)] for number in range(len(rows))]
-            result[place] = functools.reduce(of_two, items) if items else empty
+        for index in np.ndindex(aval.shape):
+            items = [rows[(number, *index)] for number in range(len(rows))]
+            result[index] = functools.reduce(of_two, items) if items else empty
         return result
 
     return rule

@@ -156,11 +156,11 @@ class Nodes(abc.ABC):
 
 def cone(*nodes: Node) -> list[Node]:
     """All nodes that nodes are computed with, operands first."""
-    found: dict[int, Node] = {}
+    reached: dict[int, Node] = {}
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        if node.id not in found:
-            found[node.id] = node
+        if node.id not in reached:
+            reached[node.id] = node
             waiting += node.args
-    return [found[number] for number in sorted(found)]
+    return [reached[number] for number in sorted(reached)]

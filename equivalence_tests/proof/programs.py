@@ -161,8 +161,8 @@ class _Run:
         consts, state, rows = args[:n], args[n : n + m], args[n + m :]
         order = range(params["length"])
         seen: list[list[Node]] = []
-        for place in reversed(order) if params["reverse"] else order:
-            here = [_row(graph, array, place) for array in rows]
+        for number in reversed(order) if params["reverse"] else order:
+            here = [_row(graph, array, number) for array in rows]
             results = self.program(params["jaxpr"], [*consts, *state, *here])
             state = results[:m]
             seen.append(results[m:])
@@ -226,11 +226,11 @@ class _Run:
         return ("program", shapes, tuple(node.id for node in results))
 
 
-def _row(graph: Graph, array: Node, place: int) -> Node:
+def _row(graph: Graph, array: Node, number: int) -> Node:
     """One row of an array."""
     shape = array.shape
-    limits = (place + 1, *shape[1:])
-    params = (("limit_indices", limits), ("start_indices", (place, *(0 for _ in shape[1:]))))
+    limits = (number + 1, *shape[1:])
+    params = (("limit_indices", limits), ("start_indices", (number, *(0 for _ in shape[1:]))))
     row = graph.apply("slice", (array,), params, (1, *shape[1:]), array.dtype)
     return graph.apply("reshape", (row,), (), shape[1:], array.dtype)
 
@@ -279,20 +279,20 @@ def _ordered(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
 
 def _rows_of(rows: Sequence[Node]) -> Node | None:
     """The array of which these are all rows in order; None if there is none."""
-    found = None
-    for place, row in enumerate(rows):
+    array = None
+    for number, row in enumerate(rows):
         cut = row.args[0] if row.op == "reshape" else row
-        if cut.op != "slice" or found not in (None, cut.args[0]):
+        if cut.op != "slice" or array not in (None, cut.args[0]):
             return None
-        found = cut.args[0]
-        if found.shape != (len(rows), *row.shape) or cut is not _cut(found, place, cut):
+        array = cut.args[0]
+        if array.shape != (len(rows), *row.shape) or cut is not _cut(array, number, cut):
             return None
-    return found
+    return array
 
 
-def _cut(array: Node, place: int, cut: Node) -> Node | None:
+def _cut(array: Node, number: int, cut: Node) -> Node | None:
     """The slice, if it is that row of the array."""
-    start = (place, *(0 for _ in array.shape[1:]))
+    start = (number, *(0 for _ in array.shape[1:]))
     own = cut.settings
     is_row = tuple(own["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
     return cut if is_row and own.get("strides") is None else None

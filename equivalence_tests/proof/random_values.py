@@ -27,12 +27,12 @@ class Numeric:
 
         Inputs and constants are left out, and what cannot be computed.
         """
-        found = []
+        rows = []
         for node in cone(*nodes):
             values = self.at(node)
             if values is not None and node.op not in ("leaf", "const", "splat"):
-                found.append((node, (node.shape, *map(_key, values))))
-        return found
+                rows.append((node, (node.shape, *map(_key, values))))
+        return rows
 
     def at(self, node: Node) -> list[np.ndarray] | None:
         """The values of a node whose operands were asked for before; None if not to be computed."""

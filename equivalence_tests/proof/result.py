@@ -104,11 +104,11 @@ class Proof:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What has to hold for the verdict."""
-        found: dict[str, None] = dict.fromkeys(self.notes)
+        texts: dict[str, None] = dict.fromkeys(self.notes)
         for case in self.cases:
             for obligation in case.induction.obligations:
-                found |= dict.fromkeys(obligation.equality.assumptions)
-        return tuple(found)
+                texts |= dict.fromkeys(obligation.equality.assumptions)
+        return tuple(texts)
 
     @property
     def counterexample(self) -> Counterexample | None:
@@ -174,8 +174,8 @@ class Proof:
             lines.append(f"  for all {scope}; {where}; any number of steps")
         for case in self.cases:
             if len(self.cases) > 1:
-                told = [f"{name} = {value:g}" for name, value in case.fixed.items()]
-                lines.append(f"  case {', '.join([*told, *case.excluded])}: {case.verdict}")
+                numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]
+                lines.append(f"  case {', '.join([*numbers, *case.excluded])}: {case.verdict}")
         if proved:
             lines += [f"  assumed: {text}" for text in self.assumptions[:_MOST_SHOWN]]
             if len(self.assumptions) > _MOST_SHOWN:

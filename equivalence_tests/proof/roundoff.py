@@ -163,8 +163,8 @@ class Roundoff:
         if key not in self._numbers:
             places = self._places(node, index)
             args = [
-                self._planned(arg, place, ranges)
-                for arg, place in zip(node.args, places, strict=True)
+                self._planned(arg, index, ranges)
+                for arg, index in zip(node.args, places, strict=True)
             ]
             name = ""
             if node.op == "leaf":
@@ -302,7 +302,7 @@ class Roundoff:
             if array.shape:
                 raise NoRule("no bound with an array of whole numbers")
             return array.item()
-        found = None
+        constant = None
         for scalar in array.reshape(-1):
             if not np.isfinite(scalar):
                 raise Unclear("a constant is not finite")
@@ -310,8 +310,8 @@ class Roundoff:
             error = abs(arb(float(scalar)) - real)
             relative = error / abs(real) if real != 0 else arb(0)
             here = Rounded(real, real, error, relative)
-            found = here if found is None else intervals.either(found, here)
-        return found
+            constant = here if constant is None else intervals.either(constant, here)
+        return constant
 
     def _sum(self, node: Node, term: Value, anywhere: Rounded, rest: Rounded) -> Rounded:
         """A sum, in any order, of one of its terms and the rest."""
