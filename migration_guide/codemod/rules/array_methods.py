@@ -44,7 +44,7 @@ def rewrite_call(
     if any(isinstance(atom, Instance) for atom in context.analysis.kind(func.value)):
         return None
     entry = gone.find(f"numpy.ndarray.{func.attr.value}") if func.attr.value in _GONE else None
-    if entry is not None and _imports_arrays(context):
+    if entry is not None and context.once(_has_arrays):
         context.remark(original, f"if this is an array: {entry.message}")
     given = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
     if func.attr.value != "clip" or not _LIMITS.keys() & set(given):
@@ -82,10 +82,6 @@ def _is_array(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]
     if isinstance(node, cst.UnaryOperation):
         return _is_array(context, node.expression, seen)
     return isinstance(node, cst.Subscript) and _is_array(context, node.value, seen)
-
-
-def _imports_arrays(context: Context) -> bool:
-    return context.once(_has_arrays)
 
 
 def _has_arrays(context: Context) -> bool:

@@ -19,15 +19,7 @@ which is functions made on the spot. What is in an old pickle is known to flax.o
 import libcst as cst
 
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import (
-    DEFINITION,
-    OPTIMIZER,
-    STATE,
-    Instance,
-    Items,
-    Kind,
-    Several,
-)
+from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Kind, within
 from migration_guide.codemod.tree import last_name
 
 _MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
@@ -112,12 +104,8 @@ def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
 
 def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
     """Whether an optimizer is within a kind; instances hold each other, and are looked at once."""
-    for atom in kind:
+    for atom in within(kind):
         if atom in (OPTIMIZER, DEFINITION, STATE):
-            return True
-        if isinstance(atom, Items) and _holds(context, atom.kind, seen):
-            return True
-        if isinstance(atom, Several) and any(_holds(context, k, seen) for k in atom.items):
             return True
         if isinstance(atom, Instance) and atom not in seen:
             seen.add(atom)
