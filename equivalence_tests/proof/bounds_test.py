@@ -189,3 +189,20 @@ def test_a_division_by_zero_has_no_bound():
     )
     assert not np.isfinite(found.largest)
     assert "a denominator may be 0" in str(found)
+
+
+def test_a_root_of_what_may_be_less_than_0_has_no_bound():
+    left, right = PAIRS["rmsprop centered"][:2]
+    found = rounding_bound(left, right, PARAMS, {**RANGES, "v": (0.5, 1), "mg": (-1, 1)})
+    assert "params['k']: at most inf ULP" in str(found)
+    assert "a root of what may be less than 0" in str(found)
+
+
+@pytest.mark.parametrize(("dtype", "finite"), [("float16", False), ("bfloat16", True)])
+def test_what_a_dtype_cannot_hold_has_no_bound(dtype: str, finite: bool):
+    params = {"k": jnp.ones(4, dtype)}
+    left = optax.stateless(lambda g, p: jax.tree.map(lambda a: a * a * 3, g))
+    right = optax.stateless(lambda g, p: jax.tree.map(lambda a: a * 3 * a, g))
+    ranges = {"params": (-1.0, 1.0), "grads": (0.0, 300.0)}
+    found = rounding_bound(left, right, params, ranges)
+    assert np.isfinite(found.largest) == finite

@@ -43,7 +43,9 @@ class Conditions(Quotients):
             return self.complement(self._zero(value))
         if self.nonneg(self.neg(value)):
             return self.number(0)
-        num = self._reduced(value.num * value.den)[0]
+        num, below = self._reduced(value.num * value.den)
+        while not below.is_constant():  # a radicand's denominator, which may be negative
+            num, below = self._reduced(num * below)
         lead = self._lead(num)
         num = num / abs(lead)
         if lead < 0:
@@ -129,7 +131,7 @@ class Conditions(Quotients):
         Returns:
           The condition's atom, the input's name and the number, for each.
         """
-        found = []
+        conditions = []
         for gen in self.atoms_of(value):
             atom = self.atoms[gen]
             if atom.kind != "zero":
@@ -148,8 +150,8 @@ class Conditions(Quotients):
                     .get((0,) * self._capacity, fmpq(0))
                 )
                 if number.q == 1:
-                    found.append((gen, leaf.name, int(number.p)))
-        return found
+                    conditions.append((gen, leaf.name, int(number.p)))
+        return conditions
 
     def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
         """Whether two values are equal where none of some conditions holds."""

@@ -1,14 +1,16 @@
-"""Places in arrays, with symbols for indices."""
+"""Indices of arrays, with symbols for numbers, and where operations that move entries read."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from equivalence_tests.proof.atoms import Index
+from equivalence_tests.proof.nodes import Node
 
 
 def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
-    """A general place in an array: a symbol for each axis, 0 for an axis of length 1."""
+    """The general index of an array: a symbol for each axis, 0 for an axis of length 1."""
     return tuple(0 if size == 1 else f"{name}{axis}" for axis, size in enumerate(shape))
 
 
@@ -16,6 +18,8 @@ def reshaped_index(
     old: Sequence[int], new: Sequence[int], index: Sequence[Index]
 ) -> tuple[Index, ...] | None:
     """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
+    if 0 in (*old, *new):
+        return None
     place: list[Index] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -42,35 +46,49 @@ def reshaped_index(
                 j += 1
         if i - a == 1:  # its digits are the new indices
             parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
-            place.append(parts[0][0] if len(parts) == 1 else _joined(parts))
+            place.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
         elif j - b == 1:
             for k in range(a, i):
                 stride = int(np.prod(old[k + 1 : i]))
-                place.append(0 if old[k] == 1 else _digit(index[b], stride, old[k]))
+                digit = _digit(index[b], stride, old[k], size_old)
+                place.append(0 if old[k] == 1 else digit)
         else:
             return None
     return tuple(place)
 
 
-def _digit(index: Index, stride: int, size: int) -> Index:
+def _digit(index: Index, stride: int, size: int, total: int) -> Index:
+    """A digit of an index, `index // stride % size`.
+
+    Args:
+      index: it, below `total`.
+      stride: what the digit counts.
+      size: how many values it has.
+      total: the product of all digits' sizes.
+    """
     if isinstance(index, int):
         return index // stride % size
     if isinstance(index, tuple) and index[0] == "join":
-        for part, own in zip(index[1::2], index[2::2], strict=True):
-            if own == stride:
+        strides = index[2::2]
+        above = (total, *strides)
+        falling = all(high > low for high, low in itertools.pairwise(above))  # no shifted index
+        for part, own, higher in zip(index[1::2], strides, above, strict=False):
+            if falling and own == stride and higher == stride * size:
                 return part
-    return ("of", index, stride, size)
+    # Of the first digit nothing is to be taken off: `total` in the place of its size says so.
+    return ("of", index, stride, total if stride * size == total else size)
 
 
-def _joined(parts: list[tuple[Index, int]]) -> Index:
-    digits = [part for part, _ in parts]
-    if all(isinstance(part, int) for part in digits):
-        return sum(part * stride for part, stride in parts)
-    sources = {part[1] if isinstance(part, tuple) and part[0] == "of" else None for part in digits}
-    if len(sources) == 1 and None not in sources:  # all digits of one index, put together again
-        own = [part[2] for part in digits]
-        if own == [stride for _, stride in parts]:
-            return sources.pop()
+def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
+    """The index below `total` of which these are digits, each with what it counts."""
+    if all(isinstance(part, int) for part, _ in parts):
+        return sum(part * stride for part, stride in parts if isinstance(part, int))
+    first, strides = parts[0][0], [stride for _, stride in parts]
+    if isinstance(first, tuple) and first[0] == "of" and first[3] == total:
+        sizes = [strides[i] // strides[i + 1] for i in range(len(parts) - 1)]
+        of_one = [("of", first[1], *each) for each in zip(strides, (total, *sizes), strict=True)]
+        if [part for part, _ in parts] == of_one:  # all digits of one index, put together again
+            return first[1]
     return ("join", *(item for pair in parts for item in pair))
 
 
@@ -79,3 +97,22 @@ def shifted(index: Index, by: int) -> Index:
     if by == 0:
         return index
     return index + by if isinstance(index, int) else ("join", index, 1, by, 1)
+
+
+def _broadcast(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    dims = node.settings["broadcast_dimensions"]
+    pairs = zip(node.args[0].shape, dims, strict=True)
+    return tuple(0 if size == 1 else index[dim] for size, dim in pairs)
+
+
+def _transposed(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    sources = dict(zip(node.settings["permutation"], index, strict=True))
+    return tuple(sources[axis] for axis in range(len(index)))
+
+
+# From the index of an entry to the operand's index at which it is read; None if not simply said.
+MOVES: dict[str, Callable[[Node, tuple[Index, ...]], tuple[Index, ...] | None]] = {
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transposed,
+    "reshape": lambda node, index: reshaped_index(node.args[0].shape, node.shape, index),
+}

@@ -1,5 +1,6 @@
 """What came of a proof."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +9,11 @@ from typing import Any
 import jax
 
 from equivalence_tests.proof.certificate import VERSION, obligation_rows
-from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Counterexample
-from equivalence_tests.proof.induction import Induction, Obligation, World
+from equivalence_tests.proof.equality import Level
+from equivalence_tests.proof.induction import Induction
+from equivalence_tests.proof.traced_sides import MakeSide, same_for_other_shapes
+from equivalence_tests.proof.world import Obligation, World
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",
@@ -80,6 +83,8 @@ class Proof:
       shapes: path of each parameter -> shape and dtype.
       cases: one proof for each case of the hyper-parameters.
       seconds: time taken.
+      notes: which hyper-parameters had to stay numbers, and why.
+      sides: from hyper-parameters to each side.
     """
 
     names: tuple[str, str]
@@ -89,6 +94,7 @@ class Proof:
     cases: tuple[CaseProof, ...]
     seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    sides: tuple[MakeSide, MakeSide] | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> str:
@@ -98,11 +104,11 @@ class Proof:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What has to hold for the verdict."""
-        found: dict[str, None] = dict.fromkeys(self.notes)
+        texts: dict[str, None] = dict.fromkeys(self.notes)
         for case in self.cases:
             for obligation in case.induction.obligations:
-                found |= dict.fromkeys(obligation.equality.assumptions)
-        return tuple(found)
+                texts |= dict.fromkeys(obligation.equality.assumptions)
+        return tuple(texts)
 
     @property
     def counterexample(self) -> Counterexample | None:
@@ -114,10 +120,18 @@ class Proof:
         """Everything that was to prove, of all cases."""
         return tuple(o for case in self.cases for o in case.induction.obligations)
 
-    @property
+    @functools.cached_property
     def general(self) -> bool:
-        """Whether it holds for parameters of any shape."""
-        return all(o.equality.general for o in self.obligations)
+        """Whether it holds for parameters of any shape.
+
+        Every element is computed by itself then, and the sides, asked for other shapes, give the
+        same programs: a rate over `param.size`, say, is a number that depends on the shape.
+        """
+        return all(o.equality.general for o in self.obligations) and all(
+            same_for_other_shapes(make, case.world.given)
+            for case in self.cases
+            for make in self.sides or ()
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The certificate as plain data.
@@ -160,8 +174,8 @@ class Proof:
             lines.append(f"  for all {scope}; {where}; any number of steps")
         for case in self.cases:
             if len(self.cases) > 1:
-                told = [f"{name} = {value:g}" for name, value in case.fixed.items()]
-                lines.append(f"  case {', '.join([*told, *case.excluded])}: {case.verdict}")
+                numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]
+                lines.append(f"  case {', '.join([*numbers, *case.excluded])}: {case.verdict}")
         if proved:
             lines += [f"  assumed: {text}" for text in self.assumptions[:_MOST_SHOWN]]
             if len(self.assumptions) > _MOST_SHOWN:

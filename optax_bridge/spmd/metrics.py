@@ -1,12 +1,13 @@
 """Summaries that know how they add up: over minibatches, evaluation batches, repeated layers."""
 
-from typing import Any, Self
+from typing import Self, TypeGuard
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from optax_bridge.spmd.config import Configurable
+from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.spmd.config import Configurable, InstantiableConfig
 
 
 class Summary(struct.PyTreeNode):
@@ -15,7 +16,7 @@ class Summary(struct.PyTreeNode):
     A subclass is a pytree and a frozen dataclass by being one: it annotates its fields, no more.
     """
 
-    def value(self) -> Any:
+    def value(self) -> PyTree:
         """What a summary writer writes."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its value is")
 
@@ -35,9 +36,9 @@ class ImageSummary(Summary):
         channels.
     """
 
-    _value: Any
+    _value: Leaf
 
-    def value(self) -> Any:
+    def value(self) -> Leaf:
         """The pictures as one array of rank 4."""
         return self._value[None] if jnp.ndim(self._value) == 3 else self._value
 
@@ -68,10 +69,10 @@ class WeightedSummary(Summary):
       weight: of the same shape, or a scalar: the number of examples, say.
     """
 
-    mean: Any
-    weight: Any
+    mean: Leaf
+    weight: Leaf
 
-    def value(self) -> Any:
+    def value(self) -> Leaf:
         """The mean."""
         return self.mean
 
@@ -86,20 +87,22 @@ class WeightedSummary(Summary):
     def accumulate(self, other: Summary) -> Summary:
         """The mean over both, by their weights; 0 if there is no weight at all."""
         _check_class(self, other)
-        return self + other  # type: ignore[operator]
+        assert isinstance(other, WeightedSummary)
+        return self + other
 
 
 class _ElementwiseSummary(Summary):
     """One array, accumulated element by element."""
 
-    _value: Any
+    _value: Leaf
 
-    def value(self) -> Any:
+    def value(self) -> Leaf:
         """The array."""
         return self._value
 
-    def _checked(self, other: Any) -> Any:
+    def _checked(self, other: Summary) -> Leaf:
         _check_class(self, other)
+        assert isinstance(other, _ElementwiseSummary)
         expected, shape = jnp.shape(self._value), jnp.shape(other._value)
         if shape != expected:
             raise ValueError(
@@ -133,7 +136,7 @@ class SumSummary(_ElementwiseSummary):
         return type(self)(self._value + self._checked(other))
 
 
-def _check_class(summary: Summary, other: Any) -> None:
+def _check_class(summary: Summary, other: Summary) -> None:
     if type(other) is not type(summary):
         raise TypeError(
             f"expected another {type(summary).__name__} to accumulate, found "
@@ -141,7 +144,7 @@ def _check_class(summary: Summary, other: Any) -> None:
         )
 
 
-def is_summary(node: Any) -> bool:
+def is_summary(node: object) -> TypeGuard[Summary]:
     """Whether a node of a tree is a `Summary`."""
     return isinstance(node, Summary)
 
@@ -154,28 +157,30 @@ class MetricAccumulator(Configurable):
     accumulator.summaries()  # {"loss": WeightedSummary(2.0, 8), "step": None}
     """
 
-    def __init__(self, cfg: Any):
-        """Starts with nothing."""
+    def __init__(self, cfg: Configurable.Config):
         super().__init__(cfg)
-        self._summaries: Any = None
+        self._summaries: PyTree = None
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
         _register(cls)
 
-    def update(self, model_outputs: Any) -> None:
+    def update(self, model_outputs: PyTree) -> None:
         """Takes the summaries of one more tree in; whatever is none becomes None."""
-        found = jax.tree.map(
+        summaries = jax.tree.map(
             lambda leaf: leaf if is_summary(leaf) else None, model_outputs, is_leaf=is_summary
         )
         if self._summaries is None:
-            self._summaries = found
+            self._summaries = summaries
             return
         self._summaries = jax.tree.map(
-            lambda so_far, new: so_far.accumulate(new), self._summaries, found, is_leaf=is_summary
+            lambda so_far, new: so_far.accumulate(new),
+            self._summaries,
+            summaries,
+            is_leaf=is_summary,
         )
 
-    def summaries(self) -> Any:
+    def summaries(self) -> PyTree:
         """What was accumulated, a tree like those of `update`."""
         return self._summaries
 
@@ -183,7 +188,7 @@ class MetricAccumulator(Configurable):
 class _Config:
     """A config as static data: compared by value, hashed by what never changes."""
 
-    def __init__(self, cls: type, config: Any):
+    def __init__(self, cls: type, config: InstantiableConfig):
         self.cls, self.config = cls, config
 
     def __eq__(self, other: object) -> bool:
@@ -193,11 +198,11 @@ class _Config:
         return hash(self.cls)
 
 
-def _register(cls: type) -> None:
-    def flatten(node: Any) -> tuple[tuple[Any], _Config]:
+def _register(cls: type[MetricAccumulator]) -> None:
+    def flatten(node: MetricAccumulator) -> tuple[tuple[PyTree], _Config]:
         return (node._summaries,), _Config(type(node), node._config)
 
-    def unflatten(static: _Config, children: tuple[Any]) -> Any:
+    def unflatten(static: _Config, children: tuple[PyTree]) -> MetricAccumulator:
         node = static.config.instantiate()
         (node._summaries,) = children
         return node

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,11 +18,12 @@ from optax_bridge.spmd.checkpointer.iterators import (
     SaveIterators,
     iterators_of,
 )
-from optax_bridge.spmd.checkpointer.policies import every_n_steps_policy
+from optax_bridge.spmd.checkpointer.policies import EvalerSummaries, every_n_steps_policy
 from optax_bridge.spmd.checkpointer.replacing import set_aside, settle
 from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
 from optax_bridge.spmd.checkpointer.structure import (
     CheckpointValidationType,
+    Index,
     as_nested,
     check_state_structure,
     from_nested,
@@ -38,7 +39,7 @@ from optax_bridge.spmd.config import (
     maybe_instantiate,
 )
 from optax_bridge.spmd.module import Module, nowrap
-from optax_bridge.spmd.trees import TensorSpec, current_mesh
+from optax_bridge.spmd.trees import current_mesh
 
 _STEP = re.compile(r"step_(\d{8})")
 _MAX_STEP = 10**8
@@ -92,8 +93,7 @@ class BaseCheckpointer(Module):
         """
         return cls.checkpoint_steps(base_dir)[-1]
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
-        """Makes the policy."""
+    def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._within_context = False
         self._save_policy = maybe_instantiate(cfg.save_policy)
@@ -104,13 +104,13 @@ class BaseCheckpointer(Module):
         self._within_context = True
         return self
 
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self.stop(has_exception=exc is not None)
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        self.stop(has_exception=exc_type is not None)
         self._within_context = False
 
     @nowrap
     def save(
-        self, *, step: int, state: PyTree, evaler_summaries: Mapping[str, Any] | None = None
+        self, *, step: int, state: PyTree, evaler_summaries: EvalerSummaries | None = None
     ) -> None:
         """Begins to save a state if the policy says so; one of the same step is replaced.
 
@@ -126,7 +126,7 @@ class BaseCheckpointer(Module):
             self.save_now(step=step, state=state)
 
     @nowrap
-    def should_save(self, *, step: int, evaler_summaries: Mapping[str, Any] | None = None) -> bool:
+    def should_save(self, *, step: int, evaler_summaries: EvalerSummaries | None = None) -> bool:
         """Whether the policy says so; to be asked once for each step.
 
         Raises:
@@ -178,8 +178,7 @@ class Checkpointer(BaseCheckpointer):
         keep_every_n_steps: int | None = None
         validation: CheckpointValidationType = CheckpointValidationType.EXACT
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
-        """Makes nothing on disk yet."""
+    def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._manager: ocp.CheckpointManager | None = None
         self._replaces = False
@@ -248,7 +247,7 @@ class Checkpointer(BaseCheckpointer):
         except ValueError as error:
             error.add_note(f"The checkpoint is {folder}; nothing in it was changed.")
             raise
-        targets = jax.tree.map(_target, as_nested(state), is_leaf=_is_spec)
+        targets = jax.tree.map(_target, as_nested(state))
         items: dict[str, Any] = {
             "state": ocp.args.PyTreeRestore(
                 item=targets,
@@ -302,7 +301,7 @@ class Checkpointer(BaseCheckpointer):
         return self._manager
 
 
-def read_index(ckpt_dir: str | Path) -> list[Any]:
+def read_index(ckpt_dir: str | Path) -> Index:
     """The index of a complete checkpoint.
 
     Raises:
@@ -344,18 +343,11 @@ def _check_step(step: int) -> None:
         raise ValueError(f"step: expected one within [0, {_MAX_STEP}), found {step}")
 
 
-def _is_spec(leaf: Leaf) -> bool:
-    return isinstance(leaf, TensorSpec)
-
-
 def _target(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    if isinstance(leaf, TensorSpec):
-        sharding = leaf.sharding
-        return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=sharding)
     sharding = getattr(leaf, "sharding", None)
-    if sharding is None:
-        mesh = current_mesh()
-        sharding = NamedSharding(mesh, PartitionSpec()) if mesh is not None else None  # type: ignore[arg-type]
-    return jax.ShapeDtypeStruct(
-        jax.numpy.shape(leaf), jax.numpy.result_type(leaf), sharding=sharding
-    )
+    if sharding is not None:
+        return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=sharding)
+    mesh = current_mesh()
+    whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    shape, dtype = jax.numpy.shape(leaf), jax.numpy.result_type(leaf)
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)

@@ -10,11 +10,11 @@ from etils import epath
 from orbax.checkpoint import args as ocp_args
 
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.checkpointer.structure import is_iterator
+from optax_bridge.spmd.checkpointer.structure import SavableIterator, is_iterator
 from optax_bridge.spmd.trees import flatten_items
 
 
-def iterators_of(state: PyTree) -> dict[str, Any]:
+def iterators_of(state: PyTree) -> dict[str, SavableIterator]:
     """Path -> iterator, of a state."""
     return {path: leaf for path, leaf in flatten_items(state) if is_iterator(leaf)}
 
@@ -56,7 +56,7 @@ class IteratorHandler(ocp.CheckpointHandler):
 class SaveIterators(ocp_args.CheckpointArgs):
     """What `IteratorHandler.save` is given."""
 
-    def __init__(self, iterators: Mapping[str, Any]):
+    def __init__(self, iterators: Mapping[str, SavableIterator]):
         """Takes the states of path -> iterator as they are now."""
         self.states: dict[str, Any] = {
             path: msgpack.packb(iterator.get_state()) for path, iterator in iterators.items()
@@ -66,8 +66,7 @@ class SaveIterators(ocp_args.CheckpointArgs):
 class RestoreIterators(ocp_args.CheckpointArgs):
     """What `IteratorHandler.restore` is given."""
 
-    def __init__(self, iterators: Mapping[str, Any]):
-        """The iterators, by path."""
+    def __init__(self, iterators: Mapping[str, SavableIterator]):
         self.iterators = dict(iterators)
 
 

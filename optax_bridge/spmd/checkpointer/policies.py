@@ -1,14 +1,16 @@
 """When to save: functions of the step and of what evalers found."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import REQUIRED, Configurable, Required, config_class
 from optax_bridge.spmd.metrics import Summary
 
 # `policy(*, step, evaler_summaries) -> bool`; summaries by evaler, None of one that did not run.
+EvalerSummaries = Mapping[str, Mapping[str, PyTree] | None]
 CheckpointPolicy = Callable[..., bool]
 
 
@@ -18,12 +20,9 @@ def every_n_steps_policy(n: int = 1, *, min_step: int = 1) -> CheckpointPolicy:
     Args:
       n: see above.
       min_step: not before this step.
-
-    Returns:
-      The policy.
     """
 
-    def policy(*, step: int, evaler_summaries: Mapping[str, Any]) -> bool:
+    def policy(*, step: int, evaler_summaries: EvalerSummaries) -> bool:
         del evaler_summaries
         return step >= min_step and step % n == 0
 
@@ -39,13 +38,10 @@ def every_n_steps_and_last_policy(
       n: see above.
       min_step: not before this step.
       max_step: the last step.
-
-    Returns:
-      The policy.
     """
     every_n = every_n_steps_policy(n, min_step=min_step)
 
-    def policy(*, step: int, evaler_summaries: Mapping[str, Any]) -> bool:
+    def policy(*, step: int, evaler_summaries: EvalerSummaries) -> bool:
         return step == max_step or every_n(step=step, evaler_summaries=evaler_summaries)
 
     return policy
@@ -78,7 +74,7 @@ class BestMetricPolicy(Configurable):
         metric: Required[EvalMetric] = REQUIRED
         mode: str = "max"
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         """Starts without a best value.
 
         Raises:
@@ -89,7 +85,7 @@ class BestMetricPolicy(Configurable):
             raise ValueError(f"BestMetricPolicy: mode must be 'max' or 'min', found {cfg.mode!r}")
         self._best: float | None = None
 
-    def __call__(self, *, step: int, evaler_summaries: Mapping[str, Any]) -> bool:
+    def __call__(self, *, step: int, evaler_summaries: EvalerSummaries) -> bool:
         """Whether the metric is the best so far.
 
         Raises:

@@ -1,8 +1,14 @@
+# pyright: strict
 """Which checkpoints stay."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
+
+
+class _Saved(Protocol):
+    @property
+    def step(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +24,14 @@ class KeepLastAndEvery:
     keep_last_n: int
     keep_every_n_steps: int | None = None
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any = None) -> list[bool]:
+    def should_preserve(
+        self, checkpoints: Sequence[_Saved], *, context: object = None
+    ) -> list[bool]:
         """For each checkpoint, by rising step, whether it stays."""
         del context
         older = max(0, len(checkpoints) - self.keep_last_n)
-        kept, last = [], None
+        kept: list[bool] = []
+        last: int | None = None
         for index, checkpoint in enumerate(checkpoints):
             keep = index >= older
             if not keep and self.keep_every_n_steps is not None:

@@ -3,13 +3,13 @@
 import ast
 import difflib
 import enum
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
 
 # Pairs of a path and a description; the first pair is ("step", step).
@@ -32,12 +32,24 @@ class CheckpointValidationType(enum.StrEnum):
     CONTAINS_STATE_UP_TO_DTYPE = "CONTAINS_STATE_UP_TO_DTYPE"
 
 
-def is_iterator(leaf: Leaf) -> bool:
+class SavableIterator(Iterator[PyTree], Protocol):
+    """An iterator that can go on from where another one was."""
+
+    def get_state(self) -> Any:
+        """Where it is, as msgpack can write it."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Goes on from there."""
+        ...
+
+
+def is_iterator(leaf: object) -> TypeGuard[SavableIterator]:
     """Whether a leaf of a state is an iterator that can be saved."""
     return hasattr(leaf, "get_state") and hasattr(leaf, "set_state")
 
 
-def index_of(state: PyTree, *, step: int) -> list[list[Any]]:
+def index_of(state: PyTree, *, step: int) -> Index:
     """The list of a state's leaves.
 
     Args:
@@ -47,14 +59,12 @@ def index_of(state: PyTree, *, step: int) -> list[list[Any]]:
     Returns:
       `[["step", 7], ["model/w", {"dtype": "float32", "shape": "(4, 8)"}], ...]`.
     """
-    entries: list[list[Any]] = [["step", step]]
+    entries: list[list[object]] = [["step", step]]
     for path, leaf in flatten_items(state):
         if is_iterator(leaf):
             entries.append([path, "iterator"])
             continue
-        shape = tuple(int(size) for size in jnp.shape(leaf) if not isinstance(leaf, TensorSpec))
-        if isinstance(leaf, TensorSpec):
-            shape = tuple(leaf.shape)
+        shape = tuple(leaf.shape) if isinstance(leaf, TensorSpec) else jnp.shape(leaf)
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
         entries.append([path, {"dtype": str(jnp.dtype(dtype)), "shape": str(shape)}])
     return entries
@@ -62,7 +72,7 @@ def index_of(state: PyTree, *, step: int) -> list[list[Any]]:
 
 def specs_from(index: Index) -> PyTree:
     """Nested `TensorSpec`s of an index's arrays."""
-    specs: dict[str, Any] = {}
+    specs: dict[str, PyTree] = {}
     for path, description in index:
         if isinstance(description, dict):
             spec = TensorSpec(
@@ -92,18 +102,16 @@ def check_state_structure(
         CheckpointValidationType.EXACT_UP_TO_DTYPE,
         CheckpointValidationType.CONTAINS_STATE_UP_TO_DTYPE,
     )
-    found, wanted = (_lines(i, up_to_dtype) for i in (ckpt_structure, target_structure))
+    saved, wanted = (_lines(i, up_to_dtype) for i in (ckpt_structure, target_structure))
     may_have_more = validation in (
         CheckpointValidationType.CONTAINS_STATE,
         CheckpointValidationType.CONTAINS_STATE_UP_TO_DTYPE,
     )
-    if may_have_more and set(wanted) <= set(found):
-        return
-    if found == wanted:
+    if saved == wanted or (may_have_more and set(wanted) <= set(saved)):
         return
     diff = [
         line
-        for line in difflib.unified_diff(found, wanted, "checkpoint", "wanted", n=0, lineterm="")
+        for line in difflib.unified_diff(saved, wanted, "checkpoint", "wanted", n=0, lineterm="")
         if not line.startswith("@@")
     ]
     if may_have_more:
@@ -128,7 +136,7 @@ def _lines(index: Index, up_to_dtype: bool) -> list[str]:
 
 def as_nested(state: PyTree) -> dict[str, PyTree]:
     """The arrays of a state as nested dicts by path, whatever containers they are in."""
-    nested: dict[str, Any] = {}
+    nested: dict[str, PyTree] = {}
     for path, leaf in flatten_items(state):
         if not is_iterator(leaf):
             set_recursively(nested, value=leaf, path=path)

@@ -3,8 +3,8 @@
 import contextlib
 import copy
 import enum
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NoReturn, Self
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Self
 
 import attr
 
@@ -40,7 +40,7 @@ class ConfigBase:
     # any callable, and is never copied: it may be a proxy that refuses to be.
     __callable_field__: str | None = None
 
-    def __init__(self, /, **values: Any) -> None:
+    def __init__(self, /, **values: object) -> None:
         cls = type(self)
         decorator.check_instantiable(cls)
         fields = attr.fields_dict(cls)
@@ -55,10 +55,10 @@ class ConfigBase:
                 value = value.factory(self) if value.takes_self else value.factory()
             setattr(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, self.__stored__(name, value))
 
-    def __stored__(self, name: str, value: Any) -> Any:
+    def __stored__(self, name: str, value: object) -> object:
         """What is stored when the value is assigned to the field: a checked copy."""
         cls = type(self)
         if not any(field.name == name for field in attr.fields(cls)):
@@ -90,7 +90,7 @@ class ConfigBase:
     def __str__(self) -> str:
         return self.debug_string()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         new = object.__new__(type(self))
         memo[id(self)] = new
         for field in attr.fields(type(self)):
@@ -115,7 +115,7 @@ class ConfigBase:
         """Pairs of name and value, sorted by name."""
         return [(name, getattr(self, name)) for name in walking.field_names(self)]
 
-    def set(self, **values: Any) -> Self:
+    def set(self, **values: object) -> Self:
         """Sets fields; all of them, or none if one is unknown or its value not legal.
 
         Returns:
@@ -134,7 +134,7 @@ class ConfigBase:
                 setattr(self, name, value)
         return self
 
-    def clone(self, **values: Any) -> Self:
+    def clone(self, **values: object) -> Self:
         """A copy with some fields set."""
         new = type(self)(**{f.name: getattr(self, f.name) for f in attr.fields(type(self))})
         new.set(**values)
@@ -152,7 +152,7 @@ class ConfigBase:
                 value = getattr(value, name)
         return value
 
-    def set_recursively(self, path: Sequence[str], *, value: Any) -> None:
+    def set_recursively(self, path: Sequence[str], *, value: object) -> None:
         """Sets the value at a path of fields.
 
         Raises:
@@ -168,9 +168,9 @@ class ConfigBase:
 
     def visit(
         self,
-        visit_fn: Callable[[str, Any], None],
+        visit_fn: walking.VisitFn,
         enter_fn: walking.EnterFn | None = None,
-        exit_fn: Callable[[str, Any], None] | None = None,
+        exit_fn: walking.VisitFn | None = None,
     ) -> None:
         """Walks the config and all in it, depth first.
 
@@ -185,7 +185,7 @@ class ConfigBase:
         """
         walking.walk("", self, visit_fn=visit_fn, enter_fn=enter_fn, exit_fn=exit_fn)
 
-    def to_flat_dict(self, *, omit_default_values: Collection[Any]) -> dict[str, Any]:
+    def to_flat_dict(self, *, omit_default_values: Collection[object]) -> dict[str, Any]:
         """Leaves by key, in the order in which `visit` comes to them.
 
         Args:
@@ -199,7 +199,7 @@ class ConfigBase:
         *,
         kv_separator: str = ": ",
         field_separator: str = "\n",
-        omit_default_values: Collection[Any] = (None, REQUIRED),
+        omit_default_values: Collection[object] = (None, REQUIRED),
     ) -> str:
         """The config as text, one leaf a line. `from_debug_string` reads it."""
         flat = self.to_flat_dict(omit_default_values=omit_default_values)
@@ -218,7 +218,7 @@ def missing_fields(cfg: ConfigBase) -> list[str]:
     return [name for name in names if isinstance(getattr(cfg, name), RequiredFieldValue)]
 
 
-def raise_for_missing(names: Sequence[str], what: Any) -> None:
+def raise_for_missing(names: Sequence[str], what: object) -> None:
     """Raises RequiredFieldMissingError if there are names."""
     if names:
         plural = "s" if len(names) > 1 else ""
@@ -228,7 +228,7 @@ def raise_for_missing(names: Sequence[str], what: Any) -> None:
         )
 
 
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
+def _copied(value: Any, memo: dict[int, object]) -> object:
     if isinstance(value, _NOT_COPIED):
         return value
     if is_frozen_mapping(value):  # which cannot be copied, or is shown on several lines
@@ -238,7 +238,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     return copy.deepcopy(value, memo)
 
 
-def _function_objects(value: Any) -> Iterator[Any]:
+def _function_objects(value: object) -> Iterator[object]:
     if isinstance(value, list | tuple):
         for part in value:
             yield from _function_objects(part)
@@ -249,15 +249,10 @@ def _function_objects(value: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _locating(path: Sequence[str]) -> Any:
+def _locating(path: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except AttributeError as error:
         if path:
             error.add_note(f"Below {'.'.join(path)!r}.")
         raise
-
-
-def not_instantiable(cfg: ConfigBase) -> NoReturn:
-    """Raises: the config is of a class that says not what it makes."""
-    raise NotImplementedError(f"{type(cfg).__name__} does not say what it instantiates.")

@@ -1,26 +1,24 @@
 """`InstantiableConfig`, a config that makes an object, and `Configurable`, such an object."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, Union
 
 from optax_bridge.spmd.config import decorator
-from optax_bridge.spmd.config.base import (
-    ConfigBase,
-    missing_fields,
-    not_instantiable,
-    raise_for_missing,
-)
+from optax_bridge.spmd.config.base import ConfigBase, missing_fields, raise_for_missing
 from optax_bridge.spmd.config.decorator import config_class
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+C = TypeVar("C", bound=ConfigBase)
 
 
-class InstantiableConfig(ConfigBase, Generic[T]):
+class InstantiableConfig(ConfigBase, Generic[T_co]):
     """A config that makes an object. Configs inside it are not instantiated by themselves."""
 
     __slots__ = ()
 
-    def instantiate(self, **kwargs: Any) -> T:
+    def instantiate(self, **kwargs: object) -> T_co:
         """Makes the object.
 
         Args:
@@ -30,7 +28,7 @@ class InstantiableConfig(ConfigBase, Generic[T]):
           RequiredFieldMissingError: a required field is not set.
         """
         del kwargs
-        not_instantiable(self)
+        raise NotImplementedError(f"{type(self).__name__} does not say what it instantiates.")
 
 
 decorator.allowed_attributes.update(dir(InstantiableConfig))
@@ -38,9 +36,10 @@ decorator.allowed_attributes.update(dir(InstantiableConfig))
 ConfigOr = Union[T, InstantiableConfig[T]]  # noqa: UP007 (it takes a parameter: ConfigOr[int])
 
 
-def maybe_instantiate(value: Any) -> Any:
+def maybe_instantiate(value: InstantiableConfig[T] | T) -> T:
     """What the config makes, if the value is one that makes something; else the value."""
-    return value.instantiate() if isinstance(value, InstantiableConfig) else value
+    made: Any = value.instantiate() if isinstance(value, InstantiableConfig) else value
+    return made
 
 
 class Configurable:
@@ -56,7 +55,7 @@ class Configurable:
 
         klass: type
 
-        def instantiate(self, **kwargs: Any) -> T:
+        def instantiate(self, **kwargs: object) -> T:
             """Makes the object: `klass(self, **kwargs)`."""
             raise_for_missing(missing_fields(self), self.klass)
             return self.klass(self, **kwargs)
@@ -66,8 +65,8 @@ class Configurable:
         """A config of this class, with the default of every field."""
         return cls.Config(klass=cls)
 
-    def __init__(self, cfg: Any) -> None:
-        self._config = copy.deepcopy(cfg)
+    def __init__(self, cfg: InstantiableConfig) -> None:
+        self._config: Any = copy.deepcopy(cfg)
 
     @property
     def config(self) -> Any:
@@ -76,9 +75,6 @@ class Configurable:
 
     def __repr__(self) -> str:
         return repr(self._config)
-
-
-C = TypeVar("C", bound=ConfigBase)
 
 
 class ConfigModifier(Configurable):
@@ -93,7 +89,7 @@ class ConfigModifier(Configurable):
         return cfg
 
 
-def maybe_set_config(cfg: C, **values: Any) -> C:
+def maybe_set_config(cfg: C, **values: object) -> C:
     """Sets those fields that the config has, and returns it."""
     for name, value in values.items():
         if hasattr(cfg, name):
@@ -101,10 +97,10 @@ def maybe_set_config(cfg: C, **values: Any) -> C:
     return cfg
 
 
-def with_overrides(config_fn: Any, **values: Any) -> Any:
+def with_overrides(config_fn: Callable[[], C], **values: object) -> Callable[[], C]:
     """A function of no arguments that returns `config_fn()` with some fields set."""
 
-    def overridden() -> Any:
+    def overridden() -> C:
         return config_fn().set(**values)
 
     return overridden

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import operator
 import pickle
 import types
 from collections.abc import Callable
@@ -23,9 +24,9 @@ allowed_attributes: set[str] = set()
 
 
 @overload
-def config_class(cls: T, /, **kwargs: Any) -> T: ...
+def config_class(cls: T, /, **kwargs: object) -> T: ...
 @overload
-def config_class(**kwargs: Any) -> Callable[[T], T]: ...
+def config_class(**kwargs: object) -> Callable[[T], T]: ...
 @dataclass_transform(kw_only_default=True, field_specifiers=(attr.field, attr.ib))
 def config_class(cls: Any = None, /, **kwargs: Any) -> Any:
     """Makes a config class: every annotated attribute of the body becomes a field.
@@ -67,19 +68,12 @@ def rename(cls: type, name: str) -> None:
     cls.__name__ = cls.__qualname__ = name
 
 
-def is_decorated(cls: type) -> bool:
-    """Whether the class itself, not only a base, has been decorated."""
-    return "__attrs_attrs__" in vars(cls)
-
-
-def _dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
-
-
 def _check_body(cls: type) -> None:
     annotated = vars(cls).get("__annotations__", {})
     for name, value in vars(cls).items():
-        if _dunder(name) or name in annotated or _is_own_method(cls, name, value):
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        if name in annotated or _is_own_method(cls, name, value):
             continue
         raise NonConfigFieldError(
             f"{cls.__module__}.{cls.__qualname__}.{name} is no field: a field needs a type "
@@ -87,7 +81,7 @@ def _check_body(cls: type) -> None:
         )
 
 
-def _is_own_method(cls: type, name: str, value: Any) -> bool:
+def _is_own_method(cls: type, name: str, value: object) -> bool:
     """Whether the value is a function that was defined in the body of the class or of a base."""
     if not isinstance(value, types.FunctionType):
         return False
@@ -103,7 +97,7 @@ def check_instantiable(cls: type) -> None:
       NonConfigFieldError: it has an attribute that is neither a field nor one of
         InstantiableConfig.
     """
-    if not is_decorated(cls):
+    if "__attrs_attrs__" not in vars(cls):  # a base may have them
         raise MissingConfigClassDecoratorError(
             f"{cls.__module__}.{cls.__qualname__} must be decorated with @config_class."
         )
@@ -117,7 +111,10 @@ def check_instantiable(cls: type) -> None:
         )
 
 
-def _reading(getter: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+_Getter = Callable[[Any, str], Any]
+
+
+def _reading(getter: _Getter) -> _Getter:
     """A `__getattr__` whose KeyErrors are AttributeErrors too."""
 
     @functools.wraps(getter)
@@ -132,9 +129,9 @@ def _reading(getter: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return __getattr__
 
 
-def reference(cfg: Any) -> tuple[Any, Any]:
-    """How pickle finds the class of a config again: a function and its argument."""
-    cls = type(cfg)
+def reference(cfg: object) -> tuple[Callable[..., type], tuple[object, ...]]:
+    """How pickle finds the class of a config again: a function and its arguments."""
+    cls: Any = type(cfg)
     if hasattr(cls, "__class_of__"):  # made from a signature
         return cls.__class_of__(cfg)
     where = cls.__module__, vars(cls)["__original_qualname__"]
@@ -145,21 +142,19 @@ def reference(cfg: Any) -> tuple[Any, Any]:
     if same is not cls:
         raise pickle.PicklingError(
             f"cannot pickle a {cls.__name__}: there is no such class at {'.'.join(where)}. Define "
-            f"it "
-            "in a module, not in a function."
+            "it in a module, not in a function."
         )
     return named_class, where
 
 
 def named_class(module: str, qualname: str) -> type:
     """The config class at `module.qualname`."""
-    value: Any = importlib.import_module(module)
-    for name in qualname.split("."):
-        value = getattr(value, name)
-    return value
+    return operator.attrgetter(qualname)(importlib.import_module(module))
 
 
-def unpickled(find: Callable[..., type], arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+def unpickled(
+    find: Callable[..., type], arguments: tuple[object, ...], values: dict[str, object]
+) -> object:
     """A config with these values, as pickle has them."""
     cfg = object.__new__(find(*arguments))
     for name, value in values.items():

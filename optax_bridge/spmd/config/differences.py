@@ -1,8 +1,6 @@
 # pyright: strict
 """In what two configs differ."""
 
-from typing import Any
-
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.walking import Children, leaf_text
 
@@ -15,7 +13,7 @@ class _Absent:
 ABSENT = _Absent()
 
 
-class ConfigDiff(dict[str, tuple[Any, Any]]):
+class ConfigDiff(dict[str, tuple[object, object]]):
     """Pairs of values by key; `ABSENT` for what one config lacks. As text, a line for each."""
 
     def __str__(self) -> str:
@@ -47,15 +45,15 @@ def diff(a: ConfigBase, b: ConfigBase) -> ConfigDiff:
     return differences
 
 
-def _flat(cfg: ConfigBase) -> dict[str, Any]:
+def _flat(cfg: ConfigBase) -> dict[str, object]:
     """Leaves by key, and the type of every container; of an empty one the container itself."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
 
-    def enter(key: str, value: Any, children: Children | None) -> Children | None:
-        if children is not None and not isinstance(value, ConfigBase):
-            flat[key] = type(value) if children else value
-        elif isinstance(value, ConfigBase):
+    def enter(key: str, value: object, children: Children | None) -> Children | None:
+        if isinstance(value, ConfigBase) or children:
             flat[key] = type(value)
+        elif children is not None:
+            flat[key] = value
         return children
 
     cfg.visit(flat.__setitem__, enter_fn=enter)

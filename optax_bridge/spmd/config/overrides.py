@@ -1,7 +1,6 @@
 """Fields set from the command line: `learner.optimizer.learning_rate=3e-4`."""
 
 import copy
-import dataclasses
 import enum
 import types
 import typing
@@ -12,13 +11,9 @@ import attr
 
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.errors import InvalidConfigValueError, similar_names, unknown_name
+from optax_bridge.spmd.config.records import record_fields, replaced
 from optax_bridge.spmd.config.required import RequiredFieldValue
 from optax_bridge.spmd.config.text import Step, key_text, parse_key, parse_value
-from optax_bridge.spmd.config.validation import (
-    is_attrs_instance,
-    is_dataclass_instance,
-    is_named_tuple,
-)
 from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
 
 C = TypeVar("C", bound=ConfigBase)
@@ -72,16 +67,16 @@ def _parsed(setting: str) -> tuple[list[Step], str]:
     return steps, setting[end + 1 :]
 
 
-def _set(value: Any, steps: list[Step], text: str, setting: str) -> None:
+def _set(cfg: ConfigBase, steps: list[Step], text: str, setting: str) -> None:
     """Sets what is at these steps below a config, in place."""
-    owners = [value]
+    owners: list[Any] = [cfg]
     for i, step in enumerate(steps):
         owners.append(_part(owners[-1], step, steps[:i], setting))
     if steps[-1] in ("klass", "fn") and isinstance(owners[-2], ConfigBase):
         raise OverrideError(
             f"{setting!r}: what a config makes is for the program to say; text cannot change it."
         )
-    new = _converted(text, owners[-1], _annotation(owners[-2], steps[-1]), setting)
+    new = _converted(text, owners[-1], _allowed_types(owners[-2], steps[-1]), setting)
     for step, owner in zip(reversed(steps), reversed(owners[:-1]), strict=True):
         try:
             new = _with(owner, step, new)
@@ -93,26 +88,24 @@ def _set(value: Any, steps: list[Step], text: str, setting: str) -> None:
 
 def _part(value: Any, step: Step, before: list[Step], setting: str) -> Any:
     where = key_text(before) or type(value).__name__
-    if isinstance(step, str):
-        if not isinstance(value, ConfigBase):
-            raise OverrideError(f"{setting!r}: {where} has no {step!r}: it is {value!r}.")
+    if isinstance(step, str) and isinstance(value, ConfigBase):
         if step not in value:
             raise OverrideError(f"{setting!r}: {where} has no field {_meant(value, step, before)}.")
         return getattr(value, step)
-    key = step[0]
-    if is_dataclass_instance(value) or is_attrs_instance(value) or is_named_tuple(value):
-        if isinstance(key, str) and hasattr(value, key):
-            return getattr(value, key)
-    elif isinstance(value, dict) or (isinstance(value, list | tuple) and type(key) is int):
-        try:
-            return value[key]
-        except LookupError:
-            if isinstance(value, dict):
-                raise OverrideError(
-                    f"{setting!r}: {where} has no {key!r} (keys are {list(value)})."
-                ) from None
-            raise OverrideError(f"{setting!r}: {where} has {len(value)} elements.") from None
-    raise OverrideError(f"{setting!r}: {where} has no {key!r}: it is {value!r}.")
+    key: Any = step if isinstance(step, str) else step[0]
+    parts: Any = record_fields(value) or value
+    is_sequence = isinstance(parts, list | tuple) and type(key) is int
+    if not isinstance(parts, dict) and not is_sequence:
+        raise OverrideError(f"{setting!r}: {where} has no {key!r}: it is {value!r}.")
+    if isinstance(step, str) and step in parts:
+        raise OverrideError(
+            f"{setting!r}: {where} is no config; its {step!r} is set by {where}[{step!r}]."
+        )
+    try:
+        return parts[key]
+    except LookupError:
+        there = f"{len(parts)} elements" if is_sequence else f"no {key!r} (keys are {list(parts)})"
+        raise OverrideError(f"{setting!r}: {where} has {there}.") from None
 
 
 def _meant(cfg: ConfigBase, name: str, before: list[Step]) -> str:
@@ -126,18 +119,14 @@ def _meant(cfg: ConfigBase, name: str, before: list[Step]) -> str:
     return unknown_name(name, field_names(cfg))
 
 
-def _with(owner: Any, step: Step, new: Any) -> Any:
+def _with(owner: Any, step: Step, new: object) -> Any:
     """The owner with another part: a config itself, of other containers a copy."""
     if isinstance(step, str):
         setattr(owner, step, new)
         return owner
     key = step[0]
-    if is_dataclass_instance(owner):
-        return dataclasses.replace(owner, **{key: new})
-    if is_attrs_instance(owner):
-        return attr.evolve(owner, **{key: new})
-    if is_named_tuple(owner):
-        return owner._replace(**{key: new})
+    if record_fields(owner) is not None:
+        return replaced(owner, {key: new})
     if isinstance(owner, tuple):
         return tuple(new if i == key % len(owner) else part for i, part in enumerate(owner))
     copied = copy.copy(owner)
@@ -145,38 +134,43 @@ def _with(owner: Any, step: Step, new: Any) -> Any:
     return copied
 
 
-def _annotation(owner: Any, step: Step) -> Any:
-    if isinstance(owner, ConfigBase) and isinstance(step, str):
-        return attr.fields_dict(type(owner))[step].type
-    return None
-
-
-def _plain_types(annotation: Any) -> set[Any]:
-    """The types that an annotation allows, where it is made of plain ones."""
+def _allowed_types(owner: object, step: Step) -> set[object]:
+    """The types that the annotation of a field allows; nothing is said of parts of containers."""
+    if not isinstance(owner, ConfigBase) or not isinstance(step, str):
+        return set()
+    annotation = attr.fields_dict(type(owner))[step].type
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return set(typing.get_args(annotation)) - {type(None), RequiredFieldValue}
+        return set(typing.get_args(annotation)) - {RequiredFieldValue}
     return {annotation}
 
 
-def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
+_NONE = type(None)
+_PLAIN: set[object] = {bool, int, float, str, _NONE}
+
+
+def _converted(text: str, now: object, allowed: set[object], setting: str) -> Any:
     """The value of the text, as it fits where `now` is."""
-    wanted = _plain_types(annotation)
     unset = now is None or isinstance(now, RequiredFieldValue)
     quoted = text[:1] in ("'", '"')
-    if (isinstance(now, str) or (unset and wanted == {str})) and not quoted:
-        return None if text == "None" and unset else text
+    if (isinstance(now, str) or (unset and allowed - {_NONE} == {str})) and not quoted:
+        return None if text == "None" and (unset or _NONE in allowed) else text
     try:
         value = parse_value(text)
     except ValueError:
         value = text
-    if unset and isinstance(value, str):
-        return value if str in wanted else by_name(value)
-    as_float = type(value) is int and float in wanted and int not in wanted
-    if unset:
-        return float(value) if as_float else value
-    if value is None and wanted <= {bool, int, float, str}:
-        raise OverrideError(f"{setting!r}: expected a {type(now).__name__}, got None.")
+    if unset and isinstance(value, str) and str not in allowed:
+        value = by_name(value)
+    if type(value) is int and float in allowed and int not in allowed:
+        value = float(value)
+    is_plain = bool(allowed) and allowed <= _PLAIN
+    if value is None and is_plain and not unset and _NONE not in allowed:
+        raise OverrideError(f"{setting!r}: expected {_a(type(now))}, got None.")
     if value is None or isinstance(value, RequiredFieldValue):
+        return value
+    if unset:
+        if is_plain and type(value) not in allowed:
+            expected = " or ".join(sorted(_a(kind) for kind in allowed - {_NONE}))
+            raise OverrideError(f"{setting!r}: expected {expected}, got {value!r}.")
         return value
     if isinstance(now, enum.Enum):
         for member in type(now):
@@ -187,35 +181,32 @@ def _converted(text: str, now: Any, annotation: Any, setting: str) -> Any:
         raise OverrideError(
             f"{setting!r}: expected a field below it, one of {field_names(now)}: it is a config."
         )
-    if isinstance(now, type) or callable(now):
+    if callable(now):
         return _class_or_function(value, now, setting)
     if type(now) is float and type(value) is int:
-        return value if int in wanted else float(value)
+        return value if int in allowed else float(value)
     if isinstance(now, list | tuple) and isinstance(value, list | tuple):
-        return type(now)(value) if not is_named_tuple(now) else value
-    if type(value) is type(now):
-        return value
-    if type(now) is int and type(value) is float and float in wanted:
+        return value if record_fields(now) is not None else type(now)(value)
+    if type(value) is type(now) or (type(now) is int and type(value) is float and float in allowed):
         return value
     if not isinstance(now, bool | int | float | str | list | tuple | dict):
         raise OverrideError(
             f"{setting!r}: expected no setting here: it is {now!r}, which text cannot say."
         )
-    raise OverrideError(
-        f"{setting!r}: expected a {type(now).__name__} such as {now!r}, got {value!r}."
-    )
+    raise OverrideError(f"{setting!r}: expected {_a(type(now))} such as {now!r}, got {value!r}.")
 
 
-def _class_or_function(value: Any, now: Any, setting: str) -> Any:
+def _a(kind: object) -> str:
+    name = getattr(kind, "__name__", str(kind))
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _class_or_function(value: object, now: object, setting: str) -> Any:
     new = by_name(value) if isinstance(value, str) else value
-    if isinstance(new, str) or not callable(new) or isinstance(new, type) != _is_class(now):
-        kind = "class" if _is_class(now) else "function"
+    kind = "class" if isinstance(now, type) else "function"
+    if isinstance(new, str) or not callable(new) or isinstance(new, type) != isinstance(now, type):
         raise OverrideError(
             f"{setting!r}: expected the name of a {kind} that the program has imported, such as "
             f"{leaf_text(now)}, got {value!r}."
         )
     return new
-
-
-def _is_class(value: Any) -> bool:
-    return isinstance(value, type)

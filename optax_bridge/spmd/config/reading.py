@@ -1,33 +1,37 @@
 """Configs from their flat and textual forms, so that a run can be started again."""
 
-import dataclasses
 import enum
 import importlib
-import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import attr
 
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.configurable import Configurable
 from optax_bridge.spmd.config.errors import unknown_name
+from optax_bridge.spmd.config.records import field_names_of, record_fields, replaced
 from optax_bridge.spmd.config.required import RequiredFieldValue
 from optax_bridge.spmd.config.signatures import config_for_class, config_for_function
 from optax_bridge.spmd.config.text import Step, Text, key_text, parse_key, parse_value
-from optax_bridge.spmd.config.validation import (
-    is_attrs_instance,
-    is_dataclass_instance,
-    is_named_tuple,
-)
 from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
 
-# What is below a key: a leaf, or more by the next step, in the order of the text.
-_Node = Any
-_NOTHING = object()
+
+class _Leaf(NamedTuple):
+    value: object
 
 
-def from_flat_dict(flat: Mapping[str, Any], *, like: ConfigBase | None = None) -> Any:
+class _Element(NamedTuple):
+    """A step into a container; names of fields are strings."""
+
+    key: Any
+
+
+# What is below a key by the next step, in the order of the text.
+_Tree = dict[str | _Element, Union[_Leaf, "_Tree"]]
+
+
+def from_flat_dict(flat: Mapping[str, object], *, like: ConfigBase | None = None) -> Any:
     """The config that has this flat form.
 
     Args:
@@ -61,7 +65,7 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
     Raises:
       ValueError: naming the line, or the key whose value cannot be read back.
     """
-    flat: dict[str, Any] = {}
+    flat: dict[str, Text] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -77,52 +81,38 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
     return from_flat_dict(flat, like=like)
 
 
-def _tree(flat: Mapping[str, Any]) -> dict[Any, _Node]:
-    root: dict[Any, _Node] = {}
+def _tree(flat: Mapping[str, object]) -> _Tree:
+    root: _Tree = {}
     for key, value in flat.items():
         steps, end = parse_key(key)
         if end != len(key):
             raise ValueError(f"not a key of a config: {key!r}")
-        node = root
-        for step in steps[:-1]:
-            node = node.setdefault(_hashable(step), {})
-            if not isinstance(node, _Branch):
+        *parents, last = (_Element(step[0]) if isinstance(step, list) else step for step in steps)
+        tree = root
+        for step in parents:
+            below = tree.setdefault(step, {})
+            if isinstance(below, _Leaf):
                 raise ValueError(f"{key!r} is below another value.")
-        node[_hashable(steps[-1])] = _Leaf(value)
+            tree = below
+        tree[last] = _Leaf(value)
     return root
 
 
-_Branch = dict
-
-
-class _Leaf(typing.NamedTuple):
-    value: Any
-
-
-class _Element(typing.NamedTuple):
-    """A step into a container; names of fields are strings."""
-
-    key: Any
-
-
-def _hashable(step: Step) -> Any:
-    return _Element(step[0]) if isinstance(step, list) else step
-
-
-def _config(tree: dict[Any, _Node], path: list[Step], like: Any) -> ConfigBase:
+def _config(tree: _Tree, path: list[Step], like: object) -> ConfigBase:
     where = key_text(path) or "the config"
     maker = next((name for name in ("klass", "fn") if name in tree), None)
-    if maker is None and not isinstance(like, ConfigBase):
-        raise ValueError(
-            f"{where} has neither a klass nor a fn that says what it makes; pass a config `like` "
-            f"it."
-        )
+    cfg: Any = None
     if maker is None:
+        if not isinstance(like, ConfigBase):
+            raise ValueError(
+                f"{where} has neither a klass nor a fn that says what it makes; pass a config "
+                "`like` it."
+            )
         cfg = like.clone()
     else:
         same = like if isinstance(like, ConfigBase) and maker in like else None
-        leaf = tree[maker]
-        target = _leaf(leaf, [*path, maker], getattr(same, maker, None), callable_wanted=True)
+        now = getattr(same, maker, None)
+        target = _leaf(tree[maker], [*path, maker], now, callable_wanted=True)
         if same is not None and getattr(same, maker) is target:
             cfg = same.clone()
         elif maker == "fn":
@@ -131,11 +121,11 @@ def _config(tree: dict[Any, _Node], path: list[Step], like: Any) -> ConfigBase:
             cfg = target.default_config()
         else:
             cfg = config_for_class(target)
-    values = {}
+    values: dict[str, object] = {}
     for name, node in tree.items():
         if name == maker:
             continue
-        if name not in cfg:
+        if not isinstance(name, str) or name not in cfg:
             raise ValueError(f"{where} has no field {unknown_name(str(name), field_names(cfg))}")
         values[name] = _node(node, [*path, name], getattr(cfg, name), _field(cfg, name).type)
     for name in field_names(cfg):
@@ -148,28 +138,26 @@ def _field(cfg: ConfigBase, name: str) -> Any:
     return attr.fields_dict(type(cfg))[name]
 
 
-def _absent(cfg: ConfigBase, name: str, path: list[Step]) -> Any:
+def _absent(cfg: ConfigBase, name: str, path: list[Step]) -> object:
     """The value of a field that has no entry: its default was left out, or it is empty."""
     default, now = _field(cfg, name).default, getattr(cfg, name)
     if default is None or isinstance(default, RequiredFieldValue):
         empty = isinstance(now, list | tuple | dict) and not now
         return now if empty else default  # both have no entry
     for value in (now, default):
-        if isinstance(value, list | dict):
-            return type(value)()
-        if isinstance(value, tuple) and not is_named_tuple(value):
-            return ()
-        if is_dataclass_instance(value) or is_named_tuple(value) or is_attrs_instance(value):
+        if record_fields(value) is not None:
             break
+        if isinstance(value, list | dict | tuple):
+            return type(value)()
     raise ValueError(f"{key_text(path)} is absent, and its default {default!r} was not left out.")
 
 
-def _node(node: _Node, path: list[Step], like: Any, annotation: Any = None) -> Any:
+def _node(node: _Leaf | _Tree, path: list[Step], like: object, annotation: object = None) -> object:
     if isinstance(node, _Leaf):
         return _leaf(node, path, like, annotation)
     if all(isinstance(step, str) for step in node):
-        return _config(node, path, like if isinstance(like, ConfigBase) else None)
-    below = {}
+        return _config(node, path, like)
+    below: dict[Any, object] = {}
     for step, child in node.items():
         if not isinstance(step, _Element):
             raise ValueError(f"{key_text(path)} has both fields and elements.")
@@ -178,80 +166,61 @@ def _node(node: _Node, path: list[Step], like: Any, annotation: Any = None) -> A
     return _container(below, path, like, annotation)
 
 
-def _part(value: Any, key: Any) -> Any:
+def _part(value: Any, key: Any) -> object:
     """The element of a container, or None."""
-    if is_dataclass_instance(value) or is_attrs_instance(value) or is_named_tuple(value):
-        return getattr(value, key, None) if isinstance(key, str) else None
     try:
-        return value[key]
+        return (record_fields(value) or value)[key]
     except (LookupError, TypeError):
         return None
 
 
-def _container(below: dict[Any, Any], path: list[Step], like: Any, annotation: Any) -> Any:
-    if is_dataclass_instance(like):
-        return dataclasses.replace(like, **_checked(below, like, path))
-    if is_attrs_instance(like):
-        return attr.evolve(like, **_checked(below, like, path))
-    if is_named_tuple(like):
-        return like._replace(**_checked(below, like, path))
+def _container(
+    below: dict[Any, object], path: list[Step], like: object, annotation: object
+) -> object:
+    fields = record_fields(like)
+    if fields is not None:
+        for name in below.keys() - fields.keys():
+            where = key_text([*path, [name]])
+            raise ValueError(f"{where}: {type(like).__name__} has no such field.")
+        return replaced(like, below)
     if isinstance(like, dict):
         return type(like)(below)
-    indices = list(range(len(below)))
-    if list(below) == indices and isinstance(like, list | tuple):
-        return type(like)(below.values())
-    if list(below) == indices:
+    if list(below) == list(range(len(below))):
+        if isinstance(like, list | tuple):
+            return type(like)(below.values())
         return tuple(below.values()) if _wants_tuple(annotation) else list(below.values())
     for kind in _mentioned(annotation):
-        if isinstance(kind, type) and set(below) <= _field_names(kind):
+        if isinstance(kind, type) and below.keys() <= set(field_names_of(kind) or ()):
             return kind(**below)
     return below
 
 
-def _field_names(kind: type) -> set[str]:
-    """The fields of a class of dataclasses, attrs or named tuples; none of another class."""
-    if dataclasses.is_dataclass(kind):
-        return {field.name for field in dataclasses.fields(kind)}
-    if attr.has(kind):
-        return {field.name for field in attr.fields(kind)}
-    return set(getattr(kind, "_fields", ()))
-
-
-def _checked(below: dict[Any, Any], like: Any, path: list[Step]) -> dict[str, Any]:
-    for name in below:
-        if not isinstance(name, str) or not hasattr(like, name):
-            raise ValueError(
-                f"{key_text([*path, [name]])}: {type(like).__name__} has no such field."
-            )
-    return below
-
-
-def _wants_tuple(annotation: Any) -> bool:
+def _wants_tuple(annotation: object) -> bool:
     """Whether a field's type mentions tuples, and no lists."""
     mentioned = _mentioned(annotation)
     return tuple in mentioned and list not in mentioned
 
 
-def _mentioned(annotation: Any) -> list[Any]:
+def _mentioned(annotation: object) -> list[object]:
     """The classes in an annotation, without those of elements."""
-    parts = [annotation, *typing.get_args(annotation)]
-    return [part for annotated in parts for part in (annotated, typing.get_origin(annotated))]
+    parts = [annotation, *get_args(annotation)]
+    return [part for annotated in parts for part in (annotated, get_origin(annotated))]
 
 
-def _of_elements(annotation: Any) -> Any:
+def _of_elements(annotation: object) -> object:
     """What an annotation of a container says of its elements; None if nothing."""
-    for part in (annotation, *typing.get_args(annotation)):
-        origin, arguments = typing.get_origin(part), typing.get_args(part)
+    for part in (annotation, *get_args(annotation)):
+        origin, arguments = get_origin(part), get_args(part)
         if isinstance(origin, type) and arguments:
             return arguments[-1] if arguments[-1] is not ... else arguments[0]
     return None
 
 
 def _leaf(
-    node: _Node,
+    node: _Leaf | _Tree,
     path: list[Step],
-    like: Any,
-    annotation: Any = None,
+    like: object,
+    annotation: object = None,
     *,
     callable_wanted: bool = False,
 ) -> Any:
@@ -283,7 +252,7 @@ def _leaf(
     return by_name(value)
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     return callable(value) and hasattr(value, "__qualname__")
 
 

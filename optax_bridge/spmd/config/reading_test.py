@@ -53,12 +53,15 @@ class Room(Configurable):
         rate: float = 0.1
         opt: Optional[InstantiableConfig] = None  # noqa: UP045
         wide: Required[float] = REQUIRED
+        count: Required[int] = REQUIRED
+        table: dict = {"a": 1}  # noqa: RUF012
         label: Required[str] = REQUIRED
         dtype: Any = jnp.float32
         limit: float = float("inf")
         kind: Optional[type] = None  # noqa: UP045
         names: dict[str, str] = {}  # noqa: RUF012
         flag: bool = True
+        part: Optional[float] = 0.5  # noqa: UP045
 
 
 def room() -> Any:
@@ -124,6 +127,8 @@ def test_diff():
         ("color=BLUE", "color", Color.BLUE),
         ("rate=1", "rate", 1.0),
         ("wide=1", "wide", 1.0),
+        ("count=8", "count", 8),
+        ("part=None", "part", None),
         ("label=12", "label", "12"),
         ("flag=False", "flag", False),
         ("room.limit=10", "limit", 10.0),
@@ -155,6 +160,9 @@ def test_override_of_a_whole_tuple():
         ("color=GREEN", "expected one of"),
         ("klass=int", "text cannot change it"),
         ("rate=None", "got None"),
+        ("count=eight", "expected an int, got 'eight'"),
+        ("sizes.q=3", "sizes has no 'q'"),
+        ("table.a=3", r"its 'a' is set by table\['a'\]"),
         ("dtype=jax.numpy.nothing", "name of a class .* such as 'jax.numpy.float32'"),
         ("opt=3", "it is a config"),
         ("lamps[5].features=2", "lamps has 2 elements"),

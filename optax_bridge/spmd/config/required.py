@@ -1,13 +1,13 @@
 # pyright: strict
 """REQUIRED: the value of a field that must be set before the config is used."""
 
-from typing import Any, NoReturn, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, Union
 
 T = TypeVar("T")
 
 
 def _refuses(operation: str) -> Any:
-    def method(self: Any, *operands: Any) -> NoReturn:
+    def method(self: object, *operands: object) -> NoReturn:
         raise TypeError(
             f"a required field is not set: {operation} was applied to REQUIRED. Set it first."
         )
@@ -22,7 +22,7 @@ class RequiredFieldValue:
     attribute raises AttributeError, so that `hasattr` is False.
     """
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "RequiredFieldValue":
+    def __deepcopy__(self, memo: dict[int, object]) -> "RequiredFieldValue":
         return self
 
     def __copy__(self) -> "RequiredFieldValue":
@@ -66,5 +66,10 @@ class RequiredFieldValue:
     __float__ = _refuses("float()")
 
 
-REQUIRED = RequiredFieldValue()
-Required = Union[T, RequiredFieldValue]  # noqa: UP007 (it takes a parameter: Required[int])
+if TYPE_CHECKING:
+    # When a config is made use of, its required fields are set: `Required[int]` is an int then.
+    REQUIRED: Any
+    Required = Annotated[T, RequiredFieldValue]
+else:
+    REQUIRED = RequiredFieldValue()
+    Required = Union[T, RequiredFieldValue]  # noqa: UP007 (it takes a parameter: Required[int])

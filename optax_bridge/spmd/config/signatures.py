@@ -6,10 +6,10 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, TypeVar
 
-from optax_bridge.spmd.config.base import raise_for_missing
+from optax_bridge.spmd.config.base import ConfigBase, raise_for_missing
 from optax_bridge.spmd.config.configurable import InstantiableConfig
 from optax_bridge.spmd.config.decorator import config_class, rename
 from optax_bridge.spmd.config.errors import InvalidConfigNameError
@@ -31,9 +31,9 @@ class FunctionConfigBase(InstantiableConfig[T]):
 
     __callable_field__ = "fn"
 
-    fn: Callable[..., Any]
+    fn: Callable[..., T]
 
-    def instantiate(self, **kwargs: Any) -> T:
+    def instantiate(self, **kwargs: object) -> T:
         """Calls the function with the fields, or what stands in kwargs instead."""
         return _call(self.fn, _parameters(self.fn), self, kwargs)
 
@@ -48,14 +48,14 @@ class ClassConfigBase(InstantiableConfig[T]):
 
     __callable_field__ = "klass"
 
-    klass: type
+    klass: type[T]
 
-    def instantiate(self, **kwargs: Any) -> T:
+    def instantiate(self, **kwargs: object) -> T:
         """Makes an instance with the fields, or what stands in kwargs instead."""
         return _call(self.klass, _init_parameters(self.klass), self, kwargs)
 
 
-def config_for_function(fn: Callable[..., T]) -> Any:
+def config_for_function(fn: Callable[..., T]) -> FunctionConfigBase[T]:
     """A config with a field for every parameter of a function.
 
     Args:
@@ -72,14 +72,10 @@ def config_for_function(fn: Callable[..., T]) -> Any:
     """
     if not callable(fn):
         raise TypeError(f"config_for_function: expected a function, found {fn!r}")
-    made = _made_once(
-        fn,
-        lambda: _config_class(FunctionConfigBase, fn, _parameters(fn), "config_for_function"),
-    )
-    return made(fn=fn)
+    return _class_for(fn, FunctionConfigBase, _parameters, "config_for_function")(fn=fn)
 
 
-def config_for_class(cls: type[T]) -> Any:
+def config_for_class(cls: type[T]) -> ClassConfigBase[T]:
     """A config with a field for every parameter of a class's `__init__`.
 
     Args:
@@ -94,11 +90,7 @@ def config_for_class(cls: type[T]) -> Any:
     """
     if not isinstance(cls, type):
         raise TypeError(f"config_for_class: expected a class, found {cls!r}")
-    made = _made_once(
-        cls,
-        lambda: _config_class(ClassConfigBase, cls, _init_parameters(cls), "config_for_class"),
-    )
-    return made(klass=cls)
+    return _class_for(cls, ClassConfigBase, _init_parameters, "config_for_class")(klass=cls)
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -128,7 +120,37 @@ def _init_parameters(cls: type) -> list[inspect.Parameter]:
     return parameters
 
 
-def _config_class(base: Any, target: Any, parameters: list[inspect.Parameter], maker: str) -> Any:
+# Classes of configs by what they configure: as long as it lives, where Python can tell.
+_WEAK: weakref.WeakKeyDictionary[Any, type] = weakref.WeakKeyDictionary()
+# Methods and proxies are made anew at each access; those that cannot be hashed are compared by
+# identity.
+_STRONG: dict[object, type] = {}
+_MAKING = threading.RLock()
+
+
+def _class_for(
+    target: object,
+    base: type,
+    parameters_of: Callable[[Any], list[inspect.Parameter]],
+    maker: str,
+) -> Any:
+    """The class of the configs of something; it is made once."""
+    weak = isinstance(target, types.FunctionType | type)
+    cache: MutableMapping[Any, type] = _WEAK if weak else _STRONG
+    with _MAKING:
+        try:
+            key, made = target, cache.get(target)
+        except TypeError:
+            cache, key = _STRONG, _Identity(target)
+            made = cache.get(key)
+        if made is None:
+            made = cache[key] = _config_class(base, target, parameters_of(target), maker)
+        return made
+
+
+def _config_class(
+    base: Any, target: object, parameters: list[inspect.Parameter], maker: str
+) -> type:
     module = getattr(target, "__module__", None) or type(target).__module__
     qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
     body: dict[str, Any] = {"__module__": module, "__qualname__": qualname, "__annotations__": {}}
@@ -154,45 +176,20 @@ def _config_class(base: Any, target: Any, parameters: list[inspect.Parameter], m
     return made
 
 
-def _reference(cfg: Any) -> tuple[Any, Any]:
+def _reference(cfg: object) -> tuple[Callable[[str, Any], type], tuple[str, object]]:
     """How pickle finds the class of such a config: by making it again."""
-    return _class_of, (type(cfg).__callable_field__, getattr(cfg, type(cfg).__callable_field__))
+    field: str = getattr(type(cfg), "__callable_field__")  # noqa: B009 (typed for configs only)
+    return _class_of, (field, getattr(cfg, field))
 
 
 def _class_of(field: str, target: Any) -> type:
     return type(config_for_function(target) if field == "fn" else config_for_class(target))
 
 
-# Classes of configs by what they configure: as long as it lives, where Python can tell.
-_WEAK: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-# Methods and proxies are made anew at each access; those that cannot be hashed are told by
-# identity.
-_STRONG: dict[Any, Any] = {}
-_MAKING = threading.RLock()
-
-
-def _made_once(target: Any, make: Callable[[], Any]) -> Any:
-    with _MAKING:
-        return _made(target, make)
-
-
-def _made(target: Any, make: Callable[[], Any]) -> Any:
-    try:
-        cache: Any = _WEAK if isinstance(target, types.FunctionType | type) else _STRONG
-        key: Any = target
-        made = cache.get(key)
-    except TypeError:
-        cache, key = _STRONG, _Identity(target)
-        made = cache.get(key)
-    if made is None:
-        made = cache[key] = make()
-    return made
-
-
 class _Identity:
     """A key that is equal to another of the very same object."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: object) -> None:
         self.target = target
 
     def __hash__(self) -> int:
@@ -202,7 +199,12 @@ class _Identity:
         return isinstance(other, _Identity) and other.target is self.target
 
 
-def _call(target: Any, parameters: list[inspect.Parameter], cfg: Any, given: dict[str, Any]) -> Any:
+def _call(
+    target: Callable[..., T],
+    parameters: list[inspect.Parameter],
+    cfg: ConfigBase,
+    given: dict[str, object],
+) -> T:
     """Calls the target with the config's fields, given arguments first."""
     given = dict(given)
     for parameter in parameters:
@@ -211,7 +213,7 @@ def _call(target: Any, parameters: list[inspect.Parameter], cfg: Any, given: dic
                 f"cannot instantiate {type(cfg).__name__}: param kind POSITIONAL_ONLY of "
                 f"{parameter.name!r} has no name to pass it by. Wrap it in a function without '/'."
             )
-    values = {
+    values: dict[str, Any] = {
         parameter.name: given.pop(parameter.name)
         if parameter.name in given
         else getattr(cfg, parameter.name)
@@ -219,8 +221,8 @@ def _call(target: Any, parameters: list[inspect.Parameter], cfg: Any, given: dic
     }
     missing = [name for name, value in values.items() if isinstance(value, RequiredFieldValue)]
     raise_for_missing(missing, target)
-    positional: list[Any] = []
-    keywords: dict[str, Any] = {}
+    positional: list[object] = []
+    keywords: dict[str, object] = {}
     starred = any(parameter.kind is _Kind.VAR_POSITIONAL for parameter in parameters)
     for parameter in parameters:
         value = values[parameter.name]

@@ -5,12 +5,13 @@ import enum
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import attr
 
 from optax_bridge.spmd.config.errors import InvalidConfigNameError, InvalidConfigValueError
+from optax_bridge.spmd.config.records import record_fields
 from optax_bridge.spmd.config.required import RequiredFieldValue
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -45,7 +46,7 @@ def validate_config_field_name(name: str) -> None:
         )
 
 
-def validate_config_field_value(value: Any) -> None:
+def validate_config_field_value(value: object) -> None:
     """Runs every registered validator that is about the value, in order of registration.
 
     Raises:
@@ -64,31 +65,26 @@ def validate_config_field_value(value: Any) -> None:
         )
 
 
-def _accept(value: Any) -> None:
+def _accept(value: object) -> None:
     """A validator for values that are legal as they are."""
 
 
-def _each(values: Any) -> None:
+def _each(values: Iterable[object]) -> None:
     for value in values:
         validate_config_field_value(value)
 
 
-def is_dataclass_instance(value: Any) -> bool:
-    """Whether the value is an instance of a dataclass, not the class."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+def _is_record(value: object) -> bool:
+    return dataclasses.is_dataclass(type(value)) or attr.has(type(value))
 
 
-def is_attrs_instance(value: Any) -> bool:
-    """Whether the value is an instance of an attrs class, not the class."""
-    return not isinstance(value, type) and attr.has(type(value))
+def _check_record(value: object) -> None:
+    # Of a config, what is called may be any callable.
+    called = getattr(type(value), "__callable_field__", None)
+    _each(part for name, part in (record_fields(value) or {}).items() if name != called)
 
 
-def is_named_tuple(value: Any) -> bool:
-    """Whether the value is a named tuple."""
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _is_pretrained(value: Any) -> bool:
+def _is_pretrained(value: object) -> bool:
     if hasattr(type(value), "__callable_field__"):  # a config, which looks for similar names
         return False
     return (
@@ -98,23 +94,23 @@ def _is_pretrained(value: Any) -> bool:
     )
 
 
-def _is_numpy_dtype(value: Any) -> bool:
+def _is_numpy_dtype(value: object) -> bool:
     numpy = sys.modules.get("numpy")  # without numpy there are no dtypes
     return numpy is not None and isinstance(value, numpy.dtype)
 
 
-def _is_partition_spec(value: Any) -> bool:
+def _is_partition_spec(value: object) -> bool:
     sharding = sys.modules.get("jax.sharding")
     return sharding is not None and isinstance(value, sharding.PartitionSpec)
 
 
-def _is_remat_marker(value: Any) -> bool:
+def _is_remat_marker(value: object) -> bool:
     # What checkpoint policies return. JAX exports neither the objects nor their classes.
     cls = type(value)
     return cls.__name__ in ("RecomputeType", "SaveableType") and cls.__module__.startswith("jax.")
 
 
-def is_function_object(value: Any) -> bool:
+def is_function_object(value: object) -> bool:
     """Whether the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`.
 
     Functions with derivatives of their own are; functions that JAX itself offers compiled are.
@@ -125,7 +121,7 @@ def is_function_object(value: Any) -> bool:
     return cls.__name__ == "PjitFunction" and str(value.__module__).startswith("jax.")
 
 
-def is_frozen_mapping(value: Any) -> bool:
+def is_frozen_mapping(value: object) -> bool:
     """Whether the value is a read-only mapping; a config holds it as a dict."""
     frozen = sys.modules.get("flax.core.frozen_dict")
     return isinstance(value, types.MappingProxyType) or (
@@ -150,19 +146,7 @@ for _match, _validate in (
     (lambda v: isinstance(v, _PLAIN), _accept),
     (lambda v: isinstance(v, list | tuple), _each),
     (lambda v: isinstance(v, dict), lambda v: _each(v.values())),
-    (
-        is_dataclass_instance,
-        lambda v: _each(getattr(v, field.name, None) for field in dataclasses.fields(v)),
-    ),
-    (
-        is_attrs_instance,
-        lambda v: _each(
-            getattr(v, field.name, None)
-            for field in attr.fields(type(v))
-            # Of a config, what is called may be any callable.
-            if field.name != getattr(type(v), "__callable_field__", None)
-        ),
-    ),
+    (_is_record, _check_record),
     (_is_pretrained, lambda v: validate_config_field_value(v.to_dict())),
     (_is_numpy_dtype, _accept),
     (_is_partition_spec, _accept),

@@ -4,43 +4,39 @@ import collections
 import dataclasses
 import sys
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attr
 
-from optax_bridge.spmd.config.validation import (
-    is_attrs_instance,
-    is_dataclass_instance,
-    is_named_tuple,
-)
+from optax_bridge.spmd.config.records import field_names_of, record_fields
 
 Children = list[tuple[str, Any]]
+VisitFn = Callable[[str, Any], None]
 EnterFn = Callable[[str, Any, Children | None], Children | None]
 
 
-def is_config(value: Any) -> bool:
+def is_config(value: object) -> bool:
     """Whether the value is a config."""
     # ConfigBase itself is made with this module.
-    return hasattr(type(value), "__callable_field__") and is_attrs_instance(value)
+    return hasattr(type(value), "__callable_field__") and attr.has(type(value))
 
 
-def field_names(cfg: Any) -> list[str]:
+def field_names(cfg: object) -> list[str]:
     """The names of a config's fields, sorted; also where a field hides its `keys`."""
-    return sorted(field.name for field in attr.fields(type(cfg)))
+    return sorted(field_names_of(type(cfg)) or ())
 
 
-def children(key: str, value: Any) -> Children | None:
+def children(key: str, value: object) -> Children | None:
     """Keys and values one level below, or None for a leaf."""
     if is_config(value):
         prefix = f"{key}." if key else ""
         return [(f"{prefix}{name}", getattr(value, name)) for name in field_names(value)]
-    if is_dataclass_instance(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _entries(key, dataclasses.asdict(value))
-    if is_attrs_instance(value):
-        return _entries(key, {f.name: getattr(value, f.name) for f in attr.fields(type(value))})
-    if is_named_tuple(value):
-        return _entries(key, value._asdict())
+    fields = record_fields(value)
+    if fields is not None:
+        return _entries(key, fields)
     if isinstance(value, dict):
         return _entries(key, value)
     if isinstance(value, list | tuple | range):
@@ -48,17 +44,17 @@ def children(key: str, value: Any) -> Children | None:
     return None
 
 
-def _entries(key: str, values: dict[Any, Any]) -> Children:
+def _entries(key: str, values: Mapping[Any, object]) -> Children:
     return [(f"{key}[{name!r}]", child) for name, child in values.items()]
 
 
 def walk(
     key: str,
-    value: Any,
+    value: object,
     *,
-    visit_fn: Callable[[str, Any], None],
+    visit_fn: VisitFn,
     enter_fn: EnterFn | None,
-    exit_fn: Callable[[str, Any], None] | None,
+    exit_fn: VisitFn | None,
 ) -> None:
     """See `ConfigBase.visit`."""
     below = children(key, value)
@@ -73,7 +69,7 @@ def walk(
         exit_fn(key, value)
 
 
-def flat_dict(cfg: Any, omit_default_values: Collection[Any]) -> dict[str, Any]:
+def flat_dict(cfg: object, omit_default_values: Collection[object]) -> dict[str, Any]:
     """See `ConfigBase.to_flat_dict`."""
     flat: dict[str, Any] = {}
 
@@ -90,7 +86,7 @@ def flat_dict(cfg: Any, omit_default_values: Collection[Any]) -> dict[str, Any]:
                 for name, child in default or []
                 if not _omitted(child, defaults[name].default, omit_default_values)
             ]
-        if is_dataclass_instance(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return [
                 (f"{key}[{field.name!r}]", getattr(value, field.name))
                 for field in dataclasses.fields(value)
@@ -103,7 +99,7 @@ def flat_dict(cfg: Any, omit_default_values: Collection[Any]) -> dict[str, Any]:
     return flat
 
 
-def _omitted(value: Any, default: Any, omit_default_values: Collection[Any]) -> bool:
+def _omitted(value: object, default: object, omit_default_values: Collection[object]) -> bool:
     # Of one type: `numpy.dtype("float64") == None` is true.
     return value is default and any(
         default is x or (type(default) is type(x) and default == x) for x in omit_default_values
@@ -114,12 +110,9 @@ def plain(value: Any) -> Any:
     """The value as plain data; see `ConfigBase.to_dict`."""
     if is_config(value):
         return value.to_dict()
-    if is_dataclass_instance(value):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if is_attrs_instance(value):
-        return {f.name: plain(getattr(value, f.name)) for f in attr.fields(type(value))}
-    if is_named_tuple(value):
-        return {name: plain(child) for name, child in value._asdict().items()}
+    fields = record_fields(value)
+    if fields is not None:
+        return {name: plain(child) for name, child in fields.items()}
     if isinstance(value, collections.defaultdict):
         return {name: plain(child) for name, child in value.items()}
     if isinstance(value, dict):
@@ -133,13 +126,13 @@ def plain(value: Any) -> Any:
     return value
 
 
-def dotted_name(value: Any) -> str:
+def dotted_name(value: object) -> str:
     """`module.name` of a class or function; the repr of anything else that is called."""
     name = getattr(value, "__name__", None)
     return f"{value.__module__}.{name}" if isinstance(name, str) else repr(value)
 
 
-def leaf_text(value: Any) -> str:
+def leaf_text(value: object) -> str:
     """A leaf as it stands in `debug_string`."""
     named = isinstance(value, type | types.FunctionType) or (
         callable(value)

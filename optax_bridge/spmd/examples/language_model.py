@@ -55,8 +55,7 @@ class LanguageModel(BaseModel):
         num_heads: Required[int] = REQUIRED
         length: Required[int] = REQUIRED
 
-    def __init__(self, cfg: Any, *, parent: Any):
-        """Makes the layers."""
+    def __init__(self, cfg: Config, *, parent: Any):
         super().__init__(cfg, parent=parent)
         layer = TransformerLayer.default_config()
         layer.self_attention.attention.set(num_heads=cfg.num_heads, causal=True)

@@ -1,3 +1,4 @@
+# pyright: strict
 """The smallest trainer: two linear layers learn a sine.
 
     optax-bridge train optax_bridge.spmd.examples.regression.trainer --dir run
@@ -39,7 +40,7 @@ class Regression(BaseModel):
         hidden: int = 16
         dropout: Dropout.Config = Dropout.default_config()
 
-    def __init__(self, cfg: Any, *, parent: Any):
+    def __init__(self, cfg: Config, *, parent: Any):
         """Makes the layers; their hidden axis is divided over the mesh's axis "model"."""
         super().__init__(cfg, parent=parent)
         first = Linear.default_config().set(input_dim=FEATURES, output_dim=cfg.hidden)

@@ -1,7 +1,7 @@
 """Attention with many heads, and with fewer heads for keys and values than for queries."""
 
 import math
-from typing import Any, Optional
+from typing import Optional
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from optax_bridge.spmd.layer.base import BaseLayer
 from optax_bridge.spmd.layer.dropout import Dropout
 from optax_bridge.spmd.layer.specs import FactorizationSpec, FanAxes, ParameterSpec
 from optax_bridge.spmd.module import Module
+from optax_bridge.spmd.trees import NestedParameterSpec
 
 
 class HeadsLinear(BaseLayer):
@@ -33,7 +34,7 @@ class HeadsLinear(BaseLayer):
         per_head_dim: Required[int] = REQUIRED
         bias: bool = True
         to_heads: bool = True
-        param_partition_spec: Any = (None, None, None)
+        param_partition_spec: NestedParameterSpec = (None, None, None)
 
     def _create_layer_parameter_specs(self) -> dict[str, ParameterSpec]:
         cfg = self._config
@@ -89,7 +90,7 @@ class MultiheadAttention(BaseLayer):
         dropout: Dropout.Config = Dropout.default_config()
         proj: HeadsLinear.Config = HeadsLinear.default_config()
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         hidden_dim = cfg.hidden_dim or cfg.query_dim

@@ -1,13 +1,13 @@
 """`BaseLayer`: a module whose state is its parameters."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Optional
+from typing import Optional
 
 import jax
 import jax.ad_checkpoint
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
 
 from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import InstantiableConfig, config_class, maybe_instantiate
@@ -16,7 +16,7 @@ from optax_bridge.spmd.layer.remat import rematted
 from optax_bridge.spmd.layer.specs import FanAxes, ParameterNoise, ParameterSpec, RematSpec
 from optax_bridge.spmd.metrics import WeightedSummary
 from optax_bridge.spmd.module import Module, OutputCollection, child_context
-from optax_bridge.spmd.module.wrapping import is_marked, public_methods
+from optax_bridge.spmd.module.wrapping import Method, is_marked, public_methods
 from optax_bridge.spmd.trees import NestedParameterSpec
 
 
@@ -47,22 +47,25 @@ class BaseLayer(Module):
         param_noise: Optional[ParameterNoise.Config] = None  # noqa: UP045
         tensor_stats: Optional[InstantiableConfig] = None  # noqa: UP045
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
-        self._param_init = maybe_instantiate(cfg.param_init)
-        self._param_noise = maybe_instantiate(cfg.param_noise)
-        if self._param_init is None and not isinstance(parent, BaseLayer):
-            self._param_init = DefaultInitializer.default_config().instantiate()
+        param_init = cfg.param_init
+        if param_init is None and not isinstance(parent, BaseLayer):
+            param_init = DefaultInitializer.default_config()
+        self._param_init: Initializer | None = (
+            None if param_init is None else param_init.instantiate()
+        )
+        self._param_noise = None if cfg.param_noise is None else cfg.param_noise.instantiate()
         if cfg.tensor_stats is not None:
             self._add_child("tensor_stats", cfg.tensor_stats)
 
-    def _methods_to_wrap_for_auto_child_context(self) -> dict[str, Callable[..., Any]]:
+    def _methods_to_wrap_for_auto_child_context(self) -> dict[str, Method]:
         return public_methods(type(self), base=BaseLayer)
 
     def _wrap_methods_with_auto_child_context(
-        self, methods: dict[str, Callable[..., Any]]
-    ) -> dict[str, Callable[..., Any]]:
+        self, methods: dict[str, Method]
+    ) -> dict[str, Method]:
         spec = self._config.remat_spec
         if spec is not None:
             methods = {
@@ -73,7 +76,7 @@ class BaseLayer(Module):
 
     # What is inherited.
 
-    def dtype(self) -> Any:
+    def dtype(self) -> DTypeLike:
         """The dtype of parameters that say nothing else: of the config, the parent, or float32."""
         if self._config.dtype is not None:
             return self._config.dtype
@@ -146,7 +149,7 @@ class BaseLayer(Module):
         Raises:
           ValueError: a spec has another number of mesh axes than the parameter has axes.
         """
-        specs: dict[str, Any] = dict(self._own_parameter_specs())
+        specs: dict[str, PyTree] = dict(self._own_parameter_specs())
         for name, layer in self._layers_below().items():
             specs[name] = layer.create_parameter_specs_recursively()
         return specs
@@ -161,14 +164,13 @@ class BaseLayer(Module):
           prebuilt: a tree of the same structure, with something other than None for parameters that
             exist already. They are None in the result, and the others what they would be anyway.
         """
-        params: dict[str, Any] = {}
+        params: dict[str, PyTree] = {}
         for name, spec in self._own_parameter_specs().items():
             prng_key, child_key = jax.random.split(prng_key)
-            params[name] = (
-                self._initialize_parameter(name, prng_key=child_key, parameter_spec=spec)
-                if _at(prebuilt, name) is None
-                else None
-            )
+            if _at(prebuilt, name) is not None:
+                params[name] = None
+                continue
+            params[name] = self._initialize_parameter(name, prng_key=child_key, parameter_spec=spec)
         for name, layer in self._layers_below().items():
             prng_key, child_key = jax.random.split(prng_key)
             params[name] = layer.initialize_parameters_recursively(
@@ -187,7 +189,7 @@ class BaseLayer(Module):
             name,
             prng_key=prng_key,
             shape=parameter_spec.shape,
-            dtype=parameter_spec.dtype,
+            dtype=parameter_spec.dtype or self.dtype(),
             axes=parameter_spec.fan_axes,
         )
 
@@ -240,7 +242,7 @@ class BaseLayer(Module):
         """
         x = activations.astype(jnp.float32)
         if activation_paddings is None:
-            weight: Any = x.shape[0]
+            weight: ArrayLike = x.shape[0]
             mean = jnp.mean(x)
             norm = jnp.mean(jnp.sqrt(jnp.mean(jnp.square(x), axis=tuple(range(1, x.ndim)))))
         else:
@@ -261,7 +263,7 @@ def _at(prebuilt: PyTree, name: str) -> PyTree:
 class BaseModel(BaseLayer):
     """A layer that can be trained: its `forward` gives the loss."""
 
-    def forward(self, input_batch: dict[str, PyTree]) -> tuple[jax.Array, dict[str, Any]]:
+    def forward(self, input_batch: dict[str, PyTree]) -> tuple[jax.Array, dict[str, PyTree]]:
         """The loss of a batch.
 
         Returns:
@@ -269,6 +271,6 @@ class BaseModel(BaseLayer):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
 
-    def predict(self, input_batch: dict[str, PyTree]) -> dict[str, Any]:
+    def predict(self, input_batch: dict[str, PyTree]) -> dict[str, PyTree]:
         """What the model says of a batch."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it predicts.")

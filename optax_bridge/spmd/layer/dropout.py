@@ -1,7 +1,7 @@
 # pyright: strict
 """Layers that drop something at random while training."""
 
-from typing import Any, Optional
+from typing import Optional
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class Dropout(BaseLayer):
 
         rate: Optional[float] = None  # noqa: UP045
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         _check_rate(self, self._config.rate)
 
@@ -48,7 +48,7 @@ class StochasticDepth(BaseLayer):
         rate: Optional[float] = None  # noqa: UP045
         mode: str = "row"
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         _check_rate(self, self._config.rate)
         if self._config.mode not in ("row", "batch"):

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -69,7 +69,7 @@ class ConstantInitializer(Initializer):
           value: the value.
         """
 
-        value: Required[Any] = REQUIRED
+        value: Required[ArrayLike] = REQUIRED
 
     def initialize(
         self, name: str, *, prng_key: jax.Array, shape: Shape, dtype: DTypeLike, axes: Axes = None
@@ -79,7 +79,7 @@ class ConstantInitializer(Initializer):
         return jnp.full(shape, self._config.value, dtype)
 
 
-def constant_initializer(value: Any) -> ConstantInitializer:
+def constant_initializer(value: ArrayLike) -> ConstantInitializer:
     """An initializer with one value for every element."""
     return ConstantInitializer.default_config().set(value=value).instantiate()
 
@@ -177,23 +177,13 @@ class DefaultInitializer(Initializer):
 
         init_by_param_name: dict[str, InstantiableConfig] = {}  # noqa: RUF012 (stored as a copy)
 
-    def __init__(self, cfg: Any) -> None:
-        cfg = cfg.clone(
-            init_by_param_name=cfg.init_by_param_name
-            | {
-                regex: config
-                for regex, config in (
-                    (PARAM_REGEXP_BIAS, ConstantInitializer.default_config().set(value=0.0)),
-                    (PARAM_REGEXP_SCALE, ConstantInitializer.default_config().set(value=1.0)),
-                    (PARAM_REGEXP_WEIGHT, WeightInitializer.default_config()),
-                )
-                if regex not in cfg.init_by_param_name
-            }
-        )
-        super().__init__(cfg)
-        self._initializers = {
-            regex: config.instantiate() for regex, config in cfg.init_by_param_name.items()
-        }
+    def __init__(self, cfg: Config) -> None:
+        rules = dict(cfg.init_by_param_name)
+        rules.setdefault(PARAM_REGEXP_BIAS, ConstantInitializer.default_config().set(value=0.0))
+        rules.setdefault(PARAM_REGEXP_SCALE, ConstantInitializer.default_config().set(value=1.0))
+        rules.setdefault(PARAM_REGEXP_WEIGHT, WeightInitializer.default_config())
+        super().__init__(cfg.clone(init_by_param_name=rules))
+        self._initializers = {regex: config.instantiate() for regex, config in rules.items()}
 
     def _for(self, name: str) -> Initializer:
         for regex, initializer in self._initializers.items():
@@ -241,7 +231,7 @@ class PerGroupInitializer(Initializer):
         initializer: Required[InstantiableConfig] = REQUIRED
         num_groups: int = 1
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Config) -> None:
         super().__init__(cfg)
         self._initializer = self._config.initializer.instantiate()
 

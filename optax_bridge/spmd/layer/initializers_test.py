@@ -54,7 +54,7 @@ def test_stacked_spec():
         factorization=FactorizationSpec(("row", "col")),
         fan_axes=AXES,
     ).stacked(3)
-    assert spec.shape == (3, 4, 5) and tuple(spec.mesh_axes) == (None, "a", None)
+    assert spec.shape == (3, 4, 5) and tuple(spec.mesh_axes or ()) == (None, "a", None)
     assert spec.factorization is not None and spec.factorization.axes == (None, "row", "col")
     assert spec.fans()["fan_in"] == 4
     with pytest.raises(ValueError, match="'rows'"):

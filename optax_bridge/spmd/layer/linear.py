@@ -1,14 +1,13 @@
 # pyright: strict
 """Layers with a weight: linear, and embedding."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from optax_bridge.spmd.config import REQUIRED, Required, config_class
 from optax_bridge.spmd.layer.base import BaseLayer
 from optax_bridge.spmd.layer.specs import FactorizationSpec, ParameterSpec
+from optax_bridge.spmd.trees import NestedParameterSpec
 
 
 class Linear(BaseLayer):
@@ -27,7 +26,7 @@ class Linear(BaseLayer):
         input_dim: Required[int] = REQUIRED
         output_dim: Required[int] = REQUIRED
         bias: bool = True
-        param_partition_spec: Any = (None, None)
+        param_partition_spec: NestedParameterSpec = (None, None)
 
     def _create_layer_parameter_specs(self) -> dict[str, ParameterSpec]:
         cfg = self._config
@@ -65,7 +64,7 @@ class Embedding(BaseLayer):
 
         num_embeddings: Required[int] = REQUIRED
         dim: Required[int] = REQUIRED
-        param_partition_spec: Any = (None, None)
+        param_partition_spec: NestedParameterSpec = (None, None)
 
     def _create_layer_parameter_specs(self) -> dict[str, ParameterSpec]:
         cfg = self._config

@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,8 +10,9 @@ from flax.core import meta, unfreeze
 
 from optax_bridge.metadata.axis_metadata import boxed_as, is_box, unboxed
 from optax_bridge.metadata.kept_axes import abstract_mesh_in_scope
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.optimizers.axis_roles import FactoredPartitioned
+from optax_bridge.spmd.module.wrapping import Method
 
 # Arguments by which modules are told, by convention, whether they are trained; and which say the
 # contrary.
@@ -20,7 +20,9 @@ _TRAINING = ("train", "training", "is_training")
 _NOT_TRAINING = ("deterministic", "use_running_average")
 
 
-def training_arguments(fn: Any, given: Mapping[str, Any], is_training: bool) -> dict[str, bool]:
+def training_arguments(
+    fn: Method, given: Mapping[str, PyTree], is_training: bool
+) -> dict[str, bool]:
     """The arguments that tell a function whether it is for training, where the caller does not."""
     parameters = inspect.signature(fn).parameters
     said = dict.fromkeys(_TRAINING, is_training) | dict.fromkeys(_NOT_TRAINING, not is_training)
@@ -40,17 +42,17 @@ class LinenModule:
     def __init__(
         self,
         module: nn.Module,
-        examples: tuple[Any, ...],
+        examples: tuple[jax.ShapeDtypeStruct, ...],
         method: str,
-        mesh_axes: Mapping[str, Any] | None = None,
+        mesh_axes: Mapping[str, str | None] | None = None,
     ) -> None:
         self._module = module
         self._method = method
         self._examples = examples
         self._mesh_axes = mesh_axes
-        self._abstract: dict[str, Any] | None = None
+        self._abstract: dict[str, PyTree] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_abstract": None}
 
     def _init(self, key: jax.Array, *inputs: PyTree) -> dict[str, PyTree]:
@@ -71,7 +73,7 @@ class LinenModule:
             self._abstract = abstract
         return abstract
 
-    def _on_mesh(self, box: Any) -> Any:
+    def _on_mesh(self, box: Leaf) -> Leaf:
         """The box with the mesh's axes for its names; a logical one looks them up by itself."""
         if self._mesh_axes is None or type(box) not in (meta.Partitioned, FactoredPartitioned):
             return box
@@ -87,9 +89,9 @@ class LinenModule:
         variables: dict[str, PyTree],
         key: jax.Array | None,
         is_training: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, dict[str, PyTree], dict[str, PyTree]]:
+        args: tuple[PyTree, ...],
+        kwargs: dict[str, PyTree],
+    ) -> tuple[PyTree, dict[str, PyTree], dict[str, PyTree]]:
         """Calls the module.
 
         Returns:

@@ -9,9 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from optax_bridge.metadata.axis_metadata import boxed_like, value_of
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.layer.linen_module import training_arguments
 from optax_bridge.spmd.module.keys import child_key
+from optax_bridge.spmd.module.wrapping import Method
+
+Path = tuple[Any, ...]  # names and indices
 
 
 class NnxModule:
@@ -25,15 +28,15 @@ class NnxModule:
         self._graph, state = nnx.split(module)
         self._variables = dict(nnx.to_flat_state(state))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, PyTree]:
         return {"_make": self._make, "_method": self._method}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, PyTree]) -> None:
         self.__init__(state["_make"], state["_method"])
 
-    def _nested(self, leaves: dict[tuple[Any, ...], Any]) -> dict[str, PyTree]:
+    def _nested(self, leaves: dict[Path, Leaf]) -> dict[str, PyTree]:
         """Leaves by path as nested dicts, in the collections that linen would have them in."""
-        nested: dict[str, Any] = {}
+        nested: dict[str, PyTree] = {}
         for path, leaf in leaves.items():
             collection = _collection(self._variables[path])
             if collection is not None:
@@ -58,9 +61,9 @@ class NnxModule:
         variables: dict[str, PyTree],
         key: jax.Array | None,
         is_training: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, dict[str, PyTree], dict[str, PyTree]]:
+        args: tuple[PyTree, ...],
+        kwargs: dict[str, PyTree],
+    ) -> tuple[PyTree, dict[str, PyTree], dict[str, PyTree]]:
         """Calls the module; see `LinenModule.call`."""
         state = {}
         for path, variable in self._variables.items():
@@ -86,16 +89,16 @@ class NnxModule:
         return outputs, changed, named
 
 
-def _sharded_later() -> Any:
+def _sharded_later() -> contextlib.AbstractContextManager[object]:
     """A scope in which names of axes are only names; parameters are sharded by their specs."""
     scope = getattr(nnx, "use_eager_sharding", None)  # from flax 0.12 on
     return contextlib.nullcontext() if scope is None else scope(False)
 
 
-def _with_intermediates(fn: Callable[..., Any]) -> Callable[..., tuple[Any, dict[Any, Any]]]:
+def _with_intermediates(fn: Method) -> Callable[..., tuple[PyTree, dict[Path, Leaf]]]:
     """The method, returning also what it sows; older versions of Flax leave that in the module."""
 
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, dict[Any, Any]]:
+    def call(*args: PyTree, **kwargs: PyTree) -> tuple[PyTree, dict[Path, Leaf]]:
         capture = getattr(nnx, "capture", None)
         if capture is None:
             return fn(*args, **kwargs), {}
@@ -105,13 +108,13 @@ def _with_intermediates(fn: Callable[..., Any]) -> Callable[..., tuple[Any, dict
     return call
 
 
-def _collection(variable: Any) -> str | None:
+def _collection(variable: Leaf) -> str | None:
     """The collection that the variable is in; None for the state of random numbers."""
     kind = getattr(variable, "type", type(variable))  # before flax 0.11 a VariableState has a type
     return None if issubclass(kind, nnx.RngState) else nnx.variable_name_from_type(kind)
 
 
-def _random(path: tuple[Any, ...], variable: Any, key: jax.Array | None) -> jax.Array:
+def _random(path: Path, variable: Leaf, key: jax.Array | None) -> jax.Array:
     """The state of a random stream in a call: a key from the call's, a count of 0."""
     spec = value_of(variable)
     if not jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):

@@ -1,9 +1,7 @@
 """Layers whose activations are computed again in the backward pass."""
 
-import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -12,13 +10,15 @@ from optax_bridge.spmd.config import maybe_instantiate
 from optax_bridge.spmd.layer.specs import RematSpec
 from optax_bridge.spmd.module import (
     Module,
+    OutputCollection,
     child_context,
     current_context,
     new_output_collection,
 )
+from optax_bridge.spmd.module.wrapping import Method
 from optax_bridge.spmd.trees import check_jax_type
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Method)
 
 
 def no_remat(fn: F) -> F:
@@ -27,18 +27,19 @@ def no_remat(fn: F) -> F:
     return fn
 
 
-def rematted(method: Callable[..., Any], spec: RematSpec) -> Callable[..., Any]:
+def rematted(method: Method, spec: RematSpec) -> Method:
     """The method, under `jax.checkpoint` while training.
 
     Args:
       method: a method of a layer, not bound.
       spec: how.
     """
-    options = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
-    options["policy"] = maybe_instantiate(options["policy"])
+    checkpointed: Method = functools.partial(
+        jax.checkpoint, prevent_cse=spec.prevent_cse, policy=maybe_instantiate(spec.policy)
+    )
 
     @functools.wraps(method)
-    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Module, *args: PyTree, **kwargs: PyTree) -> PyTree:
         context = current_context()
         if context is None or context.module is not self or not context.is_training:
             return method(self, *args, **kwargs)
@@ -50,7 +51,9 @@ def rematted(method: Callable[..., Any], spec: RematSpec) -> Callable[..., Any]:
         traced = {name: value for name, value in kwargs.items() if _is_traced(value)}
         others = {name: value for name, value in kwargs.items() if name not in traced}
 
-        def inside(state: PyTree, prng_key: jax.Array, args: Any, traced: Any) -> Any:
+        def inside(
+            state: PyTree, prng_key: jax.Array | None, args: PyTree, traced: PyTree
+        ) -> tuple[PyTree, OutputCollection]:
             # The key is that of the context outside: remat leaves random numbers as they are.
             with child_context(
                 "remat",
@@ -62,15 +65,13 @@ def rematted(method: Callable[..., Any], spec: RematSpec) -> Callable[..., Any]:
                 outputs = method(self, *args, **traced, **others)
                 return outputs, remat.output_collection
 
-        outputs, collection = jax.checkpoint(inside, **options)(  # pyright: ignore
-            context.state, context.prng_key, args, traced
-        )
+        outputs, collection = checkpointed(inside)(context.state, context.prng_key, args, traced)
         context.output_collection.update(collection)
         return outputs
 
     return call
 
 
-def _is_traced(value: Any) -> bool:
+def _is_traced(value: PyTree) -> bool:
     leaves = jax.tree.leaves(value)
     return bool(leaves) and all(isinstance(leaf, jax.Array) for leaf in leaves)

@@ -1,16 +1,17 @@
+# pyright: strict
 """What a layer says of its parameters before they exist."""
 
 import dataclasses
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional, Self, Union
 
 import jax
 from jax.sharding import PartitionSpec
 
 from optax_bridge.metadata.trees import Params
-from optax_bridge.spmd.config import Configurable
+from optax_bridge.spmd.config import ConfigOr, Configurable
 from optax_bridge.spmd.trees import TensorSpec
 
 Axes = Union[int, tuple[int, ...]]  # noqa: UP007
@@ -60,7 +61,9 @@ class FanAxes(NamedTuple):
         """Those of a weight with one more axis at the end."""
         return self._with_axis(-1, axis_type, lambda axis: axis - 1 if axis < 0 else axis)
 
-    def _with_axis(self, new: int, axis_type: "FanAxes.AxisType", moved: Any) -> "FanAxes":
+    def _with_axis(
+        self, new: int, axis_type: "FanAxes.AxisType", moved: Callable[[int], int]
+    ) -> "FanAxes":
         axes = {name: tuple(map(moved, _tuple(of))) for name, of in self._asdict().items()}
         if axis_type != FanAxes.AxisType.NONE:
             axes[axis_type.value] = (new, *axes[axis_type.value])
@@ -149,7 +152,7 @@ class RematSpec:
     """
 
     prevent_cse: bool = True
-    policy: Any = None
+    policy: Optional[ConfigOr[Callable[..., bool]]] = None  # noqa: UP045
 
 
 class ParameterNoise(Configurable):

@@ -1,7 +1,7 @@
 """Stacks of layers: one after another, or one that is repeated by a scan."""
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Union
 
 import jax
 
@@ -41,18 +41,19 @@ class StackedTransformerLayer(BaseLayer):
             TransformerLayer.default_config()
         )
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
-        layers = cfg.layer if isinstance(cfg.layer, list | tuple) else [cfg.layer] * cfg.num_layers
-        if len(layers) != cfg.num_layers:
+        layer, num_layers = cfg.layer, cfg.num_layers
+        layers = [layer] * num_layers if isinstance(layer, InstantiableConfig) else list(layer)
+        if len(layers) != num_layers:
             raise ValueError(
-                f"{self!r}: num_layers is {cfg.num_layers}, but `layer` has {len(layers)} configs."
+                f"{self!r}: num_layers is {num_layers}, but `layer` has {len(layers)} configs."
             )
         for i, layer in enumerate(layers):
             self._add_child(f"layer{i}", _of_dim(layer, cfg.input_dim))
 
-    def forward(self, data: jax.Array, **layer_kwargs: Any) -> jax.Array:
+    def forward(self, data: jax.Array, **layer_kwargs: PyTree) -> jax.Array:
         """Applies the layers; all get the keyword arguments."""
         for layer in self.children.values():
             if isinstance(layer, BaseLayer):
@@ -60,7 +61,7 @@ class StackedTransformerLayer(BaseLayer):
         return data
 
 
-def _of_dim(layer: InstantiableConfig, dim: int | None) -> Any:
+def _of_dim(layer: InstantiableConfig, dim: int | None) -> InstantiableConfig:
     config = as_layer_config(layer)
     return config if dim is None else maybe_set_config(config, input_dim=dim)
 
@@ -87,7 +88,7 @@ class RepeatedTransformerLayer(BaseLayer):
         layer: InstantiableConfig = TransformerLayer.default_config()
         unroll: int = 1
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         self._add_child("layer", _of_dim(cfg.layer, cfg.input_dim))
@@ -123,13 +124,13 @@ class RepeatedTransformerLayer(BaseLayer):
         params = {**params, "layer": noisy}
         return params if self._param_noise is None else self._param_noise.apply(prng_key, params)
 
-    def forward(self, data: jax.Array, **layer_kwargs: Any) -> jax.Array:
+    def forward(self, data: jax.Array, **layer_kwargs: PyTree) -> jax.Array:
         """Applies the layer num_layers times; each time with the keyword arguments."""
         n = self._config.num_layers
         context = self.get_invocation_context()
         # An iteration's parameters are those of one layer, no longer stacked.
         state = {**context.state, "layer": dict(context.state["layer"])}
-        xs: dict[str, Any] = {"xs": None, "state": state}
+        xs: dict[str, PyTree] = {"xs": None, "state": state}
         if context.prng_key is not None:
             xs["prng_key"] = jax.random.split(context.prng_key, n)
         data, _ = scan_in_context(

@@ -1,8 +1,7 @@
 # pyright: strict
 """Statistics of arrays inside a layer, as summaries."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 from optax_bridge.spmd.config import config_class
@@ -12,7 +11,7 @@ from optax_bridge.spmd.module import Module, child_context
 class TensorStats(Module):
     """Adds summaries of an array."""
 
-    def add_stats(self, name: str, value: Any) -> None:
+    def add_stats(self, name: str, value: jax.Array) -> None:
         """Adds summaries of the array of this name."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its statistics are.")
 
@@ -20,7 +19,7 @@ class TensorStats(Module):
 class TensorRMSNorm(TensorStats):
     """The root of the mean of squares, `rms_norm`."""
 
-    def add_stats(self, name: str, value: Any) -> None:
+    def add_stats(self, name: str, value: jax.Array) -> None:
         """Adds the summary."""
         del name
         squares = jnp.square(value.astype(jnp.float32))
@@ -30,7 +29,7 @@ class TensorRMSNorm(TensorStats):
 class TensorMaxAbs(TensorStats):
     """The largest absolute value, `max_abs`."""
 
-    def add_stats(self, name: str, value: Any) -> None:
+    def add_stats(self, name: str, value: jax.Array) -> None:
         """Adds the summary."""
         del name
         self.add_summary("max_abs", jnp.abs(value).max().astype(jnp.float32))
@@ -51,12 +50,12 @@ class CompositeTensorStats(TensorStats):
         tensor_stats: dict[str, TensorStats.Config] = {}  # noqa: RUF012 (stored as a copy)
         inline_child_summaries: bool = False
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         for name, config in self._config.tensor_stats.items():
             self._add_child(name, config)
 
-    def add_stats(self, name: str, value: Any) -> None:
+    def add_stats(self, name: str, value: jax.Array) -> None:
         """Adds the summaries of all."""
         for child_name, child in self.children.items():
             if not self._config.inline_child_summaries:

@@ -1,6 +1,6 @@
 """Layers from elsewhere: modules of flax.linen and flax.nnx, and callables without parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import flax.linen as nn
@@ -23,6 +23,7 @@ from optax_bridge.spmd.layer.linen_module import LinenModule
 from optax_bridge.spmd.layer.nnx_module import NnxModule
 from optax_bridge.spmd.layer.specs import FactorizationSpec, ParameterSpec
 from optax_bridge.spmd.module import Module
+from optax_bridge.spmd.module.wrapping import Method
 from optax_bridge.spmd.trees import TensorSpec
 
 
@@ -54,14 +55,14 @@ class ThirdPartyLayer(BaseLayer):
         module: Required[InstantiableConfig | nn.Module] = REQUIRED
         method: str = "__call__"
         input_dim: Optional[int] = None  # noqa: UP045
-        example_inputs: Optional[Sequence[Any]] = None  # noqa: UP045
-        axis_rules: Optional[Sequence[tuple[str, Any]]] = None  # noqa: UP045
+        example_inputs: Optional[Sequence[TensorSpec | Sequence[int]]] = None  # noqa: UP045
+        axis_rules: Optional[Sequence[tuple[str, Optional[str]]]] = None  # noqa: UP045
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
-        self._module: LinenModule | NnxModule | Callable[..., Any] = self._made()
+        self._module = self._made()
 
-    def _made(self) -> Any:
+    def _made(self) -> LinenModule | NnxModule | Method:
         cfg = self._config
         made = _Maker(cfg.module)
         if isinstance(getattr(cfg.module, "klass", None), type) and issubclass(
@@ -80,12 +81,12 @@ class ThirdPartyLayer(BaseLayer):
             )
         return getattr(module, cfg.method)
 
-    def _mesh_axes(self) -> dict[str, Any] | None:
+    def _mesh_axes(self) -> dict[str, str | None] | None:
         """The mesh's axis by the name of an axis: that of the first rule."""
         rules = self._config.axis_rules
         return None if rules is None else dict(reversed([tuple(rule) for rule in rules]))
 
-    def _examples(self) -> tuple[Any, ...]:
+    def _examples(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         cfg = self._config
         inputs = cfg.example_inputs
         if inputs is None and cfg.input_dim is None:
@@ -104,7 +105,7 @@ class ThirdPartyLayer(BaseLayer):
             return {}
         return jax.tree_util.tree_map_with_path(self._spec, self._module.abstract(), is_leaf=is_box)
 
-    def _spec(self, path: Any, leaf: Leaf) -> ParameterSpec:
+    def _spec(self, path: tuple[object, ...], leaf: Leaf) -> ParameterSpec:
         where = "/".join(key_names(path))
         array, said = value_of(leaf), names_of(leaf, where) if is_box(leaf) else None
         names: Any = (None,) * len(array.shape) if said is None else said
@@ -145,7 +146,7 @@ class ThirdPartyLayer(BaseLayer):
             is_leaf=lambda x: x is None,
         )
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Calls the module."""
         if not isinstance(self._module, LinenModule | NnxModule):
             return self._module(*args, **kwargs)
@@ -186,7 +187,7 @@ def _typed(key: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(key)
 
 
-def as_layer_config(cfg: InstantiableConfig) -> Any:
+def as_layer_config(cfg: InstantiableConfig) -> InstantiableConfig:
     """The config of a layer: a copy, or one of a `ThirdPartyLayer` around what it makes."""
     if isinstance(cfg, Module.Config):
         return cfg.clone()

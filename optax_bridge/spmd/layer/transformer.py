@@ -7,6 +7,7 @@ import jax
 
 from optax_bridge.spmd.config import (
     REQUIRED,
+    ConfigBase,
     InstantiableConfig,
     Required,
     config_class,
@@ -26,7 +27,7 @@ STRUCTURES = ("prenorm", "postnorm", "hybridnorm")
 class _Residual(BaseLayer):
     """A skip connection around something, with a norm, dropout and stochastic depth."""
 
-    def _add_norms(self, cfg: Any, dim: int) -> None:
+    def _add_norms(self, cfg: ConfigBase, dim: int) -> None:
         if cfg.structure not in STRUCTURES:
             raise ValueError(
                 f"{self!r}: structure is one of {', '.join(STRUCTURES)}, not {cfg.structure!r}."
@@ -73,7 +74,7 @@ class TransformerAttentionLayer(_Residual):
         stochastic_depth: InstantiableConfig = StochasticDepth.default_config()
         structure: str = "prenorm"
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         self._add_norms(cfg, cfg.target_dim)
@@ -167,7 +168,7 @@ class TransformerFeedForwardLayer(_Residual):
         stochastic_depth: InstantiableConfig = StochasticDepth.default_config()
         structure: str = "prenorm"
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         hidden_dim = cfg.hidden_dim or 4 * cfg.input_dim
@@ -184,7 +185,7 @@ class TransformerFeedForwardLayer(_Residual):
         self._add_child("dropout1", cfg.dropout1)
         self._add_child("dropout2", cfg.dropout2)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()
         del state["_activations"]  # lambdas, which pickle does not take
         return state
@@ -226,7 +227,7 @@ class TransformerLayer(BaseLayer):
         cross_attention: Optional[InstantiableConfig] = None  # noqa: UP045
         feed_forward: InstantiableConfig = TransformerFeedForwardLayer.default_config()
 
-    def __init__(self, cfg: Any, *, parent: Module | None) -> None:
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         cfg = self._config
         dim = cfg.input_dim

@@ -1,7 +1,7 @@
 """What goes into a learner's step and what comes out of it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import optax
@@ -10,6 +10,7 @@ from flax import struct
 from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.optimizers.data import opt_param_values
+from optax_bridge.spmd.trees import is_none
 
 
 class ForwardOutputs(struct.PyTreeNode):
@@ -21,9 +22,9 @@ class ForwardOutputs(struct.PyTreeNode):
       output_collection: summaries, state updates and module outputs of the forward pass.
     """
 
-    loss: Any
-    aux: Any
-    output_collection: Any
+    loss: PyTree
+    aux: PyTree
+    output_collection: PyTree
 
 
 class ForwardFn(Protocol):
@@ -57,7 +58,7 @@ class BackwardOutputs(struct.PyTreeNode):
       updated_params: the new parameters.
     """
 
-    updated_params: Any
+    updated_params: Params
 
 
 class ForwardBackwardOutputs(struct.PyTreeNode):
@@ -85,10 +86,10 @@ class Updates(struct.PyTreeNode):
     """
 
     opt_params: Params
-    delta_updates: Any = None
-    inplace_updates: Any = None
+    delta_updates: PyTree = None
+    inplace_updates: PyTree = None
     forward_pass: dict[str, ForwardPass] = struct.field(default_factory=dict)
-    new_values: Any = None
+    new_values: Params = None
 
     def param_values(self) -> Params:
         """The values of `opt_params`."""
@@ -108,7 +109,7 @@ class Updates(struct.PyTreeNode):
 
     def mask(
         self,
-        keep: Callable[[Any], Any],
+        keep: Callable[[PyTree], PyTree],
         *,
         fields: Sequence[str] = ("opt_params", "delta_updates", "inplace_updates"),
     ) -> "Updates":
@@ -117,9 +118,6 @@ class Updates(struct.PyTreeNode):
         Args:
           keep: a function from a field's tree to a prefix of it, of bools.
           fields: the fields to mask; those that are None stay so.
-
-        Returns:
-          The masked updates.
         """
         masked = {}
         for name in fields:
@@ -131,20 +129,24 @@ class Updates(struct.PyTreeNode):
         return self.replace(**masked)
 
 
-def mask_tree(tree: PyTree, *, keep: Any, mask_value: Any) -> PyTree:
+def merged(base: PyTree, updates: PyTree) -> PyTree:
+    """Two trees of nested dicts as one: what is in both is of the updates."""
+    if not isinstance(base, dict) or not isinstance(updates, dict):
+        return updates
+    new = dict(base)
+    for key, value in updates.items():
+        new[key] = merged(base[key], value) if key in base else value
+    return type(base)(new)
+
+
+def mask_tree(tree: PyTree, *, keep: PyTree, mask_value: PyTree) -> PyTree:
     """A tree with another value where it is not kept.
 
     Args:
       tree: a tree; None is a leaf of it.
       keep: a tree like it, of bools; None is taken for False.
       mask_value: the other value.
-
-    Returns:
-      The tree.
     """
     return jax.tree.map(
-        lambda leaf, kept: leaf if kept else mask_value,
-        tree,
-        keep,
-        is_leaf=lambda leaf: leaf is None,
+        lambda leaf, kept: leaf if kept else mask_value, tree, keep, is_leaf=is_none
     )

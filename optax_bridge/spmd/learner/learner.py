@@ -2,13 +2,12 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
+from optax_bridge.metadata.trees import OptState, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -27,7 +26,7 @@ from optax_bridge.spmd.learner.data import (
     Updates,
     mask_tree,
 )
-from optax_bridge.spmd.learner.transformations import LearnerModule, as_learner_config
+from optax_bridge.spmd.learner.transformations import LearnerModule, Optimizer, as_learner_config
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.optimizers.averages import param_ema
 from optax_bridge.spmd.optimizers.data import global_norm, opt_param_values
@@ -35,6 +34,7 @@ from optax_bridge.spmd.optimizers.scaling import rms
 from optax_bridge.spmd.trees import (
     expand_vdicts,
     flatten_items,
+    is_none,
     match_regex_rules,
     prune_empty,
     register_per_param_settings,
@@ -94,7 +94,7 @@ class Learner(LearnerModule):
             in a trainer, no elsewhere.
         """
 
-        optimizer: Required[ConfigOr[Any]] = REQUIRED
+        optimizer: Required[ConfigOr[Optimizer]] = REQUIRED
         update_rules: Sequence[tuple[str, UpdateType]] = []
         ema: InstantiableConfig = config_for_function(param_ema)
         enable_per_variable_summaries: bool | Sequence[str] = False
@@ -102,8 +102,7 @@ class Learner(LearnerModule):
         ignore_undefined_loss: bool = False
         norm_summaries: bool | None = None
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
-        """Makes the optimizer."""
+    def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._rules = [(rule, UpdateType(update_type)) for rule, update_type in cfg.update_rules]
         self._add_child("optimizer", as_learner_config(cfg.optimizer))
@@ -132,11 +131,11 @@ class Learner(LearnerModule):
             state["ema"] = self.ema.init(model_params)
         return state
 
-    def should_update_with_optimizers(self, model_params: Params) -> Any:
+    def should_update_with_optimizers(self, model_params: Params) -> PyTree:
         """For each parameter whether the optimizer changes it."""
         return jax.tree.map(should_update_with_optimizers, self._update_types(model_params))
 
-    def update(self, updates: Updates) -> Any:
+    def update(self, updates: Updates) -> Params:
         """Takes a step.
 
         Args:
@@ -191,7 +190,7 @@ class Learner(LearnerModule):
             backward_outputs=BackwardOutputs(updated_params=updated_params),
         )
 
-    def _update_types(self, tree: PyTree) -> Any:
+    def _update_types(self, tree: PyTree) -> PyTree:
         types = jax.tree.map(
             lambda path: match_regex_rules(
                 path, rules=self._rules, default_value=UpdateType.ALL_UPDATES
@@ -225,12 +224,8 @@ class Learner(LearnerModule):
                 self.add_summary(f"{name}/{path}", norm)
 
 
-def _stepped(values: Any, updates: Updates) -> Params:
+def _stepped(values: Params, updates: Updates) -> Params:
     """Parameters after the optimizer's step; those it does not update are as they were."""
-
-    def is_none(leaf: Leaf) -> bool:
-        return leaf is None
-
     if updates.new_values is not None:
         return jax.tree.map(
             lambda new, old: old if new is None else new,
@@ -247,7 +242,7 @@ def _stepped(values: Any, updates: Updates) -> Params:
     return optax.apply_updates(values, deltas)
 
 
-def _apply_updates(base: Any, updates: PyTree) -> PyTree:
+def _apply_updates(base: PyTree, updates: PyTree) -> PyTree:
     """Puts updates into nested dicts.
 
     Args:
@@ -268,8 +263,8 @@ def _apply_updates(base: Any, updates: PyTree) -> PyTree:
 
 
 def _split_gradients(
-    fun: ForwardFn, *, should_compute_gradients: Any
-) -> tuple[ForwardFn, Callable[[Any], tuple[Any, Any]]]:
+    fun: ForwardFn, *, should_compute_gradients: PyTree
+) -> tuple[ForwardFn, Callable[[Params], tuple[Params, Params]]]:
     """Separates the parameters that are differentiated from the others.
 
     Args:
@@ -294,7 +289,7 @@ def _split_gradients(
             lambda one, other: other if one is None else one,
             model_params,
             rest,
-            is_leaf=lambda leaf: leaf is None,
+            is_leaf=is_none,
         )
         return fun(model_params=whole, inputs=inputs)
 
@@ -302,7 +297,7 @@ def _split_gradients(
 
 
 def _value_and_grad(
-    fun: ForwardFn, *, opt_params: Params, inputs: PyTree, should_compute_gradients: Any = None
+    fun: ForwardFn, *, opt_params: Params, inputs: PyTree, should_compute_gradients: PyTree = None
 ) -> Updates:
     """Runs a forward function and its gradient.
 
@@ -322,7 +317,7 @@ def _value_and_grad(
     model_params, others = split(opt_param_values(opt_params))
     split_inputs = (others, inputs)
 
-    def loss_and_outputs(model_params: Params, inputs: PyTree) -> tuple[Any, ForwardOutputs]:
+    def loss_and_outputs(model_params: Params, inputs: PyTree) -> tuple[jax.Array, ForwardOutputs]:
         outputs = split_fun(model_params=model_params, inputs=inputs)
         return outputs.loss, outputs
 

@@ -1,12 +1,12 @@
 """Gradient accumulation: a batch in several parts, one after another, and one step."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.learner.data import ForwardFn, ForwardOutputs
 from optax_bridge.spmd.metrics import MetricAccumulator, is_summary
@@ -19,7 +19,7 @@ def with_minibatch_steps(
     *,
     steps: int,
     metric_accumulator: ConfigOr[MetricAccumulator] = MetricAccumulator.default_config(),  # noqa: B008
-    grad_dtype: Any = None,
+    grad_dtype: DTypeLike | None = None,
 ) -> Callable[[ForwardFn], ForwardFn]:
     """A decorator of forward functions, for a learner's `forward_fn_transformation`.
 
@@ -47,19 +47,19 @@ def with_minibatch_steps(
         def accumulated(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
             minibatches = _cut(inputs, steps)
 
-            def one(params: Params, minibatch: PyTree) -> tuple[Any, ForwardOutputs]:
+            def one(params: Params, minibatch: PyTree) -> tuple[jax.Array, ForwardOutputs]:
                 outputs = fn(model_params=params, inputs=minibatch)
                 return outputs.loss, outputs
 
             @jax.custom_vjp
-            def run(params: Params) -> Any:
+            def run(params: Params) -> tuple[PyTree, PyTree]:
                 return _scan(lambda m: (one(params, m)[1], ()), minibatches, ())[0]
 
-            def forward(params: Params) -> tuple[Any, Any]:
+            def forward(params: Params) -> tuple[PyTree, Updates]:
                 zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, sum_dtype), params)
                 grad = jax.value_and_grad(one, has_aux=True)
 
-                def step(minibatch: PyTree) -> tuple[Any, Any]:
+                def step(minibatch: PyTree) -> tuple[ForwardOutputs, Updates]:
                     (_, outputs), grads = grad(params, minibatch)
                     return outputs, grads
 
@@ -68,7 +68,7 @@ def with_minibatch_steps(
                     lambda g, p: (g / steps).astype(p.dtype), total, params
                 )
 
-            def backward(grads: PyTree, cotangents: PyTree) -> tuple[Any]:
+            def backward(grads: Updates, cotangents: PyTree) -> tuple[Updates]:
                 return (jax.tree.map(lambda g: (g * cotangents[0].loss).astype(g.dtype), grads),)
 
             run.defvjp(forward, backward)
@@ -80,17 +80,19 @@ def with_minibatch_steps(
     return decorator
 
 
-def _scan(step: Callable[[Any], Any], minibatches: PyTree, zeros: PyTree) -> Any:
+def _scan(
+    step: Callable[[PyTree], tuple[ForwardOutputs, Updates]], minibatches: PyTree, zeros: PyTree
+) -> tuple[tuple[PyTree, PyTree], Updates]:
     """Runs all minibatches: ((means of the outputs, stacked summaries), sums of the gradients)."""
     first = jax.tree.map(lambda x: x[0], minibatches)
     count = len(jax.tree.leaves(minibatches)[0])
-    shapes = jax.eval_shape(lambda m: _told_apart(step(m)[0])[0], first)
+    shapes = jax.eval_shape(lambda m: _without_summaries(step(m)[0])[0], first)
     sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
     def body(carry: PyTree, minibatch: PyTree) -> tuple[PyTree, PyTree]:
         sums, grads = carry
         outputs, new = step(minibatch)
-        values, summaries = _told_apart(outputs)
+        values, summaries = _without_summaries(outputs)
         sums = jax.tree.map(jnp.add, sums, values)
         grads = jax.tree.map(lambda total, g: total + g.astype(total.dtype), grads, new)
         return (sums, grads), summaries
@@ -100,7 +102,7 @@ def _scan(step: Callable[[Any], Any], minibatches: PyTree, zeros: PyTree) -> Any
     return (means, stacked), grads
 
 
-def _told_apart(outputs: Any) -> tuple[PyTree, PyTree]:
+def _without_summaries(outputs: PyTree) -> tuple[PyTree, PyTree]:
     """Outputs without `Summary`s, and these alone; None for the others."""
     values = jax.tree.map(lambda x: None if is_summary(x) else x, outputs, is_leaf=is_summary)
     summaries = jax.tree.map(lambda x: x if is_summary(x) else None, outputs, is_leaf=is_summary)
@@ -121,7 +123,7 @@ def _with_summaries(
     )
 
 
-def _cut(inputs: dict[str, Any], steps: int) -> dict[str, PyTree]:
+def _cut(inputs: dict[str, PyTree], steps: int) -> dict[str, PyTree]:
     """The inputs of all minibatches, stacked."""
     items = flatten_items(inputs["input_batch"])
     if not items:
@@ -138,7 +140,7 @@ def _cut(inputs: dict[str, Any], steps: int) -> dict[str, PyTree]:
             f"minibatches ({items[0][0]!r}). Make the batch a multiple of {steps}."
         )
 
-    def cut(x: Any) -> Any:
+    def cut(x: jax.Array) -> jax.Array:
         return jnp.moveaxis(x.reshape(size // steps, steps, *x.shape[1:]), 1, 0)
 
     keys = {name: jax.random.split(inputs[name], steps) for name in _KEYS if name in inputs}

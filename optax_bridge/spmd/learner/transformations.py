@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -17,7 +18,7 @@ from optax_bridge.spmd.config import (
     config_class,
     maybe_instantiate,
 )
-from optax_bridge.spmd.learner.data import Updates, mask_tree
+from optax_bridge.spmd.learner.data import Updates, mask_tree, merged
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
@@ -52,6 +53,10 @@ class UpdateTransformation(LearnerModule):
         raise NotImplementedError(f"{type(self).__name__}.transform_update")
 
 
+# What a learner takes for its optimizer: its config is wrapped where it makes no `LearnerModule`.
+Optimizer = LearnerModule | PartitionedGradientTransformation | optax.GradientTransformation
+
+
 class WrappedPartitionedGradientTransformation(UpdateTransformation):
     """A transformation of gradients as a module: its state is the transformation's own.
 
@@ -69,7 +74,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
 
         transformation: Required[ConfigOr[PartitionedGradientTransformation]] = REQUIRED
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the transformation.
 
         Raises:
@@ -143,24 +148,24 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
             )
         )
 
-        def merged(is_overridden: bool, gradient: PyTree, transformed: Any) -> Any:
+        def pick(is_overridden: bool, gradient: Leaf, transformed: Leaf) -> Leaf:
             return gradient if is_overridden else transformed
 
-        in_place = _merge(
+        in_place = merged(
             new.inplace_updates or {},
             prune_empty(mask_tree(gradients, keep=overridden, mask_value={})),
         )
-        deltas = jax.tree.map(merged, overridden, gradients, new.delta_updates)
+        deltas = jax.tree.map(pick, overridden, gradients, new.delta_updates)
         values = new.new_values
         if values is not None:
-            values = jax.tree.map(merged, overridden, updates.param_values(), values)
+            values = jax.tree.map(pick, overridden, updates.param_values(), values)
         return new.replace(delta_updates=deltas, inplace_updates=in_place, new_values=values)
 
-    def _is_overridden(self, params: Params) -> Any:
+    def _is_overridden(self, params: Params) -> PyTree:
         rules = [re.compile(rule) for rule in self.config.rules]
         return jax.tree.map(lambda path: any(r.fullmatch(path) for r in rules), tree_paths(params))
 
-    def _without_overridden(self, params: Params) -> Any:
+    def _without_overridden(self, params: Params) -> Params:
         return jax.tree.map(
             lambda is_overridden, param: optax.MaskedNode() if is_overridden else param,
             self._is_overridden(params),
@@ -175,7 +180,7 @@ class UpdateScheduleState(NamedTuple):
       count: steps so far, int32 scalar.
     """
 
-    count: Any
+    count: Leaf
 
 
 class ConditionalUpdateTransformation(UpdateTransformation):
@@ -191,11 +196,10 @@ class ConditionalUpdateTransformation(UpdateTransformation):
             config of it. None: always.
         """
 
-        inner: Required[ConfigOr[Any]] = REQUIRED
-        update_schedule: ConfigOr[Callable[[Any], Any]] | None = None
+        inner: Required[ConfigOr[Optimizer]] = REQUIRED
+        update_schedule: ConfigOr[Callable[[jax.Array], ArrayLike]] | None = None
 
-    def __init__(self, cfg: Any, *, parent: Module | None):
-        """Makes the inner optimizer."""
+    def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._add_child("inner", as_learner_config(cfg.inner))
         self._schedule = maybe_instantiate(cfg.update_schedule)
@@ -228,9 +232,9 @@ class ConditionalUpdateTransformation(UpdateTransformation):
                 f"{self.path()}: in-place updates cannot be held back: {new.inplace_updates.keys()}"
             )
         state_updates = self.get_invocation_context().get_state_updates()
-        now: Any = True if self._schedule is None else self._schedule(count)
+        now = True if self._schedule is None else self._schedule(count)
 
-        def pick(taken: Any, left: Any) -> Any:
+        def pick(taken: PyTree, left: PyTree) -> PyTree:
             return jax.lax.cond(now, lambda: taken, lambda: left)
 
         zeros = map_updates(jnp.zeros_like, new.delta_updates)
@@ -242,7 +246,7 @@ class ConditionalUpdateTransformation(UpdateTransformation):
         return new.replace(delta_updates=pick(new.delta_updates, zeros), new_values=values)
 
 
-def as_learner_config(cfg: Any) -> Any:
+def as_learner_config(cfg: ConfigOr[Optimizer]) -> InstantiableConfig:
     """The config of a `LearnerModule`; around anything else the wrapper's config."""
     if isinstance(cfg, InstantiableConfig) and issubclass(
         getattr(cfg, "klass", None) or object, LearnerModule
@@ -250,13 +254,3 @@ def as_learner_config(cfg: Any) -> Any:
         return cfg
     wrapper = WrappedPartitionedGradientTransformation.default_config()
     return wrapper.set(transformation=cfg)
-
-
-def _merge(base: Any, updates: PyTree) -> Any:
-    """Two trees of nested dicts as one; nothing is changed in place."""
-    if not isinstance(base, dict) or not isinstance(updates, dict):
-        return updates
-    merged = dict(base)
-    for key, value in updates.items():
-        merged[key] = _merge(base[key], value) if key in base else value
-    return type(base)(merged)

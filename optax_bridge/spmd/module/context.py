@@ -4,17 +4,20 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Optional, ParamSpec, TypeVar
 
 import jax
 
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.metrics import Summary
+from optax_bridge.spmd.metrics import is_summary
 from optax_bridge.spmd.module.errors import OutputConflictError
 from optax_bridge.spmd.module.keys import child_key
 from optax_bridge.spmd.module.node import ModuleNode
 from optax_bridge.spmd.module.outputs import OutputCollection
 from optax_bridge.spmd.module.stack import _global_context_stack, in_own_thread, own_stack
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @functools.partial(
@@ -51,7 +54,7 @@ class InvocationContext:
         """The names of the contexts from the root to this one, dotted."""
         return self.name if self.parent is None else f"{self.parent.path()}.{self.name}"
 
-    def add_child(self, name: str, **overrides: Any) -> "InvocationContext":
+    def add_child(self, name: str, **overrides: PyTree) -> "InvocationContext":
         """A context below this one.
 
         Args:
@@ -88,7 +91,7 @@ class InvocationContext:
         overrides.setdefault("is_training", self.is_training)
         return InvocationContext(name=name, parent=self, **overrides)
 
-    def _state_of(self, module: Any) -> Any:
+    def _state_of(self, module: ModuleNode | None) -> PyTree:
         if module is self.module:
             return self.state
         if module is not None and module.parent is not None and module.parent is self.module:
@@ -98,22 +101,22 @@ class InvocationContext:
             "of it: its state is not known here. Pass it, `state=`."
         )
 
-    def add_summary(self, name: str, value: Any) -> None:
+    def add_summary(self, name: str, value: PyTree) -> None:
         """Leaves a summary, in place of an earlier one of the name.
 
         Raises:
           ValueError: a `Summary` in it says that it is not valid.
         """
-        for leaf in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, Summary)):
-            if isinstance(leaf, Summary):
+        for leaf in jax.tree.leaves(value, is_leaf=is_summary):
+            if is_summary(leaf):
                 leaf.validate()
         self.output_collection.summaries[name] = value
 
-    def add_state_update(self, name: str, value: Any) -> None:
+    def add_state_update(self, name: str, value: PyTree) -> None:
         """Leaves a new value for a part of the state."""
         self.output_collection.state_updates[name] = value
 
-    def set_state_update(self, value: Any) -> None:
+    def set_state_update(self, value: PyTree) -> None:
         """Leaves a new value for the whole state, which need not be a dict."""
         ours = self.output_collection.state_updates
         self.output_collection = self.output_collection._replace(state_updates=value)
@@ -122,7 +125,7 @@ class InvocationContext:
             if above.get(self.name) is ours:  # else our outputs are not a part of the parent's
                 above[self.name] = value
 
-    def add_module_output(self, name: str, value: Any) -> None:
+    def add_module_output(self, name: str, value: PyTree) -> None:
         """Leaves an output.
 
         Raises:
@@ -135,19 +138,19 @@ class InvocationContext:
             )
         outputs[name] = value
 
-    def get_summaries(self) -> dict[str, Any]:
+    def get_summaries(self) -> dict[str, PyTree]:
         """The summaries so far."""
         return self.output_collection.summaries
 
-    def get_state_updates(self) -> Any:
+    def get_state_updates(self) -> PyTree:
         """The updates of state so far."""
         return self.output_collection.state_updates
 
-    def get_module_outputs(self) -> dict[str, Any]:
+    def get_module_outputs(self) -> dict[str, PyTree]:
         """The outputs so far."""
         return self.output_collection.module_outputs
 
-    def functional(self, fn: Callable[..., Any]) -> Callable[..., tuple[Any, OutputCollection]]:
+    def functional(self, fn: Callable[P, T]) -> Callable[P, tuple[T, OutputCollection]]:
         """A function without side effects from one that works in this context.
 
         Returns:
@@ -155,7 +158,7 @@ class InvocationContext:
           copy of this context, whichever is current; this one stays as it is.
         """
 
-        def call(*args: Any, **kwargs: Any) -> tuple[Any, OutputCollection]:
+        def call(*args: P.args, **kwargs: P.kwargs) -> tuple[T, OutputCollection]:
             copied = jax.tree.map(lambda x: x, self)
             with own_stack(), set_current_context(copied, require_parent=False):
                 outputs = fn(*args, **kwargs)
@@ -202,7 +205,7 @@ def set_current_context(
             stack.pop()
 
 
-def _scope(context: InvocationContext) -> Any:
+def _scope(context: InvocationContext) -> contextlib.AbstractContextManager[object]:
     """The name under which operations appear in profiles."""
     if context.name == "remat":  # of the same module as the context around it
         return contextlib.nullcontext()
@@ -212,7 +215,7 @@ def _scope(context: InvocationContext) -> Any:
 
 
 @contextlib.contextmanager
-def child_context(name: str, **overrides: Any) -> Iterator[InvocationContext]:
+def child_context(name: str, **overrides: PyTree) -> Iterator[InvocationContext]:
     """A scope in a child of the current context.
 
     Args:

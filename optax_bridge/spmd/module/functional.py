@@ -1,7 +1,6 @@
 """`functional`: a module's method as a pure function of state, key and inputs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 
@@ -17,13 +16,13 @@ def functional(
     module: Module,
     prng_key: jax.Array | None,
     state: PyTree,
-    inputs: Mapping[str, Any] | Sequence[Any],
+    inputs: Mapping[str, PyTree] | Sequence[PyTree],
     *,
     method: str = "forward",
     is_training: bool,
     drop_output_collections: Sequence[str] = ("module_outputs",),
     copy_args_tree: bool = True,
-) -> tuple[Any, OutputCollection]:
+) -> tuple[PyTree, OutputCollection]:
     """Calls a method of a module in a root context.
 
     The call has no side effects, so that `jax.jit`, `jax.grad` and the like can be applied to it.

@@ -3,7 +3,6 @@
 import copy
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import jax
@@ -11,6 +10,7 @@ import jax
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
+    ConfigBase,
     Configurable,
     Required,
     RequiredFieldMissingError,
@@ -20,14 +20,15 @@ from optax_bridge.spmd.config import (
 )
 from optax_bridge.spmd.module.context import InvocationContext, current_context
 from optax_bridge.spmd.module.errors import ChildNameConflictError, InvalidDescendantError
+from optax_bridge.spmd.module.node import ModuleNode
 from optax_bridge.spmd.module.outputs import check_name
-from optax_bridge.spmd.module.wrapping import in_context, public_methods
+from optax_bridge.spmd.module.wrapping import Method, in_context, public_methods
 
 _log = logging.getLogger(__name__)
 
 
 class _ModuleType(type):
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> Any:
         module = super().__call__(*args, **kwargs)
         module.__post_init__()
         return module
@@ -67,7 +68,7 @@ class Module(Configurable, metaclass=_ModuleType):
         module: "Module"
         state: PyTree
 
-    def __init__(self, cfg: Any, *, parent: "Module | None") -> None:
+    def __init__(self, cfg: Config, *, parent: "Module | None") -> None:
         super().__init__(cfg)
         self._name = cfg.name
         self._parent = parent
@@ -86,31 +87,30 @@ class Module(Configurable, metaclass=_ModuleType):
         for name, method in wrapped.items():
             setattr(self, name, method)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         wrapped = {*self.__dict__.get("_wrapped_names", ()), "_wrapped_names"}
         return {name: value for name, value in self.__dict__.items() if name not in wrapped}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         for name, path in self._paths_to_shared_modules.items():
             self._shared_module_names[id(self._descendant(path))] = name
         self._enter_contexts()
 
-    def _methods_to_wrap_for_auto_child_context(self) -> dict[str, Callable[..., Any]]:
+    def _methods_to_wrap_for_auto_child_context(self) -> dict[str, Method]:
         """The methods that enter a context: by name, not bound."""
         return public_methods(type(self), base=Module)
 
     def _wrap_methods_with_auto_child_context(
-        self, methods: dict[str, Callable[..., Any]]
-    ) -> dict[str, Callable[..., Any]]:
+        self, methods: dict[str, Method]
+    ) -> dict[str, Method]:
         """The methods bound, and entering a context."""
         return {name: in_context(self, method) for name, method in methods.items()}
 
-    def _wrapped_methods_for_auto_child_context(self) -> dict[str, Callable[..., Any]]:
+    def _wrapped_methods_for_auto_child_context(self) -> dict[str, Method]:
         """What is set on the instance instead of the class's methods."""
-        return self._wrap_methods_with_auto_child_context(
-            self._methods_to_wrap_for_auto_child_context()
-        )
+        methods = self._methods_to_wrap_for_auto_child_context()
+        return self._wrap_methods_with_auto_child_context(methods)
 
     # The tree.
 
@@ -149,16 +149,13 @@ class Module(Configurable, metaclass=_ModuleType):
         meant = f" (did you mean: [{', '.join(similar)}])" if similar else ""
         raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}{meant}")
 
-    def _add_child(self, name: str, child_config: Any, **kwargs: Any) -> Any:
+    def _add_child(self, name: str, child_config: ConfigBase, **kwargs: object) -> Any:
         """Makes a child from a copy of its config.
 
         Args:
           name: the child's name; it becomes an attribute of this module.
           child_config: a `Module.Config`.
           **kwargs: for the child's `__init__`.
-
-        Returns:
-          The child.
 
         Raises:
           ValueError: the name is not in lower_case_with_underscores, or not that of the config.
@@ -170,8 +167,7 @@ class Module(Configurable, metaclass=_ModuleType):
         if not isinstance(child_config, Module.Config):
             raise TypeError(
                 f"child {name!r} of {self!r}: expected the config of a module (Module.Config), got "
-                f"a "
-                f"{type(child_config).__name__}: {child_config!r}"
+                f"a {type(child_config).__name__}: {child_config!r}"
             )
         if not isinstance(child_config.name, RequiredFieldValue) and child_config.name != name:
             raise ValueError(
@@ -181,8 +177,7 @@ class Module(Configurable, metaclass=_ModuleType):
         if name in self._children or hasattr(type(self), name):
             raise ChildNameConflictError(
                 f"{self!r} has a {'child' if name in self._children else 'method'} {name!r} "
-                f"already; "
-                f"children are {list(self._children)}."
+                f"already; children are {list(self._children)}."
             )
         cfg = copy.deepcopy(child_config)
         cfg.set(name=name)
@@ -195,14 +190,14 @@ class Module(Configurable, metaclass=_ModuleType):
         self._children[name] = child
         return child
 
-    def path_to_descendant_module(self, module: "Module") -> list[str]:
+    def path_to_descendant_module(self, module: ModuleNode) -> list[str]:
         """The names from this module to one below it; [] for itself.
 
         Raises:
           InvalidDescendantError: it is not below.
         """
         names: list[str] = []
-        at: Module | None = module
+        at: ModuleNode | None = module
         while at is not None and at is not self:
             names.append(at.name)
             at = at.parent
@@ -238,7 +233,7 @@ class Module(Configurable, metaclass=_ModuleType):
         self._paths_to_shared_modules[shared_module_name] = path
         self._shared_module_names[id(module)] = shared_module_name
 
-    def get_shared_module(self, name_or_module: "str | Module") -> SharedModuleInfo:
+    def get_shared_module(self, name_or_module: str | ModuleNode) -> SharedModuleInfo:
         """Finds a shared module, from the current context upwards.
 
         Raises:
@@ -246,14 +241,11 @@ class Module(Configurable, metaclass=_ModuleType):
         """
         context = current_context()
         while context is not None:
-            sharer = context.module
-            name = None
-            if isinstance(sharer, Module):
-                name = (
-                    name_or_module
-                    if isinstance(name_or_module, str)
-                    else sharer._shared_module_names.get(id(name_or_module))
-                )
+            sharer, name = context.module, None
+            if isinstance(name_or_module, str):
+                name = name_or_module
+            elif isinstance(sharer, Module):
+                name = sharer._shared_module_names.get(id(name_or_module))
             if isinstance(sharer, Module) and name in sharer._paths_to_shared_modules:
                 path = sharer._paths_to_shared_modules[name]
                 state = context.state
@@ -269,7 +261,7 @@ class Module(Configurable, metaclass=_ModuleType):
         name = name_or_module if isinstance(name_or_module, str) else name_or_module.name
         raise InvalidDescendantError(
             f"{self!r} has no ancestor that shares module '{name}' with it, by "
-            f"_share_with_descendants."
+            "_share_with_descendants."
         )
 
     # What the context holds.
@@ -308,23 +300,23 @@ class Module(Configurable, metaclass=_ModuleType):
         """The random key of this call; the same each time."""
         return self.get_invocation_context().prng_key
 
-    def add_summary(self, name: str, value: Any) -> None:
+    def add_summary(self, name: str, value: PyTree) -> None:
         """Leaves a summary of this call."""
         self.get_invocation_context().add_summary(name, value)
 
-    def add_state_update(self, name: str, value: Any) -> None:
+    def add_state_update(self, name: str, value: PyTree) -> None:
         """Leaves a new value for a part of the state."""
         self.get_invocation_context().add_state_update(name, value)
 
-    def add_module_output(self, name: str, value: Any) -> None:
+    def add_module_output(self, name: str, value: PyTree) -> None:
         """Leaves an output of this call."""
         self.get_invocation_context().add_module_output(name, value)
 
-    def get_module_outputs(self) -> dict[str, Any]:
+    def get_module_outputs(self) -> dict[str, PyTree]:
         """The outputs of this call so far."""
         return self.get_invocation_context().get_module_outputs()
 
-    def get_state_updates(self) -> Any:
+    def get_state_updates(self) -> PyTree:
         """The updates of state of this call so far."""
         return self.get_invocation_context().get_state_updates()
 
@@ -335,7 +327,7 @@ class Module(Configurable, metaclass=_ModuleType):
         vlog = self._config.vlog
         return vlog is not None and level <= vlog
 
-    def vlog(self, level: int, msg: str, *args: Any) -> None:
+    def vlog(self, level: int, msg: str, *args: object) -> None:
         """Logs a message, if its level is on; args as in `logging`."""
         if self.vlog_is_on(level):
             _log.info(f"@{self.path()} {msg}", *args, stacklevel=2)

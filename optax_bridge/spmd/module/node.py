@@ -23,10 +23,10 @@ class ModuleNode(Protocol):
         """Its children by name."""
         ...
 
-    def path_to_descendant_module(self, module: Any) -> list[str]:
+    def path_to_descendant_module(self, module: "ModuleNode") -> list[str]:
         """The names from this module to one below it."""
         ...
 
-    def get_shared_module(self, name_or_module: Any) -> Any:
+    def get_shared_module(self, name_or_module: "str | ModuleNode") -> Any:
         """Name, module and state of a module that an ancestor shares."""
         ...

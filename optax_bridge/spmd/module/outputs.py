@@ -2,8 +2,9 @@
 """What a call leaves beside its result: summaries, updates of state, outputs of inner modules."""
 
 import re
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.module.errors import OutputConflictError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -26,9 +27,9 @@ class OutputCollection(NamedTuple):
       module_outputs: anything else that is of interest outside.
     """
 
-    summaries: dict[str, Any]
-    state_updates: dict[str, Any]
-    module_outputs: dict[str, Any]
+    summaries: dict[str, PyTree]
+    state_updates: dict[str, PyTree]
+    module_outputs: dict[str, PyTree]
 
     def __contains__(self, name: object) -> bool:
         return name in self.summaries

@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
-from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.metrics import Summary
+from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.spmd.metrics import is_summary
 from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
 from optax_bridge.spmd.module.errors import OutputConflictError
 from optax_bridge.spmd.module.outputs import OutputCollection, new_output_collection
@@ -15,14 +14,14 @@ from optax_bridge.spmd.trees import prune_tree
 
 
 def scan_in_context(
-    fn: Callable[[Any, Any], tuple[Any, Any]],
+    fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
     *,
     carry: PyTree,
-    xs: dict[str, Any],
+    xs: dict[str, PyTree],
     drop_output: Callable[[str], bool] | None = None,
     child_name_prefix: str = "iter",
     unroll: int = 1,
-    remat_kwargs: dict[str, Any] | None = None,
+    remat_kwargs: dict[str, object] | None = None,
     merge_summaries: bool = False,
 ) -> tuple[PyTree, PyTree]:
     """Scans a function, each iteration in a context of its own below the current one.
@@ -53,7 +52,7 @@ def scan_in_context(
     _check_not_taken(context, child_name_prefix)
     overrides = {name: value for name, value in xs.items() if name != "xs"}
 
-    def body(carry: PyTree, scanned: tuple[Any, Any]) -> tuple[PyTree, PyTree]:
+    def body(carry: PyTree, scanned: tuple[PyTree, dict[str, PyTree]]) -> tuple[PyTree, PyTree]:
         x, overridden = scanned
         collection = new_output_collection()
         with child_context(
@@ -104,11 +103,11 @@ def _without(
     return OutputCollection(**{name: kept.get(name, {}) for name in collection._fields})
 
 
-def _accumulated(each: Sequence[Any]) -> Any:
+def _accumulated(each: Sequence[PyTree]) -> PyTree:
     """The summaries of all iterations as one."""
 
-    def add(a: Any, b: Any) -> Any:
-        return a.accumulate(b) if isinstance(a, Summary) else a + b
+    def add(a: Leaf, b: Leaf) -> Leaf:
+        return a.accumulate(b) if is_summary(a) else a + b
 
-    merge = functools.partial(jax.tree.map, add, is_leaf=lambda x: isinstance(x, Summary))
+    merge = functools.partial(jax.tree.map, add, is_leaf=is_summary)
     return functools.reduce(merge, each) if each else {}

@@ -1,3 +1,4 @@
+# pyright: strict
 """Public methods of modules enter a context of their own when they are called."""
 
 import contextlib
@@ -11,8 +12,10 @@ import jax
 from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
 from optax_bridge.spmd.module.errors import InvalidDescendantError
 from optax_bridge.spmd.module.node import ModuleNode
+from optax_bridge.spmd.module.outputs import OutputCollection
 
-F = TypeVar("F", bound=Callable[..., Any])
+Method = Callable[..., Any]
+F = TypeVar("F", bound=Method)
 
 
 def nowrap(fn: F) -> F:
@@ -26,7 +29,7 @@ def is_marked(cls: type, name: str, mark: str) -> bool:
     return any(getattr(vars(base).get(name), mark, False) for base in cls.__mro__)
 
 
-def public_methods(cls: type, *, base: type) -> dict[str, Callable[..., Any]]:
+def public_methods(cls: type, *, base: type) -> dict[str, Method]:
     """The methods of a class that enter a context: by name, not bound.
 
     Args:
@@ -43,12 +46,12 @@ def public_methods(cls: type, *, base: type) -> dict[str, Callable[..., Any]]:
     }
 
 
-def in_context(module: ModuleNode, method: Callable[..., Any]) -> Callable[..., Any]:
+def in_context(module: ModuleNode, method: Method) -> Method:
     """The method, bound to the module, entering the module's context when it is called."""
     bound = method.__get__(module)
 
     @functools.wraps(bound)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         context = current_context()
         try:
             if context is None or context.module is None or context.module is module:
@@ -85,17 +88,18 @@ def _enter(context: InvocationContext, module: ModuleNode, entered: contextlib.E
     entered.enter_context(child_context(shared.name, module=shared.module, state=shared.state))
 
 
-def _passing_through(name: str) -> Any:
+def _passing_through(name: str) -> contextlib.AbstractContextManager[InvocationContext]:
     """A scope in a child's context on the way to one below it; again, for another one below it."""
-    context: Any = current_context()
-    passed: dict[str, Any] = vars(context).setdefault("_passed_through", {})
+    context = current_context()
+    assert context is not None
+    passed: dict[str, OutputCollection] = vars(context).setdefault("_passed_through", {})
     if name not in passed:
         passed[name] = context.output_collection.add_child(name)
     return child_context(name, output_collection=passed[name])
 
 
-def _types(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    def one(value: Any) -> str:
+def _types(args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+    def one(value: object) -> str:
         if isinstance(value, jax.Array):
             return f"{value.dtype}{list(value.shape)}"
         return type(value).__name__

@@ -1,14 +1,16 @@
 """Moving averages: of updates, quantised if wanted, and of parameters."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.optimizers.data import (
+    OptParam,
     OptStateSpec,
     PartitionedGradientTransformation,
     copy_partition,
@@ -17,8 +19,10 @@ from optax_bridge.spmd.optimizers.data import (
     opt_param_values,
     stand_in,
     stand_in_spec,
+    without_state,
 )
 from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
+from optax_bridge.spmd.trees import TensorSpec, is_none
 
 _ACCUMULATORS = (jnp.float32, jnp.bfloat16, jnp.int16, jnp.int8)
 
@@ -31,8 +35,8 @@ class ParamEmaState(NamedTuple):
       ema: the average, a tree like the parameters.
     """
 
-    count: Any
-    ema: jax.Array
+    count: Leaf
+    ema: Params
 
 
 class EmaState(NamedTuple):
@@ -45,9 +49,9 @@ class EmaState(NamedTuple):
         parameter's shape without its first axis, or of shape (1,) where it is not used.
     """
 
-    count: Any
-    ema: jax.Array
-    scale: Any
+    count: Leaf
+    ema: PyTree
+    scale: PyTree
 
 
 def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransformation:
@@ -60,11 +64,7 @@ def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransforma
       The transformation; `update` raises ValueError without parameters.
     """
     if decay is None:
-        return PartitionedGradientTransformation(
-            lambda params: optax.EmptyState(),
-            lambda updates, state, params: (updates, state),
-            lambda specs: optax.EmptyState(),
-        )
+        return without_state(lambda updates, params: updates)
     schedule = as_schedule_fn(decay)
 
     def init(params: Params) -> ParamEmaState:
@@ -93,7 +93,7 @@ def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransforma
 
 
 def ema(
-    decay: Schedule, debias: bool = True, accumulator_dtype: Any = jnp.float32
+    decay: Schedule, debias: bool = True, accumulator_dtype: DTypeLike | None = jnp.float32
 ) -> PartitionedGradientTransformation:
     """The moving average of updates, in place of them.
 
@@ -106,9 +106,6 @@ def ema(
       debias: what is returned is over `1 - decay ** count`.
       accumulator_dtype: float32, bfloat16, int16, int8, or None for the parameter's own.
 
-    Returns:
-      The transformation.
-
     Raises:
       ValueError: another dtype.
     """
@@ -119,15 +116,15 @@ def ema(
         raise ValueError(f"ema: accumulator_dtype must be {names} or None: {accumulator_dtype}")
     schedule = as_schedule_fn(decay)
 
-    def dtype_of(param: jax.Array) -> Any:
+    def dtype_of(param: Leaf) -> jnp.dtype:
         own = accumulator_dtype is None or not len(param.shape)
         return jnp.dtype(param.dtype if own else accumulator_dtype)
 
-    def is_quantised(param: jax.Array) -> bool:
+    def is_quantised(param: Leaf) -> bool:
         return bool(len(param.shape)) and jnp.issubdtype(dtype_of(param), jnp.integer)
 
     def init(params: Params) -> EmaState:
-        def scale(param: jax.Array) -> Any:
+        def scale(param: OptParam) -> jax.Array:
             return jnp.zeros(param.shape[1:], jnp.float32) if is_quantised(param) else stand_in()
 
         return EmaState(
@@ -137,10 +134,10 @@ def ema(
         )
 
     def partition(specs: PyTree) -> EmaState:
-        def average(spec: Any) -> Any:
+        def average(spec: TensorSpec) -> OptStateSpec:
             return OptStateSpec(shape=spec.shape, dtype=dtype_of(spec), mesh_axes=spec.mesh_axes)
 
-        def scale(spec: Any) -> Any:
+        def scale(spec: TensorSpec) -> OptStateSpec:
             if not is_quantised(spec):
                 return stand_in_spec()
             axes = None if spec.mesh_axes is None else PartitionSpec(*tuple(spec.mesh_axes)[1:])
@@ -157,27 +154,26 @@ def ema(
         count = optax.safe_increment(state.count)
         d = schedule(count)
 
-        def averaged(update: Updates, stored: jax.Array, scale: Any) -> jax.Array:
+        def averaged(update: jax.Array, stored: jax.Array, scale: jax.Array) -> jax.Array:
             is_integer = jnp.issubdtype(stored.dtype, jnp.integer)
             old = stored.astype(jnp.float32) * scale if is_integer else stored
             return (1.0 - d) * update + d * old
 
         averages = map_updates(averaged, updates, state.ema, state.scale)
 
-        def stored_scale(average: jax.Array, stored: jax.Array, scale: Any) -> jax.Array:
+        def stored_scale(
+            average: jax.Array | None, stored: jax.Array, scale: jax.Array
+        ) -> jax.Array:
             if average is None or not jnp.issubdtype(stored.dtype, jnp.integer):
                 return scale
             return jnp.max(jnp.abs(average), axis=0) / jnp.iinfo(stored.dtype).max
 
-        def kept(average: jax.Array, stored: jax.Array, scale: Any) -> jax.Array:
+        def kept(average: jax.Array | None, stored: jax.Array, scale: jax.Array) -> jax.Array:
             if average is None:
                 return stored
             if jnp.issubdtype(stored.dtype, jnp.integer):
                 average = jnp.round(average / jnp.where(scale == 0, 1.0, scale))
             return average.astype(stored.dtype)
-
-        def is_none(leaf: Leaf) -> bool:
-            return leaf is None
 
         scales = jax.tree.map(stored_scale, averages, state.ema, state.scale, is_leaf=is_none)
         new = jax.tree.map(kept, averages, state.ema, scales, is_leaf=is_none)

@@ -1,12 +1,14 @@
 """Transformations made of transformations."""
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import PartitionedGradientTransformation, instantiated
 from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
+
+TransformUpdate = Callable[..., tuple[Updates, OptState]]
 
 
 def chain(
@@ -27,11 +29,11 @@ def chain(
     parts = [instantiated(arg, f"chain: argument {index}") for index, arg in enumerate(args)]
 
     def run(
-        last: Any, updates: Updates, state: OptState, params: Params
+        last: TransformUpdate | None, updates: Updates, state: OptState, params: Params
     ) -> tuple[Updates, OptState]:
         new_state = []
         for part, part_state in zip(parts, state, strict=True):
-            apply = last if part is parts[-1] else part.update
+            apply = last if last and part is parts[-1] else part.update
             updates, part_state = apply(updates, part_state, params)
             new_state.append(part_state)
         return updates, tuple(new_state)
@@ -42,7 +44,7 @@ def chain(
     def partition(specs: PyTree) -> PyTree:
         return tuple(part.partition(specs) for part in parts)
 
-    update = functools.partial(run, parts[-1].update if parts else None)
+    update = functools.partial(run, None)
     if parts and isinstance(parts[-1], ExactPartitionedTransformation):
         step = functools.partial(run, parts[-1].step)
         return ExactPartitionedTransformation(init, update, partition, step)

@@ -3,18 +3,19 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.layer import FactorizationSpec
 from optax_bridge.spmd.module import current_context
-from optax_bridge.spmd.trees import TensorSpec, tree_paths
+from optax_bridge.spmd.trees import TensorSpec, is_none, tree_paths
 
 # A state's array as a spec: shape, dtype and axes of the mesh.
 OptStateSpec = TensorSpec
@@ -35,12 +36,12 @@ class OptParam:
     weight_decay_scale: float | None
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> tuple[int, ...]:
         """The array's shape."""
         return self.value.shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The array's dtype."""
         return self.value.dtype
 
@@ -57,9 +58,9 @@ class PartitionedGradientTransformation(NamedTuple):
         `OptStateSpec` for each array.
     """
 
-    init: Callable[[Any], Any]
-    update: Callable[..., tuple[Any, Any]]
-    partition: Callable[[Any], Any]
+    init: Callable[[Params], OptState]
+    update: Callable[..., tuple[Updates, OptState]]
+    partition: Callable[[PyTree], PyTree]
 
 
 def opt_param_values(params: Params) -> Params:
@@ -68,16 +69,13 @@ def opt_param_values(params: Params) -> Params:
 
 
 def with_partition_fn(
-    tx: optax.GradientTransformation, partition_fn: Callable[[Any], Any]
+    tx: optax.GradientTransformation, partition_fn: Callable[[PyTree], PyTree]
 ) -> PartitionedGradientTransformation:
     """An Optax transformation, which is given arrays, with specs for its state.
 
     Args:
       tx: the transformation.
       partition_fn: `partition_fn(param_specs) -> state_specs`.
-
-    Returns:
-      The transformation.
     """
 
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
@@ -102,7 +100,7 @@ def copy_partition(
       A tree of `OptStateSpec`s with shape, dtype and axes of those given.
     """
 
-    def copied(path: str, spec: Any) -> OptStateSpec:
+    def copied(path: str, spec: TensorSpec) -> OptStateSpec:
         fits = pattern is not None and re.fullmatch(pattern, path)
         return OptStateSpec(
             shape=spec.shape,
@@ -136,7 +134,8 @@ def trace_partition(tx: optax.GradientTransformation) -> PartitionedGradientTran
 
 def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
     """`optax.scale_by_adam`, and others with its state, with specs for it."""
-    count = jax.eval_shape(lambda: tx.init({})).count  # type: ignore[union-attr]
+    state: OptState = jax.eval_shape(lambda: tx.init({}))
+    count = state.count
 
     def partition(specs: PyTree) -> PyTree:
         spec = OptStateSpec(shape=count.shape, dtype=count.dtype, mesh_axes=PartitionSpec())
@@ -145,36 +144,30 @@ def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTrans
     return with_partition_fn(tx, partition)
 
 
-def stateless(
-    update_leaf: Callable[..., Any], *trees_of: Callable[[Any], Any], state: OptState = None
+def without_state(
+    update: Callable[[Updates, Params], Updates], state: OptState = None
 ) -> PartitionedGradientTransformation:
-    """A transformation without state, from what happens to one update.
+    """A transformation without state.
 
     Args:
-      update_leaf: `update_leaf(update, *values) -> update`.
-      *trees_of: each makes a tree like the updates of the `OptParam`s; `update_leaf` is given its
-        leaves as further arguments.
+      update: `update(updates, params) -> updates`.
       state: the empty state, `optax.EmptyState()` unless given.
-
-    Returns:
-      The transformation; where the update is None it stays.
     """
     empty = optax.EmptyState() if state is None else state
+    return PartitionedGradientTransformation(
+        lambda params: empty,
+        lambda updates, state, params: (update(updates, params), state),
+        lambda specs: empty,
+    )
 
-    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        trees = [make(params) for make in trees_of]
-        return map_updates(update_leaf, updates, *trees), state
 
-    return PartitionedGradientTransformation(lambda params: empty, update, lambda specs: empty)
-
-
-def map_updates(fn: Callable[..., Any], updates: Updates, *rest: Any) -> Updates:
+def map_updates(fn: Callable[..., Leaf], updates: Updates, *rest: PyTree) -> Updates:
     """`jax.tree.map` for updates, of which some may be None where parameters are not."""
 
-    def mapped(update: Updates, *others: Any) -> Updates:
+    def mapped(update: Leaf, *others: Leaf) -> Leaf:
         return None if update is None else fn(update, *others)
 
-    return jax.tree.map(mapped, updates, *rest, is_leaf=lambda leaf: leaf is None)
+    return jax.tree.map(mapped, updates, *rest, is_leaf=is_none)
 
 
 def global_norm(tree: PyTree) -> jax.Array:
@@ -182,7 +175,7 @@ def global_norm(tree: PyTree) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
-def add_summary(name: str, value: Any) -> None:
+def add_summary(name: str, value: object) -> None:
     """Adds a summary to the current context, if there is one."""
     context = current_context()
     if context is not None:

@@ -1,15 +1,16 @@
 """Second moments kept as means over rows and columns, of the axes that a parameter names."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, config_for_function
-from optax_bridge.spmd.layer import FactorizationSpec
+from optax_bridge.spmd.layer import FactorizationSpec, ParameterSpec
 from optax_bridge.spmd.optimizers.data import (
     OptParam,
     OptStateSpec,
@@ -20,6 +21,9 @@ from optax_bridge.spmd.optimizers.data import (
     stand_in_spec,
 )
 from optax_bridge.spmd.optimizers.schedules import ScheduleFn, adafactor_decay_rate, as_schedule_fn
+from optax_bridge.spmd.trees import is_none
+
+T = TypeVar("T")
 
 
 class _Axes(NamedTuple):
@@ -28,12 +32,12 @@ class _Axes(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """What one parameter's statistics and update are."""
+    """What one parameter's statistics and update are: arrays, or specs of them."""
 
-    update: Updates
-    v_row: Any
-    v_col: Any
-    v: Any
+    update: Leaf
+    v_row: Leaf
+    v_col: Leaf
+    v: Leaf
 
 
 def scale_by_factored_rms(
@@ -58,10 +62,8 @@ def scale_by_factored_rms(
     """
     schedule = as_schedule_fn(decay_rate)
 
-    def axes_of(shape: Any, spec: FactorizationSpec | None, where: str = "") -> _Axes | None:
-        if not factored or spec is None:
-            return None
-        return _row_and_col(shape, spec)
+    def axes_of(shape: Sequence[int], spec: FactorizationSpec | None) -> _Axes | None:
+        return _row_and_col(shape, spec) if factored and spec is not None else None
 
     def init_leaf(param: OptParam) -> _Leaf:
         axes = axes_of(param.shape, param.factorization_spec)
@@ -71,7 +73,7 @@ def scale_by_factored_rms(
         v_col = jnp.zeros(_without(param.shape, axes.col), jnp.float32)
         return _Leaf(None, v_row, v_col, stand_in())
 
-    def partition_leaf(spec: Any) -> _Leaf:
+    def partition_leaf(spec: ParameterSpec) -> _Leaf:
         axes = axes_of(spec.shape, spec.factorization)
         if axes is None:
             return _Leaf(None, stand_in_spec(), stand_in_spec(), copy_partition(spec))
@@ -89,7 +91,7 @@ def scale_by_factored_rms(
         count = optax.safe_increment(state.count)
         decay = schedule(count)
 
-        def update_leaf(g: Any, v_row: Any, v_col: Any, v: Any, param: OptParam) -> _Leaf:
+        def update_leaf(g: Leaf, v_row: Leaf, v_col: Leaf, v: Leaf, param: OptParam) -> _Leaf:
             if g is None:
                 return _Leaf(None, v_row, v_col, v)
             axes = axes_of(param.shape, param.factorization_spec)
@@ -105,29 +107,21 @@ def scale_by_factored_rms(
             scaled = g * jnp.expand_dims(row_factor, row) * jnp.expand_dims(v_col**-0.5, col)
             return _Leaf(scaled, v_row, v_col, v)
 
-        leaves = jax.tree.map(
-            update_leaf,
-            updates,
-            state.v_row,
-            state.v_col,
-            state.v,
-            params,
-            is_leaf=lambda leaf: leaf is None,
-        )
+        statistics = state.v_row, state.v_col, state.v
+        leaves = jax.tree.map(update_leaf, updates, *statistics, params, is_leaf=is_none)
         return _field(leaves, "update"), _state(count, leaves)
 
     return PartitionedGradientTransformation(init, update, partition)
 
 
-def _row_and_col(shape: Any, spec: FactorizationSpec) -> _Axes | None:
+def _row_and_col(shape: Sequence[int], spec: FactorizationSpec) -> _Axes | None:
     """The axes to reduce over; None if the parameter names none."""
     axes = tuple(spec.axes)
     rows = [index for index, role in enumerate(axes) if role == "row"]
     cols = [index for index, role in enumerate(axes) if role == "col"]
-    others = [role for role in axes if role not in (None, "row", "col")]
-    if not rows and not cols and not others:
+    if not rows and not cols:
         return None
-    if len(axes) != len(shape) or len(rows) != 1 or len(cols) != 1 or others:
+    if len(axes) != len(shape) or len(rows) != 1 or len(cols) != 1:
         raise ValueError(
             f"FactorizationSpec: expected one 'row', one 'col' and None for all other axes of "
             f"shape {tuple(shape)}, or None throughout; found {axes}"
@@ -135,27 +129,25 @@ def _row_and_col(shape: Any, spec: FactorizationSpec) -> _Axes | None:
     return _Axes(rows[0], cols[0])
 
 
-def _without(items: Any, axis: int) -> list[Any]:
+def _without(items: Iterable[T], axis: int) -> list[T]:
     return [item for index, item in enumerate(items) if index != axis]
 
 
-def _reduced(spec: Any, axis: int) -> OptStateSpec:
+def _reduced(spec: ParameterSpec, axis: int) -> OptStateSpec:
     mesh_axes = spec.mesh_axes
     if mesh_axes is not None:
         whole = [*mesh_axes, *[None] * (len(spec.shape) - len(mesh_axes))]
         mesh_axes = PartitionSpec(*_without(whole, axis))
-    shape: Any = _without(spec.shape, axis)
-    return OptStateSpec(shape=shape, dtype=spec.dtype, mesh_axes=mesh_axes)
+    return OptStateSpec(shape=_without(spec.shape, axis), dtype=spec.dtype, mesh_axes=mesh_axes)
 
 
-def _state(count: Any, leaves: Any) -> Any:
+def _state(count: Leaf, leaves: PyTree) -> OptState:
     return optax.FactoredState(
         count, _field(leaves, "v_row"), _field(leaves, "v_col"), _field(leaves, "v")
     )
 
 
-def _field(leaves: Any, name: str) -> Any:
-    def is_leaf(node: Any) -> bool:
-        return isinstance(node, _Leaf)
-
-    return jax.tree.map(lambda leaf: getattr(leaf, name), leaves, is_leaf=is_leaf)
+def _field(leaves: PyTree, name: str) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: getattr(leaf, name), leaves, is_leaf=lambda node: isinstance(node, _Leaf)
+    )

@@ -1,13 +1,13 @@
 """Any Optax transformation, this project's exact ones too, as an optimizer of a learner."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax.core import meta
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
 
 from optax_bridge import ExactTransformation, FactoredPartitioned, Role, with_axis_metadata
 from optax_bridge.metadata.axis_metadata import (
@@ -18,7 +18,7 @@ from optax_bridge.metadata.axis_metadata import (
     value_of,
 )
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
-from optax_bridge.spmd.config import ConfigOr, InstantiableConfig, maybe_instantiate
+from optax_bridge.spmd.config import InstantiableConfig
 from optax_bridge.spmd.optimizers.data import (
     OptParam,
     OptStateSpec,
@@ -38,14 +38,14 @@ class ExactPartitionedTransformation(PartitionedGradientTransformation):
       step: `step(grads, state, params) -> (new_values, new_state)`, `params` being `OptParam`s.
     """
 
-    step: Callable[..., tuple[Any, Any]]
+    step: Callable[..., tuple[Params, OptState]]
 
     def __new__(
         cls,
-        init: Callable[..., Any],
-        update: Callable[..., Any],
-        partition: Callable[..., Any],
-        step: Callable[..., Any],
+        init: Callable[[Params], OptState],
+        update: Callable[..., tuple[Updates, OptState]],
+        partition: Callable[[PyTree], PyTree],
+        step: Callable[..., tuple[Params, OptState]],
     ):
         """Makes the transformation; the arguments are its attributes."""
         self = super().__new__(cls, init, update, partition)
@@ -95,7 +95,9 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
 
 
 def with_learning_rate(
-    optimizer: ConfigOr[Callable[..., optax.GradientTransformation]], learning_rate: Schedule
+    optimizer: Callable[..., optax.GradientTransformation]
+    | InstantiableConfig[optax.GradientTransformation],
+    learning_rate: Schedule,
 ) -> optax.GradientTransformation:
     """An optimizer of Optax or optax_bridge with a schedule of this package.
 
@@ -111,17 +113,14 @@ def with_learning_rate(
     Args:
       optimizer: a config of the optimizer, with a field `learning_rate`; or a function of it.
       learning_rate: the schedule.
-
-    Returns:
-      The transformation.
     """
     schedule = as_schedule_fn(learning_rate)
 
-    def from_zero(count: Any) -> Any:
+    def from_zero(count: ArrayLike) -> ArrayLike:
         return schedule(count + 1)
 
     if isinstance(optimizer, InstantiableConfig):
-        return maybe_instantiate(optimizer.clone(learning_rate=from_zero))
+        return optimizer.clone(learning_rate=from_zero).instantiate()
     return optimizer(learning_rate=from_zero)
 
 

@@ -107,7 +107,7 @@ def test_states_are_like_their_specs(name):
         assert type(spec) is OptStateSpec, path
         assert tuple(spec.shape) == leaf.shape == new.shape, path
         assert spec.dtype == leaf.dtype == new.dtype, path
-        assert len(spec.mesh_axes) == leaf.ndim, path
+        assert len(spec.mesh_axes or ()) == leaf.ndim, path
 
 
 def test_specs_as_programs_compare_them():

@@ -1,12 +1,11 @@
 """A scale for each parameter, by its path or by its size."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.optimizers.data import OptParam, opt_param_values
 from optax_bridge.spmd.trees import (
@@ -17,7 +16,7 @@ from optax_bridge.spmd.trees import (
 )
 
 # A function of the parameters that returns a scale for each.
-PerParamFn = Callable[[Any], Any]
+PerParamFn = Callable[[Params], PyTree]
 
 
 def per_param_scale_by_path(
@@ -29,19 +28,16 @@ def per_param_scale_by_path(
       scale_by_path: pairs of a regular expression for whole paths and a scale; the first that fits.
       description: what the scales are for, in listings of settings.
       default_scale: the scale of what no expression fits.
-
-    Returns:
-      A function of the parameters.
     """
 
-    def scales(params: Params) -> PyTree:
-        found = jax.tree.map(
+    def scales_of(params: Params) -> PyTree:
+        scales = jax.tree.map(
             lambda path: match_regex_rules(path, rules=scale_by_path, default_value=default_scale),
             tree_paths(params),
         )
-        return register_per_param_settings(found, description=description)
+        return register_per_param_settings(scales, description=description)
 
-    return scales
+    return scales_of
 
 
 def per_param_scale_by_rms(*, min_scale: float = 1e-4) -> PerParamFn:
@@ -54,7 +50,7 @@ def per_param_scale_by_rms(*, min_scale: float = 1e-4) -> PerParamFn:
       A function of the parameters; each scale has the rank of its parameter.
     """
 
-    def scale(value: jax.Array) -> Any:
+    def scale(value: jax.Array) -> jax.Array:
         return jnp.maximum(jnp.sqrt(jnp.mean(jnp.square(value), keepdims=True)), min_scale)
 
     return lambda params: vectorized_tree_map(scale, opt_param_values(params))
@@ -76,7 +72,7 @@ def param_scales(
     function = maybe_instantiate(per_param_scale)
     scales = jax.tree.map(lambda _: 1.0, params) if function is None else function(params)
 
-    def settled(param: OptParam, scale: Any) -> Any:
+    def settled(param: Leaf, scale: Leaf) -> Leaf:
         replaces = own and isinstance(param, OptParam) and param.weight_decay_scale is not None
         return param.weight_decay_scale if replaces else scale
 

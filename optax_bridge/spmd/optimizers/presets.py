@@ -1,9 +1,8 @@
 """Whole optimizers, each a chain of transformations."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.averages import ema
@@ -45,9 +44,6 @@ def sgd_optimizer(
       momentum: decay of the accumulated gradient.
       weight_decay: see `add_decayed_weights`.
       weight_decay_per_param_scale: likewise.
-
-    Returns:
-      The optimizer.
     """
     trace = trace_partition(optax.trace(decay=momentum))
     decay = add_decayed_weights(weight_decay, per_param_scale=weight_decay_per_param_scale)
@@ -63,7 +59,7 @@ def adam_optimizer(
     eps: float,
     l2_regularizer_weight: float = 0,
     l2_regularizer_per_param_scale: ConfigOr[PerParamFn] | None = None,
-    mu_dtype: Any = None,
+    mu_dtype: DTypeLike | None = None,
 ) -> PartitionedGradientTransformation:
     """Adam (Kingma and Ba 2014), with an L2 regularizer that goes through the moments.
 
@@ -75,13 +71,10 @@ def adam_optimizer(
       l2_regularizer_weight: see `l2_regularizer`.
       l2_regularizer_per_param_scale: likewise.
       mu_dtype: dtype of the first moment, None for the parameter's.
-
-    Returns:
-      The optimizer.
     """
     return chain(
         l2_regularizer(l2_regularizer_weight, l2_regularizer_per_param_scale),
-        adam_partition(optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=mu_dtype)),
+        *_adam(b1, b2, eps, mu_dtype, None),
         scale_by_schedule(scale_from_learning_rate(learning_rate)),
     )
 
@@ -94,29 +87,23 @@ def adamw_optimizer(
     eps: float,
     weight_decay: float = 0,
     weight_decay_per_param_scale: ConfigOr[PerParamFn] | None = None,
-    mu_dtype: Any = None,
+    mu_dtype: DTypeLike | None = None,
     adam_update_transformation: Transformation | None = None,
 ) -> PartitionedGradientTransformation:
     """Adam with decoupled weight decay, which the learning rate scales (Loshchilov and Hutter).
 
     Args:
       learning_rate: a schedule.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
+      b1: as of `adam_optimizer`.
+      b2: likewise.
+      eps: likewise.
       weight_decay: see `add_decayed_weights`.
       weight_decay_per_param_scale: likewise.
-      mu_dtype: dtype of the first moment, None for the parameter's.
+      mu_dtype: as of `adam_optimizer`.
       adam_update_transformation: applied to Adam's direction.
-
-    Returns:
-      The optimizer.
     """
-    adam = adam_partition(optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=mu_dtype))
-    between = [] if adam_update_transformation is None else [adam_update_transformation]
     return chain(
-        adam,
-        *between,
+        *_adam(b1, b2, eps, mu_dtype, adam_update_transformation),
         add_decayed_weights(weight_decay, per_param_scale=weight_decay_per_param_scale),
         scale_by_schedule(scale_from_learning_rate(learning_rate)),
     )
@@ -131,35 +118,36 @@ def adamw_decoupled_optimizer(
     update_schedule: Schedule,
     weight_decay: float = 0,
     weight_decay_per_param_scale: ConfigOr[PerParamFn] | None = None,
-    mu_dtype: Any = None,
+    mu_dtype: DTypeLike | None = None,
     adam_update_transformation: Transformation | None = None,
 ) -> PartitionedGradientTransformation:
     """Adam with weight decay that the learning rate does not scale; a schedule scales both.
 
     Args:
       learning_rate: of Adam's direction alone.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
+      b1: as of `adam_optimizer`.
+      b2: likewise.
+      eps: likewise.
       update_schedule: scales direction and decay.
       weight_decay: see `add_decayed_weights`.
       weight_decay_per_param_scale: likewise.
-      mu_dtype: dtype of the first moment, None for the parameter's.
+      mu_dtype: as of `adam_optimizer`.
       adam_update_transformation: applied to Adam's direction.
-
-    Returns:
-      The optimizer.
     """
-    adam = adam_partition(optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=mu_dtype))
-    between = [] if adam_update_transformation is None else [adam_update_transformation]
     return chain(
-        adam,
-        *between,
+        *_adam(b1, b2, eps, mu_dtype, adam_update_transformation),
         scale_by_schedule(scale_from_learning_rate(learning_rate, flip_sign=False)),
         add_decayed_weights(weight_decay, per_param_scale=weight_decay_per_param_scale),
         scale_by_schedule(update_schedule),
         scale(-1.0),
     )
+
+
+def _adam(
+    b1: float, b2: float, eps: float, mu_dtype: DTypeLike | None, then: Transformation | None
+) -> list[Transformation]:
+    adam = adam_partition(optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=mu_dtype))
+    return [adam] if then is None else [adam, then]
 
 
 def adafactor_optimizer(
@@ -169,7 +157,7 @@ def adafactor_optimizer(
     b2: Schedule,
     multiply_by_parameter_scale: bool,
     clipping_threshold: float | None,
-    dtype_momentum: Any = jnp.float32,
+    dtype_momentum: DTypeLike | None = jnp.float32,
     weight_decay: float | None = None,
     weight_decay_scale_by_learning_rate_exponent: float | None = None,
     weight_decay_per_param_scale: ConfigOr[PerParamFn] | None = None,
@@ -192,9 +180,6 @@ def adafactor_optimizer(
       eps: added to the squared gradient.
       factored: False: the second moment is kept whole.
       apply_scale_by_trust_ratio: see `scale_by_trust_ratio`.
-
-    Returns:
-      The optimizer.
 
     Raises:
       ValueError: weight decay without an exponent of the learning rate.

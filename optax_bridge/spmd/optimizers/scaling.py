@@ -1,13 +1,12 @@
 """Updates times something: a number, a schedule, a scale for each parameter, a ratio of norms."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
@@ -15,7 +14,7 @@ from optax_bridge.spmd.optimizers.data import (
     count_spec,
     map_updates,
     opt_param_values,
-    stateless,
+    without_state,
 )
 from optax_bridge.spmd.optimizers.param_scales import PerParamFn, param_scales
 from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
@@ -24,12 +23,18 @@ from optax_bridge.spmd.trees import vectorized_tree_map
 
 def scale(x: float) -> PartitionedGradientTransformation:
     """Updates times a number."""
-    return stateless(lambda update: x * update, state=optax.ScaleState())
+    return without_state(
+        lambda updates, params: map_updates(lambda update: x * update, updates), optax.ScaleState()
+    )
 
 
 def replace_with_updates() -> PartitionedGradientTransformation:
     """Updates that, added to the parameters, leave what came in as the parameters' new values."""
-    return stateless(lambda update, value: update - value, opt_param_values)
+
+    def update(updates: Updates, params: Params) -> Updates:
+        return map_updates(jnp.subtract, updates, opt_param_values(params))
+
+    return without_state(update)
 
 
 def scale_by_schedule(
@@ -75,9 +80,6 @@ def scale_from_learning_rate(
     Args:
       learning_rate: a schedule.
       flip_sign: False: the learning rate itself.
-
-    Returns:
-      A function of the step.
     """
     schedule = as_schedule_fn(learning_rate)
 
@@ -95,10 +97,11 @@ def scale_update_per_param(
 ) -> PartitionedGradientTransformation:
     """Updates times a scale for each parameter; 0 freezes it. `weight_decay_scale` is not asked."""
 
-    def scales(params: Params) -> PyTree:
-        return param_scales(per_param_scale, params, own=False)
+    def update(updates: Updates, params: Params) -> Updates:
+        scales = param_scales(per_param_scale, params, own=False)
+        return map_updates(jnp.multiply, updates, scales)
 
-    return stateless(lambda update, scale: update * scale, scales)
+    return without_state(update)
 
 
 def scale_by_trust_ratio(
@@ -110,16 +113,15 @@ def scale_by_trust_ratio(
       min_norm: the least norm of parameters and updates.
       trust_coefficient: the ratio is times this.
       eps: added to the norm of the updates.
-
-    Returns:
-      The transformation.
     """
     inner = optax.scale_by_trust_ratio(min_norm, trust_coefficient, eps)
 
-    def scaled(update: Updates, value: jax.Array) -> Updates:
-        return inner.update(update, optax.ScaleByTrustRatioState(), value)[0]
+    state = optax.ScaleByTrustRatioState()
 
-    return _per_slice(scaled, optax.ScaleByTrustRatioState())
+    def scaled(update: jax.Array, value: jax.Array) -> PyTree:
+        return inner.update(update, state, value)[0]
+
+    return without_state(lambda updates, params: _per_slice(scaled, updates, params), state)
 
 
 def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTransformation:
@@ -127,23 +129,20 @@ def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTran
 
     Args:
       min_scale: the least scale.
-
-    Returns:
-      The transformation.
     """
-    return _per_slice(lambda update, value: update * jnp.maximum(rms(value), min_scale))
+
+    def scaled(update: jax.Array, value: jax.Array) -> jax.Array:
+        return update * jnp.maximum(rms(value), min_scale)
+
+    return without_state(lambda updates, params: _per_slice(scaled, updates, params))
 
 
-def _per_slice(fn: Callable[..., Any], state: OptState = None) -> PartitionedGradientTransformation:
-    empty = optax.EmptyState() if state is None else state
-
-    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        values = map_updates(lambda _, value: value, updates, opt_param_values(params))
-        return vectorized_tree_map(fn, updates, values), state
-
-    return PartitionedGradientTransformation(lambda params: empty, update, lambda specs: empty)
+def _per_slice(fn: Callable[..., Leaf], updates: Updates, params: Params) -> Updates:
+    """`fn(update, value)` for each parameter, per repeat of a repeated layer."""
+    values = map_updates(lambda _, value: value, updates, opt_param_values(params))
+    return vectorized_tree_map(fn, updates, values)
 
 
-def rms(x: jax.Array) -> Any:
+def rms(x: jax.Array) -> jax.Array:
     """Root mean square of an array."""
     return jnp.sqrt(jnp.mean(jnp.square(x)))

@@ -4,6 +4,7 @@ Wherever a schedule is expected, a number, an array, a function of the step, or 
 will do (`Schedule`); `as_schedule_fn` makes a function of each.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from optax import constant_schedule as constant_schedule
 from optax import cosine_decay_schedule as cosine_decay_schedule
+from optax import join_schedules
 
 from optax_bridge.spmd.config import InstantiableConfig
 
-Step = int | jax.Array
-ScheduleFn = Callable[[Any], Any]
+ScheduleFn = Callable[[Any], Any]  # of the step, a number or a traced array
 Schedule = float | jax.Array | ScheduleFn | InstantiableConfig
 
 
@@ -49,9 +50,6 @@ def polynomial(
       end_value: the last value.
       power: 1 for a straight line.
 
-    Returns:
-      The schedule.
-
     Raises:
       ValueError: it ends before it begins.
     """
@@ -77,9 +75,6 @@ def exponential(
       begin_value: the first value, above 0.
       end_step: from it on the value is `end_value`.
       end_value: the last value, above 0.
-
-    Returns:
-      The schedule.
 
     Raises:
       ValueError: a value is not above 0, or the steps are not in order.
@@ -125,9 +120,6 @@ def adafactor(
       warmup_steps: length of the warm-up.
       decay_power: exponent of the decay.
       step_offset: added to the step.
-
-    Returns:
-      The schedule.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -143,9 +135,6 @@ def adafactor_decay_rate(c: float = 0.8, step_offset: int = 0) -> ScheduleFn:
     Args:
       c: the exponent.
       step_offset: taken from the step, for fine-tuning.
-
-    Returns:
-      The schedule.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -180,9 +169,6 @@ def ema_schedule(
       decay: the constant.
       warmup_steps: the steps t below it are those of the warm-up.
       step_offset: taken from the step; up to it t is 0.
-
-    Returns:
-      The schedule.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -199,26 +185,11 @@ def stepwise(sub: Sequence[Schedule], start_step: Sequence[int]) -> ScheduleFn:
       sub: the schedules.
       start_step: of each but the first, at which step it starts; increasing.
 
-    Returns:
-      The schedule.
-
     Raises:
       ValueError: there is not one start less than there are schedules.
     """
-    if len(start_step) != len(sub) - 1:
-        raise ValueError(
-            f"stepwise: Unexpected length of start_step: {len(start_step)}, expected "
-            f"{len(sub) - 1} for {len(sub)} schedules"
-        )
-    schedules = [as_schedule_fn(schedule) for schedule in sub]
-
-    def schedule(step: jax.Array) -> jax.Array:
-        value = jnp.asarray(schedules[0](step))
-        for later, start in zip(schedules[1:], start_step, strict=True):
-            value = jnp.where(step >= start, later(step - start), value)
-        return value
-
-    return schedule
+    _check_length("stepwise", "start_step", start_step, sub)
+    return join_schedules([as_schedule_fn(schedule) for schedule in sub], start_step)
 
 
 def segment_wise(segments: Sequence[Schedule], *, segment_steps: Sequence[int]) -> ScheduleFn:
@@ -234,19 +205,14 @@ def segment_wise(segments: Sequence[Schedule], *, segment_steps: Sequence[int]) 
     Raises:
       ValueError: there is not one length less than there are segments.
     """
-    if len(segment_steps) != len(segments) - 1:
-        raise ValueError(
-            f"segment_wise: Unexpected length of segment_steps: {len(segment_steps)}, expected "
-            f"{len(segments) - 1} for {len(segments)} segments"
-        )
+    _check_length("segment_wise", "segment_steps", segment_steps, segments)
     schedules = [as_schedule_fn(segment) for segment in segments]
-    before = [0]
-    for steps in segment_steps:
-        before.append(before[-1] + steps)
+    before = itertools.accumulate(segment_steps, initial=0)
+    starts = list(zip(schedules, before, strict=True))
 
     def schedule(step: jax.Array) -> jax.Array:
         value = jnp.zeros([])
-        for segment, start in zip(schedules, before, strict=True):
+        for segment, start in starts:
             value = jnp.where(step > start, segment(step - start), value)
         return value
 
@@ -271,9 +237,6 @@ def cosine_with_linear_warmup(
       begin_value: the value at step 0.
       alpha: the last value as a fraction of the peak.
       decay_begin_step: where the decay begins, if later than the warm-up's end.
-
-    Returns:
-      The schedule.
 
     Raises:
       ValueError: the steps are not in order.
@@ -303,9 +266,6 @@ def warmup_stable_decay(
       begin_value: the value at step 0.
       alpha: the last value as a fraction of the peak.
 
-    Returns:
-      The schedule.
-
     Raises:
       ValueError: the steps are not in order.
     """
@@ -323,9 +283,6 @@ def constant_with_linear_warmup(
       peak_lr: the constant.
       warmup_steps: length of the warm-up.
       begin_value: the value at step 0.
-
-    Returns:
-      The schedule.
     """
     return _with_warmup(peak_lr, warmup_steps, begin_value, warmup_steps, peak_lr)
 
@@ -346,9 +303,6 @@ def linear_schedule_with_warmup(
       warmup_steps: length of the warm-up.
       begin_value: the value at step 0.
       end_value: the value from `max_step` on.
-
-    Returns:
-      The schedule.
 
     Raises:
       ValueError: the steps are not in order.
@@ -371,6 +325,14 @@ def _with_warmup(
 
 def _line(begin_value: float, end_value: float, steps: int) -> ScheduleFn:
     return polynomial(begin_value=begin_value, end_step=steps, end_value=end_value)
+
+
+def _check_length(who: str, name: str, steps: Sequence[int], schedules: Sequence[Schedule]) -> None:
+    if len(steps) != len(schedules) - 1:
+        raise ValueError(
+            f"{who}: Unexpected length of {name}: {len(steps)}, expected {len(schedules) - 1} for "
+            f"{len(schedules)} schedules"
+        )
 
 
 def _check_order(who: str, warmup_steps: int, decay_begin_step: int, max_step: int) -> None:

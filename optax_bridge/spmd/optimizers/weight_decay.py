@@ -1,19 +1,19 @@
 """Weight decay, and its relative that goes through the moments."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     count_spec,
     map_updates,
     opt_param_values,
-    stateless,
+    without_state,
 )
 from optax_bridge.spmd.optimizers.param_scales import PerParamFn, param_scales
 from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
@@ -26,7 +26,7 @@ class AddDecayedWeightsState(NamedTuple):
       count: steps taken, int32 scalar; None if no learning rate is looked at.
     """
 
-    count: Any
+    count: Leaf
 
 
 def add_decayed_weights(
@@ -43,9 +43,6 @@ def add_decayed_weights(
       learning_rate_exponent: exponent of the learning rate; None: the learning rate is left out.
       learning_rate: a schedule, given 1 at the first step.
       per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
-
-    Returns:
-      The transformation.
 
     Raises:
       ValueError: an exponent without a learning rate.
@@ -65,17 +62,12 @@ def add_decayed_weights(
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         if params is None:
             raise ValueError("add_decayed_weights: update(updates, state, params) needs params")
-        rate: Any = weight_decay
-        count = None
+        rate, count = weight_decay, None
         if learning_rate_exponent is not None:
             count = optax.safe_increment(state.count)
             rate = weight_decay * schedule(count) ** learning_rate_exponent
-
-        def decayed(update: Updates, value: jax.Array, scale: Any) -> jax.Array:
-            return update + rate * scale * value
-
-        values, scales = opt_param_values(params), param_scales(per_param_scale, params)
-        return map_updates(decayed, updates, values, scales), AddDecayedWeightsState(count)
+        decayed = _decayed(rate, per_param_scale, updates, params)
+        return decayed, AddDecayedWeightsState(count)
 
     def partition(specs: PyTree) -> AddDecayedWeightsState:
         del specs
@@ -92,15 +84,22 @@ def l2_regularizer(
     Args:
       regularizer_weight: the weight.
       per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
-
-    Returns:
-      The transformation.
     """
+    return without_state(
+        lambda updates, params: _decayed(regularizer_weight, per_param_scale, updates, params)
+    )
 
-    def regularized(update: Updates, value: jax.Array, scale: Any) -> jax.Array:
-        return update + regularizer_weight * scale * value
 
-    def scales(params: Params) -> PyTree:
-        return param_scales(per_param_scale, params)
-
-    return stateless(regularized, opt_param_values, scales)
+def _decayed(
+    rate: ArrayLike,
+    per_param_scale: ConfigOr[PerParamFn] | None,
+    updates: Updates,
+    params: Params,
+) -> Updates:
+    """Updates plus `rate * scale * value`."""
+    return map_updates(
+        lambda update, value, scale: update + rate * scale * value,
+        updates,
+        opt_param_values(params),
+        param_scales(per_param_scale, params),
+    )

@@ -26,6 +26,17 @@ def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState)
     (folder / "model_analysis.txt").write_text(parameter_table(specs.model))
 
 
+def changed_lines(folder: Path, config: ConfigBase) -> list[str]:
+    """The lines that a config has (+) and that of the folder's last run had not, or lacks (-)."""
+    file = folder / "trainer_config.txt"
+    before = file.read_text().splitlines() if file.exists() else []
+    now = config.debug_string().splitlines() if before else []
+    gone, new = set(before).difference(now), set(now).difference(before)
+    return [f"- {line}" for line in before if line in gone] + [
+        f"+ {line}" for line in now if line in new
+    ]
+
+
 def state_tree(specs: TrainerState) -> str:
     """A line for each array of the state: path, dtype, shape, axes of the mesh."""
     lines = [

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +14,11 @@ from optax_bridge import TrainState
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, OptState, Params
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
+from optax_bridge.spmd.trainer.base import BaseTrainer
 from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
-
-if TYPE_CHECKING:
-    from optax_bridge.spmd.trainer.trainer import SpmdTrainer
 
 StateBuilder = Callable[..., tuple[int, TrainerState]]
 
@@ -59,19 +56,20 @@ def legacy_checkpoint(
       checkpoint is not of this model or optimizer.
     """
 
-    def build(trainer: "SpmdTrainer", *, prng_key: jax.Array) -> tuple[int, TrainerState]:
-        old = TrainState.from_legacy_checkpoint(
-            path, optimizer_def=_definition(optimizer), part=part
-        )
-        found = _by_path(unboxed(old.params), unboxed(old.opt_state), below)
+    def build(trainer: BaseTrainer, *, prng_key: jax.Array) -> tuple[int, TrainerState]:
+        definition = maybe_instantiate(optimizer)
+        if isinstance(definition, str):
+            definition = parse_definition(definition)
+        old = TrainState.from_legacy_checkpoint(path, optimizer_def=definition, part=part)
+        old_leaves = _by_path(unboxed(old.params), unboxed(old.opt_state), below)
         trainer.init(prng_key)
         fresh = trainer.trainer_state
         assert fresh is not None
         shardings = trainer.trainer_state_partition_specs
         items = flatten_items(fresh)
-        _check(found, dict(items), new, Path(path))
+        _check(old_leaves, dict(items), new, Path(path))
         leaves = [
-            jax.device_put(np.asarray(found[where]), sharding) if where in found else leaf
+            jax.device_put(np.asarray(old_leaves[where]), sharding) if where in old_leaves else leaf
             for (where, leaf), sharding in zip(items, jax.tree.leaves(shardings), strict=True)
         ]
         return int(old.step), jax.tree.unflatten(jax.tree.structure(fresh), leaves)
@@ -79,17 +77,11 @@ def legacy_checkpoint(
     return build
 
 
-def _definition(optimizer: Any) -> Any:
-    if not isinstance(optimizer, str):
-        return maybe_instantiate(optimizer)
-    return parse_definition(optimizer)
-
-
-def _by_path(params: Params, opt_state: Any, below: str) -> dict[str, jax.Array]:
+def _by_path(params: Params, opt_state: OptState, below: str) -> dict[str, jax.Array]:
     """The arrays of a checkpoint by their paths in a trainer's state."""
     prefix = tuple(below.strip("/").split("/")) if below.strip("/") else ()
     flat_params = jax.tree_util.tree_leaves_with_path(params)
-    found = {"/".join(("model", *prefix, *key_names(path))): leaf for path, leaf in flat_params}
+    leaves = {"/".join(("model", *prefix, *key_names(path))): leaf for path, leaf in flat_params}
     by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
     flat_state = jax.tree_util.tree_leaves_with_path(opt_state)
     spans = owners_of([path for path, _ in flat_state], by_path)
@@ -97,22 +89,24 @@ def _by_path(params: Params, opt_state: Any, below: str) -> dict[str, jax.Array]
         names = key_names(path)
         if span is not None:
             names = (*names[: span[0]], *prefix, *names[span[0] :])
-        found["/".join(("learner", "optimizer", *names))] = leaf
-    return found
+        leaves["/".join(("learner", "optimizer", *names))] = leaf
+    return leaves
 
 
-def _check(found: dict[str, Any], expected: dict[str, Any], new: Sequence[str], path: Path) -> None:
+def _check(
+    old: dict[str, jax.Array], expected: dict[str, Leaf], new: Sequence[str], path: Path
+) -> None:
     """Raises ValueError, naming the leaves, unless the checkpoint fits the trainer."""
     own = {"prng_key"}
     missing = [
         where
-        for where in expected.keys() - found.keys() - own
+        for where in expected.keys() - old.keys() - own
         if not any(re.fullmatch(pattern, where) for pattern in new)
     ]
     problems = [f"missing in the checkpoint: {where}" for where in sorted(missing)]
-    problems += [f"in the checkpoint only: {w}" for w in sorted(found.keys() - expected.keys())]
-    for where in sorted(found.keys() & expected.keys()):
-        there, here = found[where], expected[where]
+    problems += [f"in the checkpoint only: {w}" for w in sorted(old.keys() - expected.keys())]
+    for where in sorted(old.keys() & expected.keys()):
+        there, here = old[where], expected[where]
         if jnp.shape(there) != here.shape or jnp.result_type(there) != here.dtype:
             problems.append(
                 f"{where}: {jnp.result_type(there)}{list(jnp.shape(there))} in the checkpoint, "

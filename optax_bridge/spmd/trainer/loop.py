@@ -3,16 +3,17 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.checkpointer.structure import is_iterator
-from optax_bridge.spmd.trainer.trained import Trained
+from optax_bridge.spmd.trainer.base import BaseTrainer
 
 _log = logging.getLogger(__name__)
 _LOG_EVERY = 100
@@ -41,7 +42,7 @@ class _Taken(NamedTuple):
     """A step that was begun, and whose outputs were not looked at yet."""
 
     step: int
-    outputs: dict[str, Any]
+    outputs: dict[str, PyTree]
 
 
 class TrainingLoop:
@@ -61,27 +62,27 @@ class TrainingLoop:
       listeners: functions of step and loss.
     """
 
-    def __init__(self, trainer: Trained, *, max_step: float | None = None):
+    def __init__(self, trainer: BaseTrainer, *, max_step: float | None = None):
         self._trainer = trainer
         self._cfg = trainer.config
         if max_step is not None:
             self._cfg.max_step = max_step
         self.stop_requested = False
         self.stopped_at: int | None = None
-        self.listeners: list[Callable[[int, Any], None]] = []
+        self.listeners: list[Callable[[int, float], None]] = []
         self._timer: tuple[int, float] | None = None
         self._trace_until: int | None = None
         self._saved_step: int | None = None
-        self._beginning: tuple[Any, Any] | None = None  # key, and where the input was
+        self._beginning: tuple[jax.Array, object] | None = None  # key, and where the input was
 
     def at_first_step(self) -> None:
         """Evalers and checkpointer at step 0, if their policies say so."""
         summaries = self._evaluate(0, None, set())
-        with self._saving():
+        with self.saving():
             if self._trainer.checkpointer.should_save(step=0, evaler_summaries=summaries):
                 self._save(0)
 
-    def run(self, *, forced_evalers: set[str], prng_key: jax.Array) -> dict[str, Any] | None:
+    def run(self, *, forced_evalers: set[str], prng_key: jax.Array) -> dict[str, PyTree] | None:
         """Takes steps until the last one, the input's end, or a request to stop.
 
         Args:
@@ -95,8 +96,8 @@ class TrainingLoop:
         self.stop_requested, self.stopped_at = False, None
         self._timer = (trainer.step or 0, time.perf_counter())
         last: _Taken | None = None
-        evaler_summaries: dict[str, Any] = {}
-        with self._saving(), trainer.checkpointer:
+        evaler_summaries: dict[str, dict[str, PyTree] | None] = {}
+        with self.saving(), trainer.checkpointer:
             iterator = trainer.input_iterator()
             if self._cfg.save_input_iterator and is_iterator(iterator):
                 self._beginning = (prng_key, iterator.get_state())
@@ -136,17 +137,17 @@ class TrainingLoop:
             result["evaler_summaries"] = chosen
         return result
 
-    def save_last(self, step: int) -> None:
+    def save_last(self) -> None:
         """Saves the present state, unless there is a checkpoint of it, and waits."""
-        checkpointer = self._trainer.checkpointer
+        step, checkpointer = self._trainer.step or 0, self._trainer.checkpointer
         if step in checkpointer.checkpoint_steps(self._checkpoint_dir()):
             return
-        with self._saving():
+        with self.saving():
             self._save(step)
             checkpointer.stop()
 
     def _look_at(self, taken: _Taken) -> None:
-        """Waits for a step; its loss is checked, told and written."""
+        """Waits for a step; its loss is checked, passed on and written."""
         loss = self._check_finite(taken)
         step = taken.step
         for listener in self.listeners:
@@ -195,8 +196,8 @@ class TrainingLoop:
         """
         trainer, folder = self._trainer, self._checkpoint_dir()
         trainer.checkpointer.wait_until_finished()
-        if self._beginning is not None:
-            iterator = trainer.input_iterator()
+        iterator = trainer.input_iterator()
+        if self._beginning is not None and is_iterator(iterator):
             if trainer.restore_checkpoint() is None:
                 prng_key, position = self._beginning
                 trainer.begin(prng_key)
@@ -210,25 +211,30 @@ class TrainingLoop:
         return max(trainer.checkpointer.checkpoint_steps(folder), default=None)
 
     def _evaluate(
-        self, step: int, outputs: Any, forced: set[str], *, only_forced: bool = False
-    ) -> dict[str, Any]:
+        self,
+        step: int,
+        outputs: dict[str, PyTree] | None,
+        forced: set[str],
+        *,
+        only_forced: bool = False,
+    ) -> dict[str, dict[str, PyTree] | None]:
         trainer = self._trainer
-        found: dict[str, Any] = {}
+        summaries: dict[str, dict[str, PyTree] | None] = {}
         if not trainer.evalers:
-            return found
+            return summaries
         params = trainer.model_params_for_eval()
         key = trainer.trainer_state.prng_key  # type: ignore[union-attr]
         for name, evaler in trainer.evalers.items():
             if only_forced and name not in forced:
                 continue
-            _, found[name], _ = evaler.eval_step(
+            _, summaries[name], _ = evaler.eval_step(
                 step,
                 prng_key=key,
                 model_params=params,
                 train_summaries=None if outputs is None else outputs["summaries"],
                 force_run=name in forced,
             )
-        return found
+        return summaries
 
     # Saving.
 
@@ -237,13 +243,13 @@ class TrainingLoop:
 
     def _save(self, step: int) -> None:
         trainer = self._trainer
-        with self._saving():
+        with self.saving():
             trainer.checkpointer.save_now(step=step, state=trainer.saved_state())
         self._saved_step = step
         trainer.summary_writer.log_checkpoint(self._checkpoint_dir(), step)
 
     @contextlib.contextmanager
-    def _saving(self) -> Any:
+    def saving(self) -> Iterator[None]:
         """Turns errors of the file system into one that says what is left."""
         try:
             yield
@@ -255,7 +261,8 @@ class TrainingLoop:
             left = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
             raise SavingError(
                 f"{self._cfg.dir}: nothing more can be written: {_first_line(error)}. Of the "
-                f"checkpoints {left}. Make room, and start the run again: it goes on from there."
+                f"checkpoints {left}. Make room, or take another folder (`dir`), and start the run "
+                "again: it goes on from its last checkpoint."
             ) from error
 
     def _is_to_stop(self, step: int) -> bool:

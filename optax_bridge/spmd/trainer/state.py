@@ -1,6 +1,6 @@
 """The training state: a `TrainState` whose transformation is the learner."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.learner import Learner
-from optax_bridge.spmd.learner.data import Updates
+from optax_bridge.spmd.learner.data import Updates, merged
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.optimizers.data import OptParam
 from optax_bridge.spmd.trees import TensorSpec
@@ -26,9 +26,9 @@ class TrainerState(NamedTuple):
       learner: the learner's state.
     """
 
-    prng_key: Any  # an array; a `TensorSpec` in a tree of specs
-    model: Any
-    learner: Any
+    prng_key: Leaf  # an array; a `TensorSpec` in a tree of specs
+    model: Params
+    learner: OptState
 
 
 class SpmdTrainState(TrainState):
@@ -38,7 +38,7 @@ class SpmdTrainState(TrainState):
       prng_key: the key that the next step splits.
     """
 
-    prng_key: Any = None
+    prng_key: Leaf = None
 
     @property
     def trainer_state(self) -> TrainerState:
@@ -65,7 +65,7 @@ def state_specs(tx: ExactTransformation, learner: Learner, param_specs: PyTree) 
     learner_state = jax.eval_shape(tx.init, params)
     learner_specs = learner.create_state_partition_specs(param_specs)
 
-    def spec_of(leaf: Leaf, spec: Any) -> TensorSpec:
+    def spec_of(leaf: Leaf, spec: TensorSpec) -> TensorSpec:
         return TensorSpec(
             shape=leaf.shape,
             dtype=leaf.dtype,
@@ -80,7 +80,7 @@ def state_specs(tx: ExactTransformation, learner: Learner, param_specs: PyTree) 
     )
 
 
-def opt_params(values: PyTree, specs: PyTree) -> Any:
+def opt_params(values: Params, specs: PyTree) -> Params:
     """`OptParam`s from parameters and their `ParameterSpec`s."""
     return jax.tree.map(
         lambda value, spec: OptParam(
@@ -93,7 +93,7 @@ def opt_params(values: PyTree, specs: PyTree) -> Any:
     )
 
 
-def learner_transformation(learner: Any, param_specs: PyTree) -> ExactTransformation:
+def learner_transformation(learner: Learner, param_specs: PyTree) -> ExactTransformation:
     """A learner as the transformation of a `TrainState`.
 
     Args:
@@ -127,17 +127,7 @@ def learner_transformation(learner: Any, param_specs: PyTree) -> ExactTransforma
     return ExactTransformation(init, update, step, hyper_params={})
 
 
-def merged(state: PyTree, updates: PyTree) -> PyTree:
-    """A state with its state updates: dicts are merged, anything else is replaced."""
-    if not isinstance(state, dict) or not isinstance(updates, dict):
-        return updates
-    new = dict(state)
-    for key, value in updates.items():
-        new[key] = merged(state[key], value) if key in state else value
-    return type(state)(new)
-
-
-def _boxed(state: PyTree, learner: Any, param_specs: PyTree) -> PyTree:
+def _boxed(state: PyTree, learner: Learner, param_specs: PyTree) -> PyTree:
     """The learner's state in boxes with the axes of its specs."""
     specs = learner.create_state_partition_specs(param_specs)
     leaves, treedef = jax.tree.flatten(state)
@@ -153,7 +143,7 @@ def _boxed(state: PyTree, learner: Any, param_specs: PyTree) -> PyTree:
     )
 
 
-def _in_box(leaf: Leaf, spec: Any) -> Leaf:
+def _in_box(leaf: Leaf, spec: TensorSpec) -> Leaf:
     axes = tuple(spec.mesh_axes or ())
     rank = jnp.ndim(leaf)
     return meta.Partitioned(leaf, (*axes, *[None] * (rank - len(axes)))) if rank else leaf
@@ -163,13 +153,3 @@ def raw_key(key: jax.Array) -> jax.Array:
     """The bits of a key: what is saved and what steps split."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(key) if is_typed else key
-
-
-def is_spec(leaf: Leaf) -> bool:
-    """Whether a leaf is a `TensorSpec`."""
-    return isinstance(leaf, TensorSpec)
-
-
-def abstract(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and sharding of an array or of a `TensorSpec`."""
-    return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=leaf.sharding)

@@ -1,16 +1,18 @@
 """One step of a training, as a pure function of state and batch."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import ForwardOutputs, Learner
+from optax_bridge.spmd.learner.data import merged
 from optax_bridge.spmd.module import functional
-from optax_bridge.spmd.trainer.state import TrainerState, merged, opt_params
+from optax_bridge.spmd.trainer.state import TrainerState, opt_params
 from optax_bridge.spmd.trees import cast_floats
 
 
@@ -29,12 +31,12 @@ class StepParts(NamedTuple):
     param_specs: PyTree
     learner: Learner
     input: Input
-    train_dtype: Any
+    train_dtype: DTypeLike | None
 
 
 def train_step(
     parts: StepParts, state: TrainerState, input_batch: PyTree
-) -> tuple[TrainerState, dict[str, Any]]:
+) -> tuple[TrainerState, dict[str, PyTree]]:
     """Forward pass, backward pass and update.
 
     Args:
@@ -47,7 +49,7 @@ def train_step(
     """
     train_dtype = parts.train_dtype
 
-    def cast(tree: PyTree) -> Any:
+    def cast(tree: PyTree) -> PyTree:
         return tree if train_dtype is None else cast_floats(tree, to_dtype=train_dtype)
 
     def forward(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
@@ -97,7 +99,7 @@ def train_step(
     }
 
 
-def is_finite(outputs: dict[str, Any]) -> jax.Array:
+def is_finite(outputs: dict[str, PyTree]) -> jax.Array:
     """Whether a step's loss is finite, and the norm of its gradients if the learner tells it.
 
     Nothing of the step depends on it: a choice between the new parameters and the old ones would be

@@ -1,331 +1,34 @@
-"""The trainer: model, learner, input, evalers, checkpointer and writer under one root."""
+"""The trainer: it runs the steps, and everything that happens between them."""
 
 import contextlib
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
-from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer
-from optax_bridge.spmd.checkpointer.structure import is_iterator
-from optax_bridge.spmd.config import (
-    REQUIRED,
-    ConfigOr,
-    Required,
-    config_class,
-    maybe_instantiate,
-    maybe_set_config,
-)
-from optax_bridge.spmd.evaler import SpmdEvaler
-from optax_bridge.spmd.input import Input, host_to_global_array
-from optax_bridge.spmd.layer import BaseModel
-from optax_bridge.spmd.learner import Learner
-from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
-from optax_bridge.spmd.module import Module, nowrap
-from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trainer.analysis import write_descriptions
-from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, forced_evalers, mesh_of
+from optax_bridge.metadata.trees import PyTree
+from optax_bridge.spmd.config import config_class
+from optax_bridge.spmd.module import nowrap
+from optax_bridge.spmd.trainer.analysis import changed_lines, write_descriptions
+from optax_bridge.spmd.trainer.base import BaseTrainer
+from optax_bridge.spmd.trainer.checks import forced_evalers
 from optax_bridge.spmd.trainer.loop import TrainingLoop
-from optax_bridge.spmd.trainer.state import (
-    SpmdTrainState,
-    TrainerState,
-    abstract,
-    is_spec,
-    learner_transformation,
-    raw_key,
-    state_specs,
-)
-from optax_bridge.spmd.trainer.steps import StepParts, is_finite, train_step
-from optax_bridge.spmd.trees import flatten_items
 
 _log = logging.getLogger(__name__)
 
 
-class SpmdTrainer(Module):
+class SpmdTrainer(BaseTrainer):
     """Trains a model on a mesh of devices, over all processes."""
 
-    # Children, see `Module`.
-    input: Input
-    model: BaseModel
-    learner: Learner
-    checkpointer: BaseCheckpointer
-    summary_writer: BaseWriter
-
     @config_class
-    class Config(Module.Config):
-        """Configures SpmdTrainer.
-
-        Attributes:
-          input: batches of the training.
-          dir: the folder of the run: checkpoints, summaries, descriptions.
-          model: the model; its `dtype` must be set.
-          learner: the learner.
-          mesh_shape: sizes of the mesh's axes, at most one -1; or a `HybridMeshShape`.
-          mesh_axis_names: names of the mesh's axes.
-          batch_axis_names: the axis, or axes, that a batch is divided over.
-          mesh_rules: pairs of a regular expression and a mesh, see `select_mesh_config`.
-          max_step: the last step.
-          summary_writer: writes summaries of the training.
-          checkpointer: saves the state.
-          evalers: name -> config of an evaler.
-          init_state_builder: where the first state comes from instead of the initializers, if there
-            is no checkpoint yet: a function of the trainer that returns a step and a
-            `TrainerState`, or a config of one; `legacy_checkpoint`, say.
-          save_input_iterator: whether the input's position is saved, so that a resumed training
-            goes on with the batch that would have come.
-          train_dtype: what floats are cast to for forward and backward pass; None: as they are.
-          start_trace_steps: after which steps a profile is taken.
-          n_steps_for_each_trace: how many steps each is of.
-          start_trace_process_indices: in which processes, or "all".
-          context_manager: a scope of everything that runs, or a config of one.
-          log_every_n_steps: how often a line is logged, None: 100.
-          prune_empty_state_updates: True.
-        """
-
-        input: Required[Input.Config] = REQUIRED
-        dir: Required[str] = REQUIRED
-        model: Required[BaseModel.Config] = REQUIRED
-        learner: Required[Learner.Config] = REQUIRED
-        mesh_shape: Required[Sequence[int] | HybridMeshShape] = REQUIRED
-        mesh_axis_names: Required[Sequence[str]] = REQUIRED
-        batch_axis_names: str | Sequence[str] = "data"
-        mesh_rules: Sequence[tuple[str, Any]] | None = None
-        max_step: int | float = math.inf
-        summary_writer: BaseWriter.Config = SummaryWriter.default_config()
-        checkpointer: BaseCheckpointer.Config = Checkpointer.default_config()
-        evalers: dict[str, SpmdEvaler.Config] = {}  # noqa: RUF012
-        init_state_builder: ConfigOr[Callable[..., Any]] | None = None
-        save_input_iterator: bool = False
-        train_dtype: Any = None
-        start_trace_steps: Sequence[int] = []
-        n_steps_for_each_trace: int | None = None
-        start_trace_process_indices: Sequence[int] | str = [0]
-        context_manager: ConfigOr[Callable[[], Any]] | None = None
-        log_every_n_steps: int | None = None
-        prune_empty_state_updates: bool = True
-
-    def __init__(self, cfg: Any, *, parent: Module | None, devices: Sequence[Any] | None = None):
-        """Makes mesh and children; no arrays yet.
-
-        Args:
-          cfg: the config.
-          parent: usually None.
-          devices: all devices unless given.
-
-        Raises:
-          ValueError: something in the config does not fit; each message says what.
-        """
-        super().__init__(cfg, parent=parent)
-        cfg = self.config  # a copy: what is set below is not set in the caller's
-        if cfg.model.dtype is None:
-            raise ValueError(
-                f"{self.path()}: dtype must be explicitly specified for the model: set "
-                "model.dtype, jnp.float32 say"
-            )
-        if not cfg.prune_empty_state_updates:
-            raise ValueError(f"{self.path()}: prune_empty_state_updates=False is not supported")
-        self._mesh = mesh_of(cfg, devices)
-        self._step: int | None = None
-        self._state: SpmdTrainState | None = None
-        self._compiled_train_step: Any = None
-        batch_axes = PartitionSpec(axis_entry(cfg.batch_axis_names))
-        with self.mesh_scope():
-            self._add_child(
-                "input", maybe_set_config(cfg.input, partition_spec=batch_axes, is_training=True)
-            )
-            summaries = Path(cfg.dir) / "summaries"
-            self._add_child(
-                "summary_writer",
-                maybe_set_config(cfg.summary_writer, dir=str(summaries / "train_train")),
-            )
-            self._add_child("model", cfg.model)
-            learner = cfg.learner
-            if "norm_summaries" in learner and learner.norm_summaries is None:
-                learner.set(norm_summaries=True)
-            self._add_child("learner", learner)
-            self._add_child(
-                "checkpointer",
-                maybe_set_config(cfg.checkpointer, dir=str(Path(cfg.dir) / "checkpoints")),
-            )
-            self._model_param_specs = self.model.create_parameter_specs_recursively()
-            check_axes(self.path(), self._model_param_specs, self._mesh)
-            self._tx = learner_transformation(self.learner, self._model_param_specs)
-            self._evalers = {}
-            for name, evaler in cfg.evalers.items():
-                maybe_set_config(evaler.summary_writer, dir=str(summaries / name))
-                maybe_set_config(evaler.input, partition_spec=batch_axes, is_training=False)
-                self._evalers[name] = self._add_child(name, evaler, model=self.model)
-
-    # What there is.
-
-    @property
-    def step(self) -> int | None:
-        """Steps taken; None before there is a state."""
-        return self._step
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh."""
-        return self._mesh
-
-    @property
-    def train_state(self) -> SpmdTrainState | None:
-        """The state as a `TrainState`; None before there is one."""
-        return self._state
-
-    @property
-    def trainer_state(self) -> TrainerState | None:
-        """The state as it is saved; None before there is one."""
-        return None if self._state is None else self._state.trainer_state
-
-    @property
-    def evalers(self) -> dict[str, SpmdEvaler]:
-        """The evalers by name."""
-        return dict(self._evalers)
-
-    @property
-    def trainer_state_specs(self) -> TrainerState:
-        """`TensorSpec`s of the state: dtypes as they will be, axes as the learner says."""
-        return state_specs(self._tx, self.learner, self._model_param_specs)
-
-    @property
-    def trainer_state_partition_specs(self) -> TrainerState:
-        """The shardings of the state."""
-        with self.mesh_scope():
-            return jax.tree.map(lambda spec: spec.sharding, self.trainer_state_specs)
-
-    @nowrap
-    def mesh_scope(self) -> contextlib.AbstractContextManager[Any]:
-        """A scope in which the mesh is set, within the config's `context_manager`."""
-        stack = contextlib.ExitStack()
-        stack.enter_context(mesh_in_scope(self._mesh))
-        manager: Any = maybe_instantiate(self._config.context_manager)
-        if manager is not None:
-            stack.enter_context(manager if hasattr(manager, "__enter__") else manager())
-        return stack
-
-    @nowrap
-    def model_params_for_eval(self) -> Params:
-        """The average of the parameters if the learner keeps one, else the parameters."""
-        state: PyTree = self._existing_state()
-        if self._config.learner.ema.decay is not None:
-            return state.opt_state["ema"].ema
-        return state.params
-
-    # The first state.
-
-    @nowrap
-    def init(self, prng_key: jax.Array) -> None:
-        """Makes the state of step 0, its arrays born where they lie.
-
-        Args:
-          prng_key: a key of `jax.random.PRNGKey`.
-        """
-        with self.mesh_scope():
-            prng_key, init_key = jax.random.split(raw_key(prng_key))
-            specs = dict(flatten_items(self._model_param_specs))
-
-            def rule(path: str, leaf: Leaf) -> PartitionSpec:
-                del leaf
-                axes = specs[path.removeprefix("/")].mesh_axes
-                return axes if isinstance(axes, PartitionSpec) else PartitionSpec(*(axes or ()))
-
-            self._state = SpmdTrainState.create_sharded(
-                mesh=self._mesh,
-                rules=rule,
-                init=lambda: self.model.initialize_parameters_recursively(init_key),
-                apply_fn=None,
-                tx=self._tx,
-                prng_key=prng_key,
-            )
-            self._step = 0
-
-    @nowrap
-    def set_state(self, step: int, state: TrainerState) -> None:
-        """Takes a state over.
-
-        Args:
-          step: steps that it has taken.
-          state: its arrays, placed on the mesh.
-        """
-        whole = NamedSharding(self._mesh, PartitionSpec())
-        self._state = self._assembled(
-            state,
-            jax.device_put(jnp.asarray(step, jnp.int32), whole),
-        )
-        self._step = step
-
-    @nowrap
-    def restore_checkpoint(self, restore_step: int | None = None) -> int | None:
-        """Restores the newest checkpoint, or that of a step.
-
-        Args:
-          restore_step: the step, None for the newest.
-
-        Returns:
-          The step; None if there is no checkpoint.
-
-        Raises:
-          ValueError: there is none of that step, or it is of another model or learner.
-        """
-        with self.mesh_scope():
-            wanted = self._config.save_input_iterator
-            try:
-                step, state = self._restore(restore_step, with_input=wanted)
-            except ValueError as error:
-                try:
-                    step, state = self._restore(restore_step, with_input=not wanted)
-                except ValueError:
-                    raise error from None
-                if wanted and step is not None:
-                    _log.warning(
-                        "the checkpoint of step %d has no position of the input, which begins anew",
-                        step,
-                    )
-            if step is None:
-                return None
-            state.pop("input_iter", None)
-            self.set_state(step, TrainerState(**state))
-            return step
-
-    def _restore(self, step: int | None, *, with_input: bool) -> tuple[int | None, dict[str, Any]]:
-        target: dict[str, Any] = self.trainer_state_specs._asdict()
-        if with_input:
-            target["input_iter"] = self.input_iterator()
-            if not is_iterator(target["input_iter"]):
-                raise ValueError(
-                    f"{self.path()}: save_input_iterator, but the input's iterator "
-                    f"{type(target['input_iter']).__name__} has no get_state and set_state"
-                )
-        return self.checkpointer.restore(step=step, state=target)
-
-    @nowrap
-    def input_iterator(self) -> Any:
-        """The iterator of the training's input; the same one throughout a run."""
-        if not hasattr(self, "_input_iter"):
-            self._input_iter = iter(self.input.dataset())
-        return self._input_iter
-
-    @nowrap
-    def saved_state(self) -> dict[str, Any]:
-        """What a checkpoint of now would have."""
-        state: dict[str, Any] = self._existing_state().trainer_state._asdict()
-        if self._config.save_input_iterator:
-            state["input_iter"] = self.input_iterator()
-        return state
-
-    # Steps.
+    class Config(BaseTrainer.Config):
+        """Configures SpmdTrainer; the fields are those of `BaseTrainer.Config`."""
 
     @nowrap
     def run(
         self, prng_key: jax.Array, *, return_evaler_summaries: bool | set[str] | None = None
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, PyTree] | None:
         """Trains to `max_step` or the end of the input, from a checkpoint if there is one.
 
         Args:
@@ -340,6 +43,7 @@ class SpmdTrainer(Module):
         Raises:
           ValueError: `return_evaler_summaries` is something else, or names no evaler.
           UndefinedLossException: a loss was not finite; the state before that step is saved.
+          SavingError: a file could not be written.
         """
         forced = forced_evalers(return_evaler_summaries, self._evalers)
         with self.mesh_scope(), contextlib.ExitStack() as at_last:
@@ -352,8 +56,9 @@ class SpmdTrainer(Module):
     @nowrap
     def save_checkpoint(self) -> None:
         """Saves now, whatever the policy says, and waits for it."""
+        self._existing_state()
         with self.mesh_scope():
-            self._loop().save_last(self._existing_step())
+            self._loop().save_last()
 
     @nowrap
     def request_stop(self) -> None:
@@ -366,134 +71,38 @@ class SpmdTrainer(Module):
         return self._loop().stopped_at
 
     @nowrap
-    def add_listener(self, listener: Callable[[int, Any], None]) -> None:
+    def add_listener(self, listener: Callable[[int, float], None]) -> None:
         """Has a function called with each step and its loss, once that is known."""
         self._loop().listeners.append(listener)
 
-    @nowrap
-    def compile_train_step(
-        self,
-        *,
-        trainer_state: Any = None,
-        input_batch: PyTree = None,
-        compiler_options: dict[str, Any] | None = None,
-    ) -> Any:
-        """Compiles the step ahead of time, from specs alone unless arrays are given.
-
-        Args:
-          trainer_state: a `TrainerState` of arrays or `TensorSpec`s.
-          input_batch: a global batch of arrays or `TensorSpec`s.
-          compiler_options: of `jax.stages.Lowered.compile`.
-
-        Returns:
-          The `jax.stages.Compiled` of `(SpmdTrainState, batch) -> (SpmdTrainState, outputs)`.
-        """
-        with self.mesh_scope():
-            state = self.trainer_state_specs if trainer_state is None else trainer_state
-            batch = self.input.element_spec() if input_batch is None else input_batch
-            whole = NamedSharding(self._mesh, PartitionSpec())
-            state, batch = jax.tree.map(abstract, (state, batch), is_leaf=is_spec)
-            target = self._assembled(
-                state,
-                jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
-            )
-            lowered = self._jit_train_step().lower(target, batch)
-            return lowered.compile(compiler_options=compiler_options)
-
-    @nowrap
-    def take_step(self, host_batch: PyTree) -> dict[str, Any]:
-        """Begins the next step with this process's part of a batch.
-
-        Args:
-          host_batch: a tree of host arrays.
-
-        Returns:
-          The step's outputs: "loss", "aux", "summaries", "finite"; they may not be computed yet.
-        """
-        partition = self.input.partition_for(host_batch)
-        return self._run_step(host_to_global_array(host_batch, partition=partition))
-
-    def _run_step(self, input_batch: PyTree) -> dict[str, Any]:
-        """Begins the next step with a global batch."""
-        self._state, outputs = self._jit_train_step()(self._existing_state(), input_batch)
-        self._step = (self._step or 0) + 1
-        return outputs
-
-    def _train_step(self, state: TrainerState, input_batch: PyTree) -> tuple[Any, dict[str, Any]]:
-        """One step as a pure function; its loss decides nothing here."""
-        parts = StepParts(
-            model=self.model,
-            param_specs=self._model_param_specs,
-            learner=self.learner,
-            input=self.input,
-            train_dtype=self._config.train_dtype,
-        )
-        return train_step(parts, state, input_batch)
-
-    def _jit_train_step(self) -> Any:
-        if self._compiled_train_step is None:
-            whole = NamedSharding(self._mesh, PartitionSpec())
-            shardings = self._assembled(self.trainer_state_partition_specs, whole)
-            self._compiled_train_step = jax.jit(
-                self._step_of_train_state, donate_argnums=0, out_shardings=(shardings, None)
-            )
-        return self._compiled_train_step
-
-    def _step_of_train_state(
-        self, state: SpmdTrainState, batch: PyTree
-    ) -> tuple[SpmdTrainState, dict[str, Any]]:
-        new, outputs = self._train_step(state.trainer_state, batch)
-        state = state.with_trainer_state(new).replace(step=state.step + 1)
-        return state, {**outputs, "finite": is_finite(outputs)}
-
-    def _assembled(self, state: TrainerState, step: Any) -> SpmdTrainState:
-        """A `TrainState` of arrays, of shapes or of shardings."""
-        return SpmdTrainState(
-            step=step,
-            apply_fn=None,  # type: ignore[arg-type]
-            params=state.model,
-            tx=self._tx,
-            opt_state=state.learner,
-            prng_key=state.prng_key,
-        )
-
-    @nowrap
-    def begin(self, prng_key: jax.Array) -> None:
-        """Makes the first state, by the config's builder if it has one."""
-        builder = maybe_instantiate(self._config.init_state_builder)
-        if builder is not None:
-            self.set_state(*builder(self, prng_key=prng_key))
-        else:
-            self.init(prng_key)
-
     def _prepare_training(self, prng_key: jax.Array) -> bool:
         """Restores or makes the first state; whether there is anything to do."""
-        cfg = self._config
-        step = self.restore_checkpoint()
-        if step is None:
+        restored = self.restore_checkpoint()
+        if restored is None:
             self.begin(prng_key)
-            if jax.process_index() == 0:
-                write_descriptions(
-                    Path(cfg.dir), config=self.config, specs=self.trainer_state_specs
-                )
+        step = self.step or 0
+        is_to_go_on = step < self._config.max_step
+        if restored is None or is_to_go_on:
+            self._describe(resumed=restored is not None)
+        if restored is None:
             self._loop().at_first_step()
-        elif cfg.save_input_iterator is False:
+        elif is_to_go_on and not self._config.save_input_iterator:
             _log.warning(
                 "resumed at step %d, and the input begins anew: save_input_iterator is False", step
             )
-        self.summary_writer.log_config(cfg, step=self._existing_step())
-        return (self._step or 0) < cfg.max_step
+        return is_to_go_on
+
+    def _describe(self, *, resumed: bool) -> None:
+        folder, config = Path(self._config.dir), self.config
+        with self._loop().saving():
+            if jax.process_index() == 0:
+                changes = changed_lines(folder, config) if resumed else []
+                if changes:
+                    _log.warning("the run goes on with another config:\n%s", "\n".join(changes))
+                write_descriptions(folder, config=config, specs=self.trainer_state_specs)
+            self.summary_writer.log_config(config, step=self.step or 0)
 
     def _loop(self) -> TrainingLoop:
         if not hasattr(self, "_training_loop"):
             self._training_loop = TrainingLoop(self)
         return self._training_loop
-
-    def _existing_step(self) -> int:
-        self._existing_state()
-        return self._step or 0
-
-    def _existing_state(self) -> SpmdTrainState:
-        if self._state is None:
-            raise ValueError(f"{self.path()}: no state yet: call init, restore_checkpoint or run")
-        return self._state

@@ -17,12 +17,14 @@ from optax_bridge.spmd.trees.merging import safe_not as safe_not
 from optax_bridge.spmd.trees.merging import tree_merge as tree_merge
 from optax_bridge.spmd.trees.paths import flatten_items as flatten_items
 from optax_bridge.spmd.trees.paths import get_recursively as get_recursively
+from optax_bridge.spmd.trees.paths import is_none as is_none
 from optax_bridge.spmd.trees.paths import match_regex_rules as match_regex_rules
 from optax_bridge.spmd.trees.paths import prune_empty as prune_empty
 from optax_bridge.spmd.trees.paths import prune_tree as prune_tree
 from optax_bridge.spmd.trees.paths import set_recursively as set_recursively
 from optax_bridge.spmd.trees.paths import shapes as shapes
 from optax_bridge.spmd.trees.paths import tree_paths as tree_paths
+from optax_bridge.spmd.trees.types import MeshAxes as MeshAxes
 from optax_bridge.spmd.trees.types import Nested as Nested
 from optax_bridge.spmd.trees.types import NestedOptParam as NestedOptParam
 from optax_bridge.spmd.trees.types import NestedParameterSpec as NestedParameterSpec

@@ -3,19 +3,21 @@
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, PyTree
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 def tree_merge(
-    primary: PyTree, *, secondary: PyTree, leaf_merge_fn: Callable[[Any, Any], Any]
+    primary: PyTree, *, secondary: PyTree, leaf_merge_fn: Callable[[Leaf, Leaf], Leaf]
 ) -> PyTree:
     """The union of two trees of dicts, copied deep; `leaf_merge_fn` says what two leaves become.
 
@@ -25,7 +27,7 @@ def tree_merge(
     return _merged(primary, secondary, leaf_merge_fn, "")
 
 
-def _merged(a: PyTree, b: PyTree, leaf_merge_fn: Callable[[Any, Any], Any], path: str) -> PyTree:
+def _merged(a: PyTree, b: PyTree, leaf_merge_fn: Callable[[Leaf, Leaf], Leaf], path: str) -> PyTree:
     if isinstance(a, dict) != isinstance(b, dict):
         kinds = [type(side).__name__ for side in (a, b)]
         raise ValueError(f"cannot merge a {kinds[0]} with a {kinds[1]} at {path or '/'!r}.")
@@ -59,7 +61,7 @@ def non_empty_leaf_merge_fn(primary: PyTree, secondary: PyTree) -> PyTree:
     raise ValueError(f"two leaves at one path and neither is empty: {primary!r}, {secondary!r}")
 
 
-def register_per_param_settings(settings: Any, *, description: str, path: str | None = None) -> Any:
+def register_per_param_settings(settings: T, *, description: str, path: str | None = None) -> T:
     """Returns the settings. A hook for looking at what is decided for each parameter.
 
     Args:
@@ -71,7 +73,7 @@ def register_per_param_settings(settings: Any, *, description: str, path: str | 
     return settings
 
 
-def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> PyTree:
+def complete_partition_spec_tree(treedef: Any, prefix_tree: PyTree) -> PyTree:
     """A tree of this structure with the partition spec of the prefix above it at every leaf.
 
     Args:
@@ -82,9 +84,9 @@ def complete_partition_spec_tree(treedef: Any, prefix_tree: Any) -> PyTree:
       ValueError: it is no prefix.
     """
     full = jax.tree.unflatten(treedef, [object() for _ in range(treedef.num_leaves)])
-    specs: list[Any] = []
+    specs: list[PartitionSpec | None] = []
 
-    def spread(spec: Any, below: Any) -> None:
+    def spread(spec: PartitionSpec | None, below: PyTree) -> None:
         specs.extend([spec] * len(jax.tree.leaves(below)))
 
     def is_leaf(node: PyTree) -> bool:
@@ -122,8 +124,8 @@ def raise_for_cycles(tree: PyTree) -> None:
 
 def check_jax_type(
     *,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[PyTree] | None = None,
+    kwargs: Mapping[str, PyTree] | None = None,
     msg: str | None = None,
 ) -> None:
     """Checks that all leaves are None, arrays of JAX, ints or floats.
@@ -146,7 +148,7 @@ def check_jax_type(
 _CAST = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
 
 
-def cast_floats(tree: PyTree, to_dtype: Any) -> PyTree:
+def cast_floats(tree: PyTree, to_dtype: DTypeLike) -> PyTree:
     """The tree with its bfloat16 and float32 arrays in one of these dtypes; others stay.
 
     Raises:
@@ -161,6 +163,6 @@ def cast_floats(tree: PyTree, to_dtype: Any) -> PyTree:
     return jax.tree.map(cast, tree)
 
 
-def safe_not(mask: Any) -> PyTree:
+def safe_not(mask: ArrayLike | None) -> jax.Array | None:
     """The negation of a mask; None for None."""
     return None if mask is None else jnp.logical_not(mask)

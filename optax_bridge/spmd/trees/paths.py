@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -10,7 +10,7 @@ from optax_bridge.metadata.axis_metadata import key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
-IsLeaf = Callable[[Any], bool] | None
+IsLeaf = Callable[[PyTree], bool] | None
 
 
 def flatten_items(
@@ -31,6 +31,11 @@ def tree_paths(tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None) -> Py
     return jax.tree_util.tree_map_with_path(
         lambda path, _: separator.join(key_names(path)), tree, is_leaf=is_leaf
     )
+
+
+def is_none(leaf: object) -> bool:
+    """Whether it is None: for `is_leaf` of trees in which None stands for what is not there."""
+    return leaf is None
 
 
 def shapes(tree: PyTree) -> PyTree:
@@ -71,7 +76,7 @@ def get_recursively(tree: PyTree, path: str | Sequence[str], separator: str | No
 
 
 def set_recursively(
-    tree: PyTree, *, value: Any, path: str | Sequence[str], separator: str | None = "/"
+    tree: PyTree, *, value: PyTree, path: str | Sequence[str], separator: str | None = "/"
 ) -> None:
     """Sets the part of nested dicts at a path, in place; dicts on the way are made.
 
@@ -91,7 +96,7 @@ def set_recursively(
 
 def prune_tree(
     tree: PyTree,
-    should_prune: Callable[[str, Any], bool],
+    should_prune: Callable[[str, PyTree], bool],
     *,
     prefix: str = "",
     separator: str = "/",

@@ -3,22 +3,26 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, Union, runtime_checkable
+from typing import Any, Optional, Protocol, TypeVar, Union, runtime_checkable
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from optax_bridge._internals import mesh_in_with, mesh_that_is_set
+from optax_bridge.metadata.trees import PyTree
 
 T = TypeVar("T")
 Tensor = jax.Array
 # A leaf, or a dict of such trees.
 Nested = Union[T, dict[str, "Nested[T]"]]  # noqa: UP007 (it takes a parameter)
-NestedTensor = Union[Tensor, dict[str, Any]]  # noqa: UP007
-NestedTree = Union[Any, dict[str, Any]]  # noqa: UP007
-NestedPartitionSpec = Union[PartitionSpec, dict[str, Any], None]  # noqa: UP007
-NestedParameterSpec = Union[Any, dict[str, Any], None]  # noqa: UP007
-NestedOptParam = Union[Any, dict[str, Any]]  # noqa: UP007
+NestedTensor = Nested[Tensor]
+NestedTree = Nested[PyTree]
+NestedPartitionSpec = Nested[Optional[PartitionSpec]]  # noqa: UP045
+NestedParameterSpec = Nested[Any]
+NestedOptParam = Nested[Any]
+# What the axes of an array are cut along: axes of a mesh, several for one axis, or None.
+MeshAxes = PartitionSpec | Sequence[str | Sequence[str] | None]
 
 
 @runtime_checkable
@@ -40,8 +44,8 @@ class TensorSpec:
     """
 
     shape: Sequence[int]
-    dtype: Any = None
-    mesh_axes: Any = None
+    dtype: DTypeLike | None = None
+    mesh_axes: MeshAxes | None = None
     memory_kind: str | None = None
 
     @property

@@ -1,15 +1,15 @@
 """`VDict`: a dict of arrays that are stacked along axis 0, the layers of a repeat, say."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import DictKey
 
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 
-class VDict(dict):
+class VDict(dict[str, PyTree]):
     """A dict whose arrays are stacked along axis 0.
 
     A pytree node like dict. What is computed for a whole parameter, a norm or a scale, is computed
@@ -20,17 +20,20 @@ class VDict(dict):
         return f"VDict({super().__repr__()})"
 
 
-def _flatten_with_keys(tree: VDict) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+_Keys = tuple[str, ...]
+
+
+def _flatten_with_keys(tree: VDict) -> tuple[list[tuple[object, PyTree]], _Keys]:
     keys = tuple(sorted(tree))
-    return [(jax.tree_util.DictKey(key), tree[key]) for key in keys], keys
+    return [(DictKey(key), tree[key]) for key in keys], keys
 
 
-def _flatten(tree: VDict) -> tuple[list[Any], tuple[Any, ...]]:
+def _flatten(tree: VDict) -> tuple[list[PyTree], _Keys]:
     keys = tuple(sorted(tree))
     return [tree[key] for key in keys], keys
 
 
-def _unflatten(keys: tuple[Any, ...], values: Iterable[Any]) -> VDict:
+def _unflatten(keys: _Keys, values: Iterable[PyTree]) -> VDict:
     return VDict(zip(keys, values, strict=True))
 
 
@@ -41,21 +44,21 @@ def _is_vdict(node: PyTree) -> bool:
     return isinstance(node, VDict)
 
 
-def vectorized_tree_map(fn: Callable[..., Any], tree: PyTree, *rest: Any) -> PyTree:
+def vectorized_tree_map(fn: Callable[..., Leaf], tree: PyTree, *rest: PyTree) -> PyTree:
     """`jax.tree.map` that maps over the first axis of what is in a VDict, again in a VDict in it.
 
     Returns:
       A tree like the given one; a VDict without leaves is returned as it is.
     """
 
-    def visit(node: PyTree, *others: Any) -> PyTree:
+    def visit(node: PyTree, *others: PyTree) -> PyTree:
         if not _is_vdict(node):
             return fn(node, *others)
         if not jax.tree.leaves(node):
             return node
         return jax.vmap(inside)(node, *others)
 
-    def inside(node: PyTree, *others: Any) -> PyTree:
+    def inside(node: PyTree, *others: PyTree) -> PyTree:
         return VDict(vectorized_tree_map(fn, dict(node), *(dict(other) for other in others)))
 
     return jax.tree.map(visit, tree, *rest, is_leaf=_is_vdict)

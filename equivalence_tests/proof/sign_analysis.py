@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from equivalence_tests.proof.dtypes import holds, is_wide
 from equivalence_tests.proof.graph import Graph, Node, cone
 
 _EVEN = ("abs", "exp", "sqrt", "square", "exp2", "logistic")
@@ -14,24 +15,24 @@ _SUMS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "cumsum", "dot
 _OF_ALL = frozenset((*_ARITHMETIC, *_SHAPES, *_SUMS, "convert_element_type"))
 
 
-def never_negative(graph: Graph, held: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
+def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
     """Which of the candidates stay 0 or more, if all of them are before a step.
 
     Args:
       graph: the graph.
-      held: symbols of what is 0 or more before; None for what is no candidate.
+      before: symbols of what is 0 or more before; None for what is no candidate.
       after: what a step makes of them.
 
     Returns:
       Their places: the largest set that keeps itself.
     """
-    found = {place for place, node in enumerate(held) if node is not None}
+    candidates = {number for number, node in enumerate(before) if node is not None}
     while True:
-        known = {held[place].id for place in found}  # type: ignore[union-attr]
-        kept = {place for place in found if is_never_negative(graph, after[place], known)}
-        if kept == found:
-            return found
-        found = kept
+        known = {before[number].id for number in candidates}  # type: ignore[union-attr]
+        kept = {number for number in candidates if is_never_negative(graph, after[number], known)}
+        if kept == candidates:
+            return candidates
+        candidates = kept
 
 
 def is_never_negative(graph: Graph, node: Node, known: Collection[int]) -> bool:
@@ -48,11 +49,22 @@ def is_never_negative(graph: Graph, node: Node, known: Collection[int]) -> bool:
     return signs[node.id]
 
 
+def _fits(source: Node, target: Node) -> bool:
+    """Whether a conversion leaves signs alone."""
+    if any(jnp.issubdtype(node.dtype, jnp.floating) for node in (source, target)):
+        return True  # XLA takes the nearest number that there is
+    return holds(source.dtype, target.dtype)
+
+
 def _follows(graph: Graph, node: Node, signs: dict[int, bool]) -> bool:
     own = [signs[arg.id] for arg in node.args]
-    if node.dtype == np.bool_ or node.op in _EVEN:
+    if node.dtype == np.bool_ or jnp.issubdtype(node.dtype, jnp.unsignedinteger):
         return True
-    if not (jnp.issubdtype(node.dtype, jnp.floating) or jnp.issubdtype(node.dtype, jnp.integer)):
+    if not jnp.issubdtype(node.dtype, jnp.floating) and not is_wide(node.dtype):
+        return False  # it may wrap round
+    if node.op in _EVEN:
+        return True
+    if node.op == "convert_element_type" and not _fits(node.args[0], node):
         return False
     if node.op == "const":
         return bool(np.all(graph.values[node.id] >= 0)) if node.id in graph.values else False
