@@ -36,7 +36,8 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "growth",
         "^(trace|compile),",
         "exact / ",
-        "one operation more for each leaf, the decay that the old API subtracts even where it is 0",
+        "as in the old API, the bias correction is computed for each leaf (shared, XLA compiles it "
+        "otherwise and bits change), and the decay is subtracted even where it is 0",
     ),
     (
         "start",
