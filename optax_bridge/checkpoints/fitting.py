@@ -69,7 +69,7 @@ def register_states_of(target: Params) -> bool:
     """
     states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
     for cls in {type(state) for state in states} - _STATES:
-        register(cls, _fields_to_state_dict, _fields_from_state_dict)
+        register(cls, _fields_to_state_dict, fields_from_state_dict)
     return bool(states)
 
 
@@ -77,7 +77,7 @@ def _fields_to_state_dict(state: Any) -> dict[str, Any]:
     return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
 
 
-def _fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
     """As Flax restores its dataclasses."""
     return state.replace(
         **{
