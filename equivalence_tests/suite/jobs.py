@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,12 +147,9 @@ def run_all(
             return job[1]()
 
     screen = Console(stderr=True)
-    with (
-        Progress(
-            *columns, console=screen, transient=True, disable=not screen.is_terminal
-        ) as progress,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    progress = Progress(*columns, console=screen, transient=True)
+    # Disabled instead, it ends with an empty line before rich 14.1.
+    with progress if screen.is_terminal else nullcontext(), ThreadPoolExecutor(2) as pool:
         bar = progress.add_task("checking", total=len(work))
         names = {pool.submit(one, job): job[0] for job in work}
         for future in as_completed(names):
