@@ -101,7 +101,6 @@ def _found(key: str, value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = shown(value, 60)
-    pair: Any = value if isinstance(value, list | tuple) else ()
-    if key == "b1" and len(pair) == 2:
-        return f"{text}: give each for itself, b1={pair[0]!r}, b2={pair[1]!r}"
+    if key == "b1" and type(value) in (list, tuple) and len(value) == 2:
+        return f"{text}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
     return f"{type(value).__name__} {text}"
