@@ -99,17 +99,20 @@ def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Name) and node.value == "self":
         around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
         kind |= {Instance(around)} if around is not None else set()
-    return _holds(context, kind)
+    return _holds(context, kind, set())
 
 
-def _holds(context: Context, kind: Kind, deep: int = 0) -> bool:
-    for atom in within(kind) if deep < 5 else ():
+def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
+    """Whether an optimizer is within a kind; instances hold each other, and are looked at once."""
+    for atom in within(kind):
         if atom in (OPTIMIZER, DEFINITION, STATE):
             return True
-        if isinstance(atom, Instance) and any(
-            owner is atom.node and _holds(context, context.analysis.kind(value), deep + 1)
-            for (owner, _), values in context.analysis.facts.set_on_self.items()
-            for value in values
-        ):
-            return True
+        if isinstance(atom, Instance) and atom not in seen:
+            seen.add(atom)
+            if any(
+                owner is atom.node and _holds(context, context.analysis.kind(value), seen)
+                for (owner, _), values in context.analysis.facts.set_on_self.items()
+                for value in values
+            ):
+                return True
     return False
