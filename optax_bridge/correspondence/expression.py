@@ -5,7 +5,7 @@ import inspect
 import warnings
 from typing import Any
 
-from optax_bridge._text import nearest, shown
+from optax_bridge._text import nearest
 from optax_bridge.correspondence import Described, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
@@ -36,20 +36,19 @@ def parse(expression: str) -> Described:
     """
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(
-            f"{shown(expression, 100)} has {len(expression)} characters; expected one constructor "
-            f"call of at most {MAX_LENGTH}"
+            f"{_cut(expression)} has {len(expression)} characters; expected one constructor call "
+            f"of at most {MAX_LENGTH}"
         )
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of `1or 2`
             tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(
-            f"{shown(expression, 100)} is not a Python expression: {error.msg} at column "
-            f"{error.offset}"
+            f"{_cut(expression)} is not a Python expression: {error.msg} at column {error.offset}"
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:  # a null byte, or far too deep
         raise ExpressionError(
-            f"{shown(expression, 100)} is not a Python expression that can be read: {error}"
+            f"{_cut(expression)} is not a Python expression that can be read: {error}"
         ) from None
     _check_depth(tree, expression)
     return _optimizer(tree, expression)
@@ -62,10 +61,14 @@ def _check_depth(tree: ast.AST, text: str) -> None:
         node, depth = nodes.pop()
         if depth > MAX_DEPTH:
             raise ExpressionError(
-                f"{shown(text, 100)} is nested too deep; expected at most {MAX_DEPTH} levels of "
-                "calls, signs and brackets"
+                f"{_cut(text)} is nested too deep; expected at most {MAX_DEPTH} levels of calls, "
+                "signs and brackets"
             )
         nodes += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+
+
+def _cut(text: str) -> str:
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
 def _optimizer(node: ast.expr, text: str) -> Described:
