@@ -189,3 +189,21 @@ def test_a_division_by_zero_has_no_bound():
     )
     assert not np.isfinite(found.largest)
     assert "a denominator may be 0" in str(found)
+
+
+def test_a_root_of_what_may_be_less_than_0_has_no_bound():
+    left, right = PAIRS["rmsprop centered"][:2]
+    found = rounding_bound(left, right, PARAMS, {**RANGES, "v": (0.5, 1), "mg": (-1, 1)})
+    assert "params['k']: at most inf ULP" in str(found)
+    assert "a root of what may be less than 0" in str(found)
+
+
+@pytest.mark.parametrize(("dtype", "finite"), [("float16", False), ("bfloat16", True)])
+def test_what_a_dtype_cannot_hold_has_no_bound(dtype: str, finite: bool):
+    params = {"k": jnp.ones(4, dtype)}
+    sides = [
+        (lambda params: (), lambda g, s, p, f=f: (jax.tree.map(f, p, g), s))
+        for f in (lambda p, g: p - g * g * 3, lambda p, g: p - g * 3 * g)
+    ]
+    found = rounding_bound(*sides, params, {"params": (-1.0, 1.0), "grads": (0.0, 300.0)})
+    assert np.isfinite(found.largest) == finite

@@ -43,7 +43,9 @@ class Conditions(Quotients):
             return self.complement(self._zero(value))
         if self.nonneg(self.neg(value)):
             return self.number(0)
-        num = self._reduced(value.num * value.den)[0]
+        num, below = self._reduced(value.num * value.den)
+        while not below.is_constant():  # a radicand's denominator, which may be negative
+            num, below = self._reduced(num * below)
         lead = self._lead(num)
         num = num / abs(lead)
         if lead < 0:

@@ -58,10 +58,10 @@ class _Evaluation:
         kind = atom["kind"]
         if kind == "leaf":
             array = self.inputs[atom["name"]]
-            value = array[tuple(_at(item, place) for item in atom.get("index", []))]
+            value = array[tuple(position(item, place) for item in atom.get("index", []))]
             return value if isinstance(value, arb) else arb(int(value))
         if kind == "index":
-            return arb(_at(atom["index"][0], place))
+            return arb(position(atom["index"][0], place))
         if kind == "sum":
             names = [name for name, _ in atom["bound"]]
             ranges = [range(size) for _, size in atom["bound"]]
@@ -92,15 +92,18 @@ class _Evaluation:
         return _FUNCTIONS[name](args[0])
 
 
-def _at(index: Any, place: Mapping[str, int]) -> int:
+def position(index: Any, place: Mapping[str, int]) -> int:
+    """The number that an index is where its symbols have values."""
     if isinstance(index, int):
         return index
     if isinstance(index, str):
         return place[index]
     kind, *parts = index
     if kind == "of":
-        return _at(parts[0], place) // parts[1] % parts[2]
-    return sum(_at(part, place) * stride for part, stride in zip(*[iter(parts)] * 2, strict=True))
+        return position(parts[0], place) // parts[1] % parts[2]
+    return sum(
+        position(part, place) * stride for part, stride in zip(*[iter(parts)] * 2, strict=True)
+    )
 
 
 _FUNCTIONS: dict[str, Callable[[arb], arb]] = {

@@ -414,10 +414,13 @@ def _broadcast(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node
 
 
 def _reshape(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node:
-    del params
     (arg,) = args[:1]
+    order = dict(params).get("dimensions")
     if len(args) > 1:
-        return g._node("reshape", args, (), shape, dtype)
+        return g._node("reshape", args, params, shape, dtype)
+    if order is not None:  # it is read along its axes in another order
+        moved = tuple(arg.shape[axis] for axis in order)
+        arg = _transpose(g, args, (("permutation", order),), moved, dtype)
     if arg.op == "reshape" and len(arg.args) == 1:
         arg = arg.args[0]
     if arg.shape == shape:
@@ -427,6 +430,11 @@ def _reshape(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node:
     if not arg.shape:
         return g.splat(arg, shape)
     return g._node("reshape", (arg,), (), shape, dtype)
+
+
+def _same_order(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node:
+    del params  # they name axes of length 1
+    return _reshape(g, args, (), shape, dtype)
 
 
 def _transpose(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node:
@@ -445,8 +453,8 @@ def _transpose(g: Graph, args: Any, params: Any, shape: Any, dtype: Any) -> Node
 _SHAPED = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
-    "squeeze": _reshape,
-    "expand_dims": _reshape,
+    "squeeze": _same_order,
+    "expand_dims": _same_order,
     "transpose": _transpose,
 }
 

@@ -1,5 +1,6 @@
 """Places in arrays, with symbols for indices."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ def reshaped_index(
     old: Sequence[int], new: Sequence[int], index: Sequence[Index]
 ) -> tuple[Index, ...] | None:
     """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
+    if 0 in (*old, *new):
+        return None
     place: list[Index] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -42,35 +45,53 @@ def reshaped_index(
                 j += 1
         if i - a == 1:  # its digits are the new indices
             parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
-            place.append(parts[0][0] if len(parts) == 1 else _joined(parts))
+            place.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
         elif j - b == 1:
             for k in range(a, i):
                 stride = int(np.prod(old[k + 1 : i]))
-                place.append(0 if old[k] == 1 else _digit(index[b], stride, old[k]))
+                digit = _digit(index[b], stride, old[k], size_old)
+                place.append(0 if old[k] == 1 else digit)
         else:
             return None
     return tuple(place)
 
 
-def _digit(index: Index, stride: int, size: int) -> Index:
+def _digit(index: Index, stride: int, size: int, total: int) -> Index:
+    """A digit of an index, `index // stride % size`.
+
+    Args:
+      index: it, below `total`.
+      stride: what the digit counts.
+      size: how many values it has.
+      total: the product of all digits' sizes.
+    """
     if isinstance(index, int):
         return index // stride % size
     if isinstance(index, tuple) and index[0] == "join":
-        for part, own in zip(index[1::2], index[2::2], strict=True):
-            if own == stride:
+        strides = index[2::2]
+        above = (total, *strides)
+        falling = all(high > low for high, low in itertools.pairwise(above))  # no shifted index
+        for part, own, higher in zip(index[1::2], strides, above, strict=False):
+            if falling and own == stride and higher == stride * size:
                 return part
-    return ("of", index, stride, size)
+    # Of the first digit nothing is to be taken off: `total` in the place of its size says so.
+    return ("of", index, stride, total if stride * size == total else size)
 
 
-def _joined(parts: list[tuple[Index, int]]) -> Index:
+def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
+    """The index below `total` of which these are digits, each with what it counts."""
     digits = [part for part, _ in parts]
     if all(isinstance(part, int) for part in digits):
         return sum(part * stride for part, stride in parts)
-    sources = {part[1] if isinstance(part, tuple) and part[0] == "of" else None for part in digits}
-    if len(sources) == 1 and None not in sources:  # all digits of one index, put together again
-        own = [part[2] for part in digits]
-        if own == [stride for _, stride in parts]:
-            return sources.pop()
+    first = digits[0]
+    of_one = all(
+        isinstance(part, tuple) and part[:2] == ("of", first[1]) and part[2] == stride
+        for part, stride in parts
+    )
+    if of_one and first[3] == total:  # perhaps all digits of one index, put together again
+        strides = [stride for _, stride in parts]
+        if [part[3] * part[2] for part in digits[1:]] == strides[:-1]:
+            return first[1]
     return ("join", *(item for pair in parts for item in pair))
 
 

@@ -232,6 +232,12 @@ class _Found:
         first = [held[side][place] for side, place in self.leaves]
         self.parts = list(groups(first, world.comparer, level))
         self.names = [world.names(side) for side in sides]
+        # Whatever is related to what, a symbol stands for one leaf and those related to it: what is
+        # known of the symbol, that it is never negative, say, is known of that leaf.
+        self.symbols = [
+            self.names[0],
+            [f"{n} on the right" if n in self.names[0] else n for n in self.names[1]],
+        ]
         self.states: list[tuple[list[Node], list[Node]]] = []
         self.steps: list[list[tuple[list[Node], list[Node]]]] = []
         self.natural = self._never_negative(held)
@@ -300,13 +306,9 @@ class _Found:
         held: Any = [list(each) for each in self.constants]
         for (side, place), node in state.items():
             held[side][place] = node
-        used = set[str]()
         for part in self.parts:
             side, place = self.leaves[part[0]]
-            aval, name = self.sides[side].avals[place], self.names[side][place]
-            if name in used:
-                name = f"{name} on the right"
-            used.add(name)
+            aval, name = self.sides[side].avals[place], self.symbols[side][place]
             if (side, place) in self.natural:
                 graph.never_negative.add(name)
             symbol = graph.leaf(name, aval.shape, aval.dtype)

@@ -176,6 +176,9 @@ def _scan(params: Any, args: list[Array], exact: Any) -> list[Array]:
         results = run(params["jaxpr"], [*consts, *state, *(r[place] for r in rows)], exact)
         state = results[:m]
         seen.append(results[m:])
+    if not seen:
+        rows = [var.aval for var in programs.opened(params["jaxpr"])[0].outvars[m:]]
+        return [*state, *(np.zeros((0, *aval.shape), aval.dtype) for aval in rows)]
     columns = zip(*(seen[::-1] if params["reverse"] else seen), strict=True)
     return [*state, *(np.stack(column) for column in columns)]
 
@@ -228,12 +231,21 @@ def _convert(params: Any, aval: Any, x: Array) -> Array:
     if x.dtype != object:
         if is_float(aval.dtype) and _LIFT.get() is not None:
             return lifted(np.asarray(x, float), _LIFT.get())
+        if is_float(x.dtype) and np.issubdtype(aval.dtype, np.integer):
+            return _saturated(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
         return x
     if is_float(aval.dtype):
         return x
     if aval.dtype == np.bool_:
         return _compare(np.not_equal)(params, aval, x, lifted(np.zeros(x.shape), type(x.flat[0])))
-    return np.asarray(np.frompyfunc(_truncated, 1, 1)(x)).astype(aval.dtype)
+    return _saturated(np.asarray(np.frompyfunc(_truncated, 1, 1)(x)), aval.dtype)
+
+
+def _saturated(wholes: Array, dtype: Any) -> Array:
+    """Whole numbers in a dtype; what it cannot hold becomes its nearest number, as in XLA."""
+    info = np.iinfo(dtype)
+    most = np.asarray(info.max).astype(wholes.dtype)  # in float32, 2**31 - 1 is 2**31
+    return np.where(wholes >= most, info.max, np.maximum(wholes, info.min)).astype(dtype)
 
 
 def _truncated(value: Any) -> int:
@@ -312,6 +324,11 @@ def _broadcast(params: Any, aval: Any, x: Array, *_: Array) -> Array:
     for axis, size in zip(params["broadcast_dimensions"], x.shape, strict=True):
         shape[axis] = size
     return np.broadcast_to(x.reshape(shape), aval.shape)
+
+
+def _reshape(params: Any, aval: Any, x: Array) -> Array:
+    order = params.get("dimensions")
+    return (x if order is None else x.transpose(order)).reshape(aval.shape)
 
 
 def _iota(params: Any, aval: Any) -> Array:
@@ -428,7 +445,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 _COPIES = ("copy", "copy_p", "stop_gradient", "sharding_constraint")
-_RESHAPES = ("reshape", "squeeze", "expand_dims")
+_SAME_ORDER = ("squeeze", "expand_dims")
 RULES: dict[str, Callable[..., Any]] = {
     **{name: _either(name, function) for name, function in _FUNCTIONS.items()},
     "erf_inv": _either("erfinv", jax.lax.erf_inv),
@@ -481,14 +498,15 @@ RULES: dict[str, Callable[..., Any]] = {
     "reduce_precision": lambda params, aval, x: x,
     **dict.fromkeys(_COPIES, _of_arrays(lambda x: x)),
     "broadcast_in_dim": _broadcast,
-    **dict.fromkeys(_RESHAPES, lambda params, aval, x: x.reshape(aval.shape)),
+    "reshape": _reshape,
+    **dict.fromkeys(_SAME_ORDER, lambda params, aval, x: x.reshape(aval.shape)),
     "transpose": lambda params, aval, x: x.transpose(params["permutation"]),
     "rev": lambda params, aval, x: np.flip(x, params["dimensions"]),
     "iota": _iota,
     "reduce_sum": _reduce(np.sum, 0),
     "reduce_prod": _reduce(np.prod, 1),
-    "reduce_max": _reduce(np.max),
-    "reduce_min": _reduce(np.min),
+    "reduce_max": _reduce(np.max, flint.arb("-inf")),
+    "reduce_min": _reduce(np.min, flint.arb("inf")),
     "reduce_and": lambda params, aval, x: np.all(x, axis=tuple(params["axes"])),
     "reduce_or": lambda params, aval, x: np.any(x, axis=tuple(params["axes"])),
     "dot_general": _dot,

@@ -13,6 +13,7 @@ from jax.extend import core
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
 
+AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
 # known that equal arguments give equal results, and nothing else.
 UNKNOWN = "unknown_"
@@ -126,6 +127,8 @@ class _Run:
         if name == "bitcast_convert_type" and _computed(args[0]):
             # A NaN's sign and payload show here, which the graph does not follow.
             params = (params, object())
+        if name == "rng_uniform":  # draws anew each time, and is no function
+            params = (params, object())
         outs = [var.aval for var in eqn.outvars]
         if len(outs) == 1:
             return [self.graph.apply(name, args, params, outs[0].shape, outs[0].dtype)]
@@ -157,6 +160,9 @@ class _Run:
             results = self.program(params["jaxpr"], [*consts, *state, *here])
             state = results[:m]
             seen.append(results[m:])
+        if not seen:
+            none = [np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars[m:]]
+            return [*state, *map(graph.const, none)]
         columns = zip(*(seen[::-1] if params["reverse"] else seen), strict=True)
         stacked = [_stacked(graph, column) for column in columns]
         return [*state, *stacked]

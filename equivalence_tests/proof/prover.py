@@ -100,6 +100,7 @@ def prove_equivalence(
         tuple(cases),
         time.perf_counter() - started,
         tuple(notes.values()),
+        pair,
     )
 
 

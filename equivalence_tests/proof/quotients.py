@@ -203,7 +203,7 @@ class Quotients:
 
     def _inverse(self, b: Rat) -> Rat:
         if b.num.is_zero():
-            return self.special(UNDEFINED)
+            return self._undefined()
         self.assume(b, "is not 0")
         return self.make(b.den, b.num)
 
@@ -314,6 +314,10 @@ class Quotients:
         self._special |= set(self.atoms_of(value))
         return value
 
+    def _undefined(self) -> Rat:
+        """What is computed of infinity, or 1 / 0: nothing is known of it, so it equals nothing."""
+        return self.special(f"{UNDEFINED} {next(self._fresh)}")
+
     def is_special(self, *values: Rat) -> bool:
         """Whether something in values is no number."""
         return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
@@ -379,7 +383,9 @@ class Quotients:
                 break
         else:
             if self._special and self.is_special(*args):
-                return self.special(UNDEFINED)
+                shared = {self.by_key.get(("special", UNDEFINED))}
+                only = self._special & set(self.atoms_of(*args)) == shared
+                return self.special(UNDEFINED) if only else self._undefined()
             return function(list(args))
         cases = []
         for number in (1, 0):

@@ -18,8 +18,12 @@ from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.indexing import indices, reshaped_index, shifted
 from equivalence_tests.proof.programs import UNKNOWN
+from equivalence_tests.proof.wholes import NO_OVERFLOW, holds, is_in_range, is_wide
 
 _WHOLE = ("floor", "ceil", "round")
+_OF_COMPLEX = frozenset(("add", "sub", "mul", "neg", "select_n"))  # what is so of any field
+_OVERFLOW = frozenset(("add", "sub", "mul", "neg", "abs", "square", "integer_pow"))
+_OF_DTYPE = frozenset(("rem", "nextafter"))  # not the same function in every dtype
 _NO_ARITHMETIC = frozenset(("select_n", "max", "min", "eq", "ne", "lt", "le", "is_finite", "clamp"))
 
 
@@ -59,12 +63,32 @@ class Reals:
             return _SHAPES[node.op](self, node, index)
         if node.op not in _SCALAR and node.op not in _NO_ARITHMETIC:
             return self._whole_array(node, index)
+        if node.op not in _OF_COMPLEX and any(map(_is_complex, (node, *node.args))):
+            return self._whole_array(node, index)
         args = [self.entry(arg, index if arg.shape else ()) for arg in node.args]
         if node.op in _NO_ARITHMETIC:
             return self._chosen(node, args)
-        if node.op in ("add", "sub", "mul") and jnp.issubdtype(node.dtype, jnp.integer):
-            self.algebra.assumptions["whole numbers do not overflow"] = None
-        return _SCALAR[node.op](self, node, args)
+        result = _SCALAR[node.op](self, node, args)
+        return self.wrapped(node, result) if node.op in _OVERFLOW else result
+
+    def wrapped(self, node: Node, value: Rat) -> Rat:
+        """What a node's dtype makes of a number, if it is an integer dtype."""
+        algebra, dtype = self.algebra, node.dtype
+        if not jnp.issubdtype(dtype, jnp.integer):
+            return value
+
+        def of(args: list[Rat]) -> Rat:
+            number = algebra.constant(args[0])
+            if number is not None and is_in_range(int(number), dtype):
+                return args[0]
+            # With such a factor it overflows, whatever one assumes.
+            if is_wide(dtype) and all(is_in_range(int(c), dtype) for c in args[0].num.coeffs()):
+                algebra.assumptions[NO_OVERFLOW] = None
+                return args[0]
+            nonneg = jnp.issubdtype(dtype, jnp.unsignedinteger)
+            return algebra.call("function", f"as {dtype}", args, whole=True, nonneg=nonneg)
+
+        return algebra.selected([value], of)
 
     def _whole_array(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """An unknown function of whole arrays."""
@@ -90,12 +114,14 @@ class Reals:
         numbers = [self.graph.scalar(arg) for arg in node.args]
         infinite = [isinstance(number, float) and not np.isfinite(number) for number in numbers]
         if node.op == "is_finite":
-            algebra.assumptions["all values are finite"] = None
-            return algebra.number(1)
+            return self._if_finite(1)
         if node.op == "select_n":
             return self._selected(node, args)
         if node.op == "clamp":
             least, value, most = args
+            for number, end in zip(numbers[::2], (-np.inf, np.inf), strict=True):
+                if infinite[0 if end < 0 else 2] and number != end:
+                    raise Undecided("`clamp` to infinity")
             if not infinite[0]:
                 value = algebra.greatest(value, least)
             return value if infinite[2] else algebra.least(value, most)
@@ -107,6 +133,8 @@ class Reals:
         if node.op == "min":
             return algebra.least(a, b)
         if node.op in ("eq", "ne"):
+            if a == b and jnp.issubdtype(node.args[0].dtype, jnp.floating):
+                return self._if_finite(int(node.op == "eq"))  # so NaN is looked for
             same = algebra.zero(algebra.sub(a, b))
             return same if node.op == "eq" else algebra.complement(same)
         kind = node.args[0].dtype
@@ -130,8 +158,11 @@ class Reals:
         if node.op in ("max", "min"):
             return args[place] if above == (node.op == "max") else other
         answer = node.op == "ne" if node.op in ("eq", "ne") else above == (place == 1)
-        number = self.algebra.number(int(answer))
-        return self.algebra.selected([other], lambda _: number)
+        return self.algebra.selected([other], lambda _: self._if_finite(int(answer)))
+
+    def _if_finite(self, answer: int) -> Rat:
+        self.algebra.assumptions["all values are finite"] = None
+        return self.algebra.number(answer)
 
     def _selected(self, node: Node, args: list[Rat]) -> Rat:
         algebra = self.algebra
@@ -151,12 +182,15 @@ class Reals:
         whole = not jnp.issubdtype(node.dtype, jnp.inexact)
         name = str(node.params)
         nonneg = name in self.graph.never_negative
+        if nonneg and jnp.issubdtype(node.dtype, jnp.integer):
+            self.algebra.assumptions[NO_OVERFLOW] = None
+        nonneg = nonneg or jnp.issubdtype(node.dtype, jnp.unsignedinteger)
         value = self.algebra.leaf(name, index, whole=whole, nonneg=nonneg)
         return self.algebra.positive(value) if node.dtype == np.bool_ else value
 
     def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """A constant; floating-point ones are read as decimals."""
-        if node.shape or node.id not in self.graph.values:
+        if node.shape or node.id not in self.graph.values or _is_complex(node):
             return self.algebra.leaf(f"constant {node.id}", index)
         value = self.graph.values[node.id]
         if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -166,7 +200,8 @@ class Reals:
             return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
         number, exact = decimal(value)
         if not exact:
-            self.algebra.assumptions[f"the constant {value} is read as {float(number)}"] = None
+            read = int(number.p) / int(number.q)
+            self.algebra.assumptions[f"the constant {value} is read as {read}"] = None
         return self.algebra.number(number)
 
     def splat(self, node: Node, index: tuple[Index, ...]) -> Rat:
@@ -212,7 +247,7 @@ class Reals:
             fresh.get(axis, 0) if axis in axes else next(rest) for axis in range(len(arg.shape))
         )
         bounds = [(symbol, arg.shape[axis]) for axis, symbol in fresh.items()]
-        return self.algebra.total(self.entry(arg, place), bounds)
+        return self.wrapped(node, self.algebra.total(self.entry(arg, place), bounds))
 
     def reduce_bool(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`reduce_and`, `reduce_or`, `reduce_max` and the like: of equal elements, these."""
@@ -241,7 +276,7 @@ class Reals:
         pair = [self.entry(*each) for each in zip((left, right), places, strict=True)]
         sizes = zip(fresh, lc, strict=True)
         bounds = [(str(symbol), left.shape[axis]) for symbol, axis in sizes if symbol]
-        return self.algebra.total(self.algebra.mul(*pair), bounds)
+        return self.wrapped(node, self.algebra.total(self.algebra.mul(*pair), bounds))
 
     def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`concatenate`: the array in which the index is."""
@@ -283,6 +318,10 @@ def unknown_name(node: Node) -> str | None:
     return str(name).removeprefix(UNKNOWN)
 
 
+def _is_complex(node: Node) -> bool:
+    return jnp.issubdtype(node.dtype, jnp.complexfloating)
+
+
 def _moved_axes(node: Node, axes: Sequence[int]) -> tuple[int, ...] | None:
     """All axes of what was reshaped or transposed, where all axes are summed over."""
     del axes
@@ -293,8 +332,9 @@ def _call(name: str | None = None, **known: Any) -> Callable[..., Rat]:
     """An unknown function of numbers."""
 
     def entry(reals: Reals, node: Node, args: list[Rat]) -> Rat:
-        kind = str(node.dtype) if known.get("typed") else ""
-        full = f"{name or node.op}{' ' + kind if kind else ''}"
+        kinds = [each.dtype for each in (node, *node.args)]
+        rounds = node.op in _OF_DTYPE or not all(jnp.issubdtype(k, jnp.floating) for k in kinds)
+        full = " ".join([name or node.op, *map(str, kinds * rounds)])
         if node.params and name is None:
             number = reals.names.setdefault((node.op, node.params), len(reals.names))
             full = f"{full} {number}"
@@ -314,7 +354,11 @@ def _rounded(reals: Reals, node: Node, args: list[Rat]) -> Rat:
     atoms = [reals.algebra.atoms[gen] for gen in reals.algebra.atoms_of(*args)]
     numbers = [c for c in (*args[0].num.coeffs(), *args[0].den.coeffs())]
     whole = all(atom.whole for atom in atoms) and all(number.q == 1 for number in numbers)
-    if whole and args[0].den.is_constant():
+    whole = whole and args[0].den.is_constant()
+    if whole and node.op != "convert_element_type":
+        return args[0]
+    if whole and is_wide(node.dtype):
+        reals.algebra.assumptions[NO_OVERFLOW] = None
         return args[0]
     return _call("trunc" if node.op == "convert_element_type" else None, whole=True)(
         reals, node, args
@@ -325,6 +369,11 @@ def _convert(reals: Reals, node: Node, args: list[Rat]) -> Rat:
     source, target = node.args[0].dtype, node.dtype
     if target == np.bool_:
         return reals.algebra.complement(reals.algebra.zero(args[0]))
+    if not jnp.issubdtype(source, jnp.inexact) and jnp.issubdtype(target, jnp.integer):
+        fits = holds(source, target) or (
+            jnp.iinfo(target).max >= jnp.iinfo(source).max and reals.algebra.nonneg(args[0])
+        )
+        return args[0] if fits else _call("as", whole=True)(reals, node, args)
     both = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (source, target))
     if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
         told = f"rounding to {jnp.dtype(target)} is left out, as all rounding"
@@ -334,6 +383,19 @@ def _convert(reals: Reals, node: Node, args: list[Rat]) -> Rat:
     if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
         raise Undecided("`convert_element_type` to or from complex numbers")
     return args[0]
+
+
+def _reduced_precision(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+    bits = [node.settings[f"{part}_bits"] for part in ("exponent", "mantissa")]
+    told = f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa is left out"
+    reals.algebra.assumptions[told] = None
+    return args[0]
+
+
+def _power(reals: Reals, node: Node, args: list[Rat]) -> Rat:
+    if not jnp.issubdtype(node.dtype, jnp.floating):
+        return _call()(reals, node, args)
+    return reals.algebra.to_the(*args)
 
 
 def _logic(of_bits: Callable[[Algebra, list[Rat]], Rat]) -> Callable[..., Rat]:
@@ -390,7 +452,7 @@ _SCALAR: dict[str, Callable[..., Rat]] = {
     "div": _div,
     "square": _real(lambda algebra, a: algebra.power(a, 2)),
     "integer_pow": lambda reals, node, args: reals.algebra.power(args[0], node.settings["y"]),
-    "pow": _real(Algebra.to_the),
+    "pow": _power,
     "sqrt": _real(Algebra.root),
     "rsqrt": _real(lambda algebra, a: algebra.div(algebra.number(1), algebra.root(a))),
     "cbrt": _call("cbrt"),
@@ -409,7 +471,7 @@ _SCALAR: dict[str, Callable[..., Rat]] = {
         )
     ),
     "convert_element_type": _convert,
-    "reduce_precision": lambda reals, node, args: args[0],
+    "reduce_precision": _reduced_precision,
     "and": _logic(lambda algebra, args: algebra.mul(*args)),
     "or": _logic(lambda algebra, args: _sum_of_bits(algebra, args, 1)),
     "xor": _logic(lambda algebra, args: _sum_of_bits(algebra, args, 2)),
@@ -417,7 +479,7 @@ _SCALAR: dict[str, Callable[..., Rat]] = {
 }
 _SCALAR |= dict.fromkeys(_WHOLE, _rounded)
 _SCALAR |= {
-    name: _call(typed=name in ("rem", "population_count", "nextafter"))
+    name: _call()
     for name in [
         "acos",
         "acosh",

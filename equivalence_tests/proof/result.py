@@ -1,5 +1,6 @@
 """What came of a proof."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from equivalence_tests.proof.certificate import VERSION, obligation_rows
 from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Counterexample
 from equivalence_tests.proof.induction import Induction, Obligation, World
+from equivalence_tests.proof.traced_sides import MakeSide, same_for_other_shapes
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",
@@ -80,6 +82,8 @@ class Proof:
       shapes: path of each parameter -> shape and dtype.
       cases: one proof for each case of the hyper-parameters.
       seconds: time taken.
+      notes: which hyper-parameters had to stay numbers, and why.
+      sides: from hyper-parameters to each side.
     """
 
     names: tuple[str, str]
@@ -89,6 +93,7 @@ class Proof:
     cases: tuple[CaseProof, ...]
     seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    sides: tuple[MakeSide, MakeSide] | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> str:
@@ -114,10 +119,18 @@ class Proof:
         """Everything that was to prove, of all cases."""
         return tuple(o for case in self.cases for o in case.induction.obligations)
 
-    @property
+    @functools.cached_property
     def general(self) -> bool:
-        """Whether it holds for parameters of any shape."""
-        return all(o.equality.general for o in self.obligations)
+        """Whether it holds for parameters of any shape.
+
+        Every element is computed by itself then, and the sides, asked for other shapes, give the
+        same programs: a rate over `param.size`, say, is a number that depends on the shape.
+        """
+        return all(o.equality.general for o in self.obligations) and all(
+            same_for_other_shapes(make, case.world.given)
+            for case in self.cases
+            for make in self.sides or ()
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The certificate as plain data.

@@ -31,17 +31,19 @@ class Precision:
     Attributes:
       half: half a unit in the last place of 1.
       tiny: what is smaller may be rounded to 0.
+      huge: what is larger may be rounded to infinity.
     """
 
     half: arb
     tiny: arb
+    huge: float
 
     @staticmethod
     @functools.cache
     def of(dtype: Any) -> "Precision":
         """That of a floating-point dtype."""
         info = jnp.finfo(dtype)
-        return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)))
+        return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)), float(info.max))
 
     def rounding(self, size: arb, units: int) -> arb:
         """How far results of at most that magnitude are rounded.
@@ -51,7 +53,7 @@ class Precision:
           units: how many roundings; a product for a quotient takes two, for instance.
         """
         upper = float(size.abs_upper())
-        if not math.isfinite(upper):
+        if not upper < self.huge:
             return _INF
         octave = math.frexp(upper * (1 + 1e-15))[1] - 1
         once = self.half * arb(2) ** octave if upper else _ZERO
@@ -66,16 +68,18 @@ class Rounded:
       high: upper end.
       error: how far the computed value may be from the real one.
       relative: the same over the real value's magnitude; None if there is no such bound.
+      nonneg: whether the computed value is 0 or more for certain.
     """
 
-    __slots__ = ("error", "high", "low", "relative")
+    __slots__ = ("error", "high", "low", "nonneg", "relative")
 
-    def __init__(self, low: arb, high: arb, error: arb, relative: arb | None):
+    def __init__(self, low: arb, high: arb, error: arb, relative: arb | None, nonneg: bool = False):
         """Takes over the smaller error of the two."""
         self.low, self.high, self.relative = low, high, relative
         if relative is not None:
             error = error.min(relative * abs(low).max(abs(high)))
         self.error = error
+        self.nonneg = nonneg or bool(low >= error)
 
     @staticmethod
     def exact(low: Any, high: Any = None) -> "Rounded":
@@ -97,7 +101,8 @@ class Rounded:
 
     def as_computed(self) -> "Rounded":
         """The computed value, taken for an input: a wider interval, without an error."""
-        return Rounded.exact(self.low - self.error, self.high + self.error)
+        low = self.low - self.error
+        return Rounded.exact(low.max(_ZERO) if self.nonneg else low, self.high + self.error)
 
     def is_below(self, other: "Rounded") -> bool | None:
         """Whether the computed value is less than the other one; None if that is open."""
@@ -116,7 +121,12 @@ class Rounded:
 
 
 def rounded(
-    ends: Sequence[arb], error: arb, relative: arb | None, precision: Precision, units: int = 1
+    ends: Sequence[arb],
+    error: arb,
+    relative: arb | None,
+    precision: Precision,
+    units: int = 1,
+    nonneg: bool = False,
 ) -> Rounded:
     """The result of an operation, after its own rounding.
 
@@ -126,6 +136,7 @@ def rounded(
       relative: the same, relative; None if unknown.
       precision: that of the result.
       units: how many roundings.
+      nonneg: whether the result is 0 or more whatever the operands' errors are.
     """
     low, high = least(ends), most(ends)
     size = abs(low).max(abs(high)) + error
@@ -135,7 +146,7 @@ def rounded(
         safe = plain.least_size * (1 - relative) > precision.tiny
         relative = (1 + relative) * (1 + precision.half) ** units - 1 if safe else None
     total = error + precision.rounding(size, units)
-    return Rounded(low, high, total, relative)
+    return Rounded(low, high, total, relative, nonneg)
 
 
 def least(values: Sequence[arb]) -> arb:
@@ -155,7 +166,8 @@ def add(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     """The sum."""
     alike = (a.low >= 0 and b.low >= 0) or (a.high <= 0 and b.high <= 0)
     relative = _larger(a, b) if alike else None
-    return rounded([a.low + b.low, a.high + b.high], a.error + b.error, relative, precision)
+    ends, nonneg = [a.low + b.low, a.high + b.high], a.nonneg and b.nonneg
+    return rounded(ends, a.error + b.error, relative, precision, nonneg=nonneg)
 
 
 def neg(a: Rounded) -> Rounded:
@@ -177,7 +189,7 @@ def mul(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
         ends = [a.least_size**2, a.size**2]
     else:
         ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-    return rounded(ends, error, _both(a, b), precision)
+    return rounded(ends, error, _both(a, b), precision, nonneg=a is b or (a.nonneg and b.nonneg))
 
 
 def div(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
@@ -191,11 +203,17 @@ def div(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     relative = None
     if a.relative is not None and b.relative is not None and b.relative < 1:
         relative = (1 + a.relative) / (1 - b.relative) - 1
-    return rounded(ends, error, relative, precision, 2)
+    return rounded(ends, error, relative, precision, 2, a.nonneg and b.nonneg)
 
 
 def sqrt(a: Rounded, precision: Precision) -> Rounded:
-    """The root."""
+    """The root.
+
+    Raises:
+      Unclear: what it is of may be computed as something below 0.
+    """
+    if not a.nonneg:
+        raise Unclear("a root of what may be less than 0, were it by rounding")
     low, high = a.low.max(_ZERO).sqrt(), a.high.max(_ZERO).sqrt()
     error = a.error.sqrt()
     if a.low > a.error:
@@ -203,7 +221,7 @@ def sqrt(a: Rounded, precision: Precision) -> Rounded:
     relative = None
     if a.relative is not None and a.relative < 1:
         relative = 1 - (1 - a.relative).sqrt()
-    return rounded([low, high], error, relative, precision)
+    return rounded([low, high], error, relative, precision, nonneg=True)
 
 
 def power(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
@@ -215,11 +233,12 @@ def power(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
         if a.low >= 0:
             size, ends = a.size, [a.low ** int(whole), a.high ** int(whole)]
             error = (size + a.error) ** int(whole) - size ** int(whole)
-            return rounded(ends, error, None, precision, 2 * FUNCTION_ULP)
+            return rounded(ends, error, None, precision, 2 * FUNCTION_ULP, a.nonneg)
         result = Rounded.exact(1)
         for _ in range(int(whole)):
             result = mul(result, a, precision)
-        return result
+        ends, units = [result.low, result.high], 2 * FUNCTION_ULP
+        return rounded(ends, result.error, None, precision, units, int(whole) % 2 == 0)
     ends = [(x.log() * y).exp() for x in (a.low, a.high) for y in (b.low, b.high)]
     relative = a.error / a.low if a.relative is None else a.relative.min(a.error / a.low)
     logs = abs(a.low.log()).max(abs(a.high.log()))
@@ -272,20 +291,21 @@ def _larger(a: Rounded, b: Rounded) -> arb | None:
 def largest(a: Rounded, b: Rounded) -> Rounded:
     """The larger of two."""
     low, high = a.low.max(b.low), a.high.max(b.high)
-    return Rounded(low, high, a.error.max(b.error), None)
+    return Rounded(low, high, a.error.max(b.error), None, a.nonneg or b.nonneg)
 
 
 def smallest(a: Rounded, b: Rounded) -> Rounded:
     """The smaller of two."""
-    return neg(largest(neg(a), neg(b)))
+    low, high = a.low.min(b.low), a.high.min(b.high)
+    return Rounded(low, high, a.error.max(b.error), None, a.nonneg and b.nonneg)
 
 
 def either(a: Rounded, b: Rounded) -> Rounded:
     """One of two."""
     low, high = a.low.min(b.low), a.high.max(b.high)
-    return Rounded(low, high, a.error.max(b.error), _larger(a, b))
+    return Rounded(low, high, a.error.max(b.error), _larger(a, b), a.nonneg and b.nonneg)
 
 
 def magnitude(a: Rounded) -> Rounded:
     """The absolute value."""
-    return Rounded(a.least_size, a.size, a.error, a.relative)
+    return Rounded(a.least_size, a.size, a.error, a.relative, True)

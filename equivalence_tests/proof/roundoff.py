@@ -314,15 +314,20 @@ class Roundoff:
 
     def _sum(self, node: Node, term: Any, anywhere: Rounded, rest: Rounded) -> Rounded:
         """A sum, in any order, of one of its terms and the rest."""
-        half, size = Precision.of(node.dtype).half, _count(node)
+        precision, size = Precision.of(node.dtype), _count(node)
+        grown = (1 + precision.half) ** (size - 1)
         own = term if self._has_own_term(node) else Rounded.exact(0)
         low, high = own.low + rest.low, own.high + rest.high
         if anywhere.low >= 0 and anywhere.relative is not None:
-            relative = (1 + anywhere.relative) * (1 + half) ** (size - 1) - 1
-            return Rounded(low, high, arb("inf"), relative)
+            relative = (1 + anywhere.relative) * grown - 1
+        else:
+            relative = None
         error = size * anywhere.error
-        error = error + (size * anywhere.size + error) * half * (size - 1) * 2
-        return Rounded(low, high, error, None)
+        most = (size * anywhere.size + error) * grown
+        if not most < precision.huge:
+            return Rounded(low, high, arb("inf"), None)
+        error = error + (size * anywhere.size + error) * (grown - 1) + size * precision.tiny
+        return Rounded(low, high, error, relative, anywhere.nonneg)
 
     def _selected(self, node: Node, args: list[Any]) -> Any:
         which, *cases = args
@@ -413,7 +418,8 @@ def _converted(node: Node, args: list[Any]) -> Any:
         if np.dtype(source).itemsize < np.dtype(node.dtype).itemsize:
             return value
         ends = [value.low, value.high]
-        return rounded.rounded(ends, value.error, value.relative, Precision.of(node.dtype))
+        precision = Precision.of(node.dtype)
+        return rounded.rounded(ends, value.error, value.relative, precision, nonneg=value.nonneg)
     if not interpreter.is_float(node.dtype):
         return bool(value) if node.dtype == np.bool_ else int(value)
     exact = Rounded.exact(int(value))

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.graph import Graph, Node, cone
+from equivalence_tests.proof.wholes import holds, is_wide
 
 _EVEN = ("abs", "exp", "sqrt", "square", "exp2", "logistic")
 _ARITHMETIC = ("add", "mul", "div", "rsqrt", "cbrt", "min", "rem", "floor", "ceil", "round")
@@ -48,11 +49,22 @@ def is_never_negative(graph: Graph, node: Node, known: Collection[int]) -> bool:
     return signs[node.id]
 
 
+def _fits(source: Node, target: Node) -> bool:
+    """Whether a conversion leaves signs alone."""
+    if any(jnp.issubdtype(node.dtype, jnp.floating) for node in (source, target)):
+        return True  # XLA takes the nearest number that there is
+    return holds(source.dtype, target.dtype)
+
+
 def _follows(graph: Graph, node: Node, signs: dict[int, bool]) -> bool:
     own = [signs[arg.id] for arg in node.args]
-    if node.dtype == np.bool_ or node.op in _EVEN:
+    if node.dtype == np.bool_ or jnp.issubdtype(node.dtype, jnp.unsignedinteger):
         return True
-    if not (jnp.issubdtype(node.dtype, jnp.floating) or jnp.issubdtype(node.dtype, jnp.integer)):
+    if not jnp.issubdtype(node.dtype, jnp.floating) and not is_wide(node.dtype):
+        return False  # it may wrap round
+    if node.op in _EVEN:
+        return True
+    if node.op == "convert_element_type" and not _fits(node.args[0], node):
         return False
     if node.op == "const":
         return bool(np.all(graph.values[node.id] >= 0)) if node.id in graph.values else False

@@ -1,6 +1,7 @@
 """Sums over indices."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ class Sums(Powers):
 
     def total(self, body: Rat, bounds: Sequence[tuple[str, int]]) -> Rat:
         """The sum of a value over indices; factors without the indices stand in front of it."""
+        if any(size == 0 for _, size in bounds):
+            return self.number(0)
         if self._special and self.is_special(body):
             symbols = {symbol for symbol, _ in bounds}
             if self.free(body) & symbols:
@@ -35,16 +38,18 @@ class Sums(Powers):
             used: set[Index] = set()
             self._uses(body, symbol, used)
             digits = sorted((i for i in used if isinstance(i, tuple)), key=lambda i: -i[2])
-            tops = [stride * own for _, _, stride, own in digits]
             strides = [stride for _, _, stride, _ in digits]
-            fits = len(digits) == len(used) > 1 and tops == [size, *strides[:-1]]
-            fits = fits and strides[-1] == 1
+            sizes = [high // low for high, low in itertools.pairwise((size, *strides))]
+            fits = len(digits) == len(used) > 1 and strides[-1] == 1
+            # The first digit has what is left, which it says by the size of the whole index.
+            fits = fits and [digit[3] for digit in digits] == [size, *sizes[1:]]
+            fits = fits and math.prod(sizes) == size
             if not fits:
                 result.append((symbol, size))
                 continue
             names: dict[Index, str] = {digit: self.fresh() for digit in digits}
             body = self.renamed(body, {**names, symbol: symbol})
-            result += [(names[digit], digit[3]) for digit in digits]
+            result += [(names[digit], own) for digit, own in zip(digits, sizes, strict=True)]
         return body, result
 
     def _uses(self, value: Rat, symbol: str, used: set[Index]) -> None:

@@ -5,7 +5,7 @@ The one place of the prover that knows what sides there are.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 
 import legacy_optim
 from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.outline import alike_but_for_shapes
 from equivalence_tests.proof.symbols import NotASymbol, Questions, Symbol, unwrapped
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
 
@@ -213,6 +214,21 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         tuple(shapes[0]),
         tuple(questions.asked) if questions is not None else (),
     )
+
+
+def same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
+    """Whether a side's programs for arrays of more axes are the same but for shapes."""
+
+    def larger(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2, *(size + 1 for size in leaf.shape)), leaf.dtype)
+
+    wider = replace(given, params=jax.tree.map(larger, given.params))
+    try:
+        pair = [traced(make, each, "a") for each in (given, wider)]
+    except (ProofError, NotASymbol):  # it was made for the shapes that it has
+        return False
+    own, other = ((each.start, each.step) for each in pair)
+    return all(map(alike_but_for_shapes, own, other))
 
 
 def traced_relation(

@@ -1,0 +1,199 @@
+"""Pairs that are not the same, of which none may be proved, and assumptions that have to be said.
+
+Most part only beyond `FAR`, where no search for a counterexample goes: the proof alone decides.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from equivalence_tests import prove_equivalence
+from equivalence_tests.proof import forms, indexing
+from equivalence_tests.proof.algebra import Algebra
+from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
+
+PARAMS = {"k": jnp.ones((2, 3))}
+FAR = 1e12
+Step = Callable[..., jax.Array]
+
+
+def _side(step: Step) -> Any:
+    def all_leaves(grads: Any, state: Any, params: Any) -> Any:
+        return jax.tree.map(step, params, grads), state
+
+    return lambda params: (), all_leaves
+
+
+def _far(step: Step) -> Any:
+    return _side(lambda p, g: jnp.where(g > FAR, step(p, g), p))
+
+
+def _counting(dtype: Any, step: Step) -> Any:
+    def all_leaves(grads: Any, count: jax.Array, params: Any) -> Any:
+        new = jax.tree.map(lambda p, g: step(p, g, count), params, grads)
+        return new, count + jnp.ones((), dtype)
+
+    return lambda params: jnp.zeros((), dtype), all_leaves
+
+
+def _steps(step: Step) -> Any:
+    return _counting(jnp.int32, step)
+
+
+def _moments(right: bool) -> Any:
+    """`v` may fall below 0 on the left, and is never below 0 on the right, where it is unused."""
+
+    def init(params: Any) -> Any:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        if right:
+            return {"v": jax.tree.map(jnp.ones_like, params), "w": zeros}
+        return {"a": zeros, "v": zeros}
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        def moved(name: str, by: Callable[[jax.Array], jax.Array]) -> Any:
+            return jax.tree.map(lambda m, g: m + by(g), state[name], grads)
+
+        if right:
+            new = {"v": moved("v", jnp.square), "w": moved("w", lambda g: FAR - g)}
+            return jax.tree.map(lambda p, w: p - w, params, state["w"]), new
+        new = {"a": moved("a", jnp.square), "v": moved("v", lambda g: FAR - g)}
+        return jax.tree.map(lambda p, v: p - jnp.abs(v), params, state["v"]), new
+
+    return init, step
+
+
+# Each of the left and the right side.
+FALSE: dict[str, tuple[Any, Any]] = {
+    "a reshape in another order": (
+        _far(lambda p, g: lax.reshape(p, (2, 3), dimensions=(1, 0))),
+        _far(lambda p, g: p),
+    ),
+    "both infinities": (_far(lambda p, g: p + jnp.inf), _far(lambda p, g: p - jnp.inf)),
+    "a number over 0, and its negative": (_far(lambda p, g: p / 0), _far(lambda p, g: -p / 0)),
+    "a clamp at infinity": (
+        _far(lambda p, g: lax.clamp(jnp.float32(jnp.inf), p, jnp.float32(jnp.inf))),
+        _far(lambda p, g: p),
+    ),
+    "saturation": (
+        _far(lambda p, g: g.astype(jnp.int8).astype(jnp.float32)),
+        _far(lambda p, g: g.astype(jnp.int32).astype(jnp.float32)),
+    ),
+    "no negative numbers": (
+        _far(lambda p, g: p.astype(jnp.uint32).astype(jnp.float32)),
+        _far(lambda p, g: p.astype(jnp.int32).astype(jnp.float32)),
+    ),
+    "a count of 8 bits": (
+        _counting(jnp.int8, lambda p, g, n: p - g * n),
+        _steps(lambda p, g, n: p - g * n),
+    ),
+    "a count cut to 8 bits": (
+        _steps(lambda p, g, n: p - g * n.astype(jnp.int8)),
+        _steps(lambda p, g, n: p - g * n),
+    ),
+    "the size of a count of 8 bits": (
+        _counting(jnp.int8, lambda p, g, n: p - g * jnp.abs(n)),
+        _counting(jnp.int8, lambda p, g, n: p - g * n),
+    ),
+    "an unsigned difference": (
+        _counting(jnp.uint32, lambda p, g, n: p - g * (n - 1)),
+        _steps(lambda p, g, n: p - g * (n - 1)),
+    ),
+    "bits shifted out": (
+        _steps(lambda p, g, n: p - g * (n.astype(jnp.int8) << 5)),
+        _steps(lambda p, g, n: p - g * (n << 5)),
+    ),
+    "a factor that overflows": (
+        _steps(lambda p, g, n: p - g * (n * 2**16 * 2**16)),
+        _steps(lambda p, g, n: p - g * (n * 2.0**32)),
+    ),
+    "complex numbers": (
+        _far(lambda p, g: jnp.abs(lax.complex(p, g) * lax.complex(p, g) + 1)),
+        _far(lambda p, g: jnp.abs(lax.complex(p, g) * lax.complex(p, g)) + 1),
+    ),
+    "two draws": (
+        _far(lambda p, g: lax.rng_uniform(0.0, 1.0, p.shape)),
+        _far(lambda p, g: lax.rng_uniform(0.0, 1.0, p.shape)),
+    ),
+    "two parts of a state that share a name": (_moments(False), _moments(True)),
+    "a quotient by itself": (_side(lambda p, g: p * (g / g)), _side(lambda p, g: p)),
+    "a root and its square": (
+        _side(lambda p, g: p - jnp.sqrt(100 - g) ** 2),
+        _side(lambda p, g: p - (100 - g)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_what_is_not_the_same_is_not_proved(name: str):
+    proof = prove_equivalence(*FALSE[name], PARAMS)
+    assert proof.verdict not in (IDENTICAL, REALS), proof
+
+
+ASSUMED: dict[str, tuple[Any, Any, str]] = {
+    "NaN": (lambda p, g: p - jnp.where(jnp.isnan(g), 0, g), lambda p, g: p - g, "are finite"),
+    "infinity": (lambda p, g: p - jnp.where(jnp.isinf(g), 0, g), lambda p, g: p - g, "are finite"),
+    "precision": (
+        lambda p, g: p - lax.reduce_precision(g, 4, 1),
+        lambda p, g: p - g,
+        "rounding to 4 bits of exponent and 1 of mantissa is left out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASSUMED)
+def test_what_is_assumed_is_said(name: str):
+    left, right, text = ASSUMED[name]
+    proof = prove_equivalence(_side(left), _side(right), PARAMS)
+    assert proof.verdict == REALS
+    assert any(text in each for each in proof.assumptions)
+
+
+def test_what_sums_up_nothing_is_0():
+    left = _side(lambda p, g: p - jnp.sum(g[:0]) - lax.scan(lambda c, x: (c, x), 0.0, g[:0])[0])
+    assert prove_equivalence(left, _side(lambda p, g: p), PARAMS).verdict == REALS
+
+
+def test_infinities_of_both_signs_are_told_apart():
+    pair = _side(lambda p, g: p + jnp.inf), _side(lambda p, g: p - jnp.inf)
+    assert prove_equivalence(*pair, PARAMS).verdict == DIFFERENT
+
+
+@pytest.mark.parametrize("middle", [(12,), (4, 3), (2, 3, 2), (2, 6)])
+@pytest.mark.parametrize("last", [(6, 2), (3, 4), (2, 2, 3)])
+def test_an_index_through_two_shapes_reads_what_numpy_reads(middle: tuple[int, ...], last: Any):
+    first = (2, 3, 2)
+    index = indexing.indices(last)
+    inner = indexing.reshaped_index(middle, last, index)
+    place = None if inner is None else indexing.reshaped_index(first, middle, inner)
+    if place is None:
+        return
+    numbers = np.arange(12).reshape(first)
+    wanted = numbers.reshape(middle).reshape(last)
+    for at in np.ndindex(last):
+        known = {f"i{axis}": int(i) for axis, i in enumerate(at)}
+        read = tuple(forms.position(item, known) for item in place)
+        assert numbers[read] == wanted[at]
+
+
+def test_a_sign_through_a_root_is_that_of_numerator_and_denominator():
+    algebra = Algebra()
+    a, b, c = (algebra.leaf(name, ()) for name in "abc")
+    root = algebra.root(algebra.div(a, b))  # a and b may both be negative
+    value = algebra.div(algebra.mul(c, root), algebra.add(root, algebra.number(1)))
+    times_b = algebra.add(algebra.mul(c, a), algebra.mul(algebra.mul(c, root), b))
+    assert not algebra.equal(algebra.positive(value), algebra.positive(times_b))
+    both = algebra.mul(times_b, b)
+    assert algebra.equal(algebra.positive(value), algebra.positive(both))
+
+
+def test_a_number_that_depends_on_the_shape_is_for_that_shape():
+    by_size = _side(lambda p, g: p - g / g.size)
+    proof = prove_equivalence(by_size, _side(lambda p, g: p - g / 6), PARAMS)
+    assert proof.verdict == IDENTICAL
+    assert not proof.general
+    assert prove_equivalence(_side(jnp.add), _side(lambda p, g: g + p), PARAMS).general
