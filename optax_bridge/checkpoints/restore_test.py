@@ -321,6 +321,16 @@ def test_what_is_left_over_beside_the_states_is_listed() -> None:
         assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["legacy", "new"])
+def test_what_a_program_puts_into_the_dict_of_an_optimizer_is_listed(is_new: bool) -> None:
+    saved = serialization.to_state_dict(trained())
+    if is_new:
+        saved = serialization.to_state_dict(from_state_dict(fresh(), saved))
+    saved |= {"flax_mutables": STATS}
+    with pytest.warns(LeftOverWarning, match="flax_mutables"):
+        assert_taken_over(from_state_dict(fresh(), saved))
+
+
 def experiment() -> Any:
     saved = {"optimizer": trained(), "model_state": STATS, "epoch": np.int32(3)}
     return serialization.to_state_dict(saved)
