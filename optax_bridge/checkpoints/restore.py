@@ -155,7 +155,9 @@ def restore_checkpoint(
         fit, fitted = _fitted(target, read.tree, path, missing)
         if read.format != ORBAX:
             return restored(target, as_arrays(fitted))
-        if fit.is_exact:  # Orbax brings each array to the devices where the target has it
+        # Orbax brings arrays to the devices where the target has them; it refuses NumPy's scalars.
+        scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
+        if fit.is_exact and not scalars:
             return by_flax(path, target)
         return placed_like(target, restored(target, as_arrays(fitted)))
 

@@ -331,6 +331,14 @@ def test_what_a_program_puts_into_the_dict_of_an_optimizer_is_listed(is_new: boo
         assert_taken_over(from_state_dict(fresh(), saved))
 
 
+def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
+    saved = {"optimizer": from_state_dict(fresh(), serialization.to_state_dict(trained()))}
+    checkpoints.save_checkpoint(tmp_path, {**saved, "best": np.float32(0.25)}, 2)
+    found = restore_checkpoint(tmp_path, {"optimizer": fresh(), "best": np.float32(1.0)})
+    assert_taken_over(found["optimizer"])
+    assert found["best"] == np.float32(0.25)
+
+
 def experiment() -> Any:
     saved = {"optimizer": trained(), "model_state": STATS, "epoch": np.int32(3)}
     return serialization.to_state_dict(saved)
