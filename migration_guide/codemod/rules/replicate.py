@@ -35,7 +35,16 @@ functions of `jax_utils` stay as they are.
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED, Items, Kind, Several
+from migration_guide.codemod.facts import fields
+from migration_guide.codemod.kinds import (
+    NOTHING,
+    OPTIMIZER,
+    REPLICATED,
+    Instance,
+    Items,
+    Kind,
+    Several,
+)
 from migration_guide.codemod.tree import argument, last_name
 
 _LEFT = (
@@ -47,6 +56,7 @@ _SAVED = (
     "of what replicate() returned one copy was saved: save flax.jax_utils.unreplicate(optimizer), "
     "and replicate what is restored"
 )
+_DEEPEST = 5  # containers and objects in one another
 _STEPS = ("apply_gradient", "optimize")
 _REPLICATE, _UNREPLICATE = "flax.jax_utils.replicate", "flax.jax_utils.unreplicate"
 # Function of Flax that saves or restores -> where what it saves, or its template, stands.
@@ -106,7 +116,7 @@ def _saved(
             return None
         if position != index if arg.keyword is None else arg.keyword.value != keyword_:
             continue
-        if not _is_within(context.analysis.kind(arg.value)):
+        if not _is_within(context, context.analysis.kind(arg.value)):
             return None
         value = updated.args[position].value
         if _is_replicated(context, arg.value) and _replicated_here(context, arg.value) is False:
@@ -155,7 +165,7 @@ def _one_copy(
         if sure:
             return _called(context, _UNREPLICATE, updated)
         return updated if sure is False else None
-    if not _is_within(context.analysis.kind(original)):
+    if not _is_within(context, context.analysis.kind(original)):
         return updated
     if not deep or not isinstance(original, cst.Dict | cst.Tuple | cst.List):
         return None
@@ -203,12 +213,14 @@ def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.C
     )
 
 
-def _is_within(kind: Kind) -> bool:
+def _is_within(context: Context, kind: Kind, deep: int = 0) -> bool:
     """Whether a replicated optimizer is in a value, at any depth that is known."""
-    for atom in kind:
+    for atom in kind if deep < _DEEPEST else ():
         inside = atom.items if isinstance(atom, Several) else ()
         inside = (atom.kind,) if isinstance(atom, Items) else inside
-        if atom == REPLICATED or any(map(_is_within, inside)):
+        if isinstance(atom, Instance):
+            inside = [context.analysis.fields.get(name, NOTHING) for name in fields(atom.node)]
+        if atom == REPLICATED or any(_is_within(context, k, deep + 1) for k in inside):
             return True
     return False
 
