@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from legacy_optim.uses import Use
-
 # The modules of flax.optim in flax 0.5.3.
 SUBMODULES = (
     "adabelief",
@@ -64,6 +62,9 @@ _TRAVERSALS = (
     "TraverseTree",
     "t_identity",
 )
+
+# Modules that older releases still have, though all that is in them raises when it is called.
+_HOLLOW = frozenset({"jax.experimental.host_callback"})
 
 # Linen's cells that had no `features` then, and a static `initialize_carry`.
 CELLS = ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
@@ -121,20 +122,6 @@ def uninstall() -> None:
     _defaults.clear()
 
 
-def uses() -> "list[tuple[Use, int]]":
-    """The old names that were used since `install`: where, and how many times, sorted."""
-    from legacy_optim import uses as module  # not at every start
-
-    return module.uses()
-
-
-def forget_uses() -> None:
-    """Starts the list of `uses` anew."""
-    from legacy_optim import uses as module  # not at every start
-
-    module.forget_uses()
-
-
 def old_defaults_in_force() -> "dict[str, Any]":
     """JAX's settings that were put back to that time's, and that the program left so."""
     config: Any = getattr(sys.modules.get("jax"), "config", None)
@@ -175,7 +162,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
         _undo.append(answering.override(module, {name: ours for name in _TRAVERSALS}))
     if name in _ANSWERS:
         for old in gone.answered_modules(name):
-            if not _is_there(old):
+            if old in _HOLLOW or not _is_there(old):
                 _add_module(old)
 
 

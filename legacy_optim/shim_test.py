@@ -195,8 +195,8 @@ assert (type(flax.traverse_util), type(jax), type(flax)) == classes
 assert sys.meta_path == finders
 assert not [name for name in set(sys.modules) - modules if name.startswith(("flax.", "jax.config"))]
 assert repr(flax.config) == settings
-from legacy_optim import shim
-print([use.name for use, _ in shim.uses()])
+from legacy_optim.uses import uses
+print([use.name for use, _ in uses()])
 """
 
 

@@ -36,11 +36,6 @@ def uses() -> list[tuple[Use, int]]:
     return sorted(_uses.items())
 
 
-def forget_uses() -> None:
-    """Starts the list of `uses` anew."""
-    _uses.clear()
-
-
 def note(name: str) -> None:
     """Counts a use at the innermost frame that is not this package's or the import system's."""
     frame: types.FrameType | None = sys._getframe(1)

@@ -120,9 +120,9 @@ def find_attribute(cls: str, attribute: str) -> list[Gone]:
 
 
 def owners() -> frozenset[str]:
-    """The modules that are there and lack something."""
-    modules = {*_inventory()["names"], *(f.rpartition(".")[0] for f in _inventory()["keywords"])}
-    return frozenset(modules - _inventory()["modules"].keys())
+    """The modules that lost something while they were there."""
+    functions = _inventory()["keywords"]
+    return frozenset({*_inventory()["names"], *(name.rpartition(".")[0] for name in functions)})
 
 
 def modules() -> list[str]:

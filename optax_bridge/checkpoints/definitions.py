@@ -8,10 +8,12 @@ from typing import Any
 import legacy_optim
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
+from optax_bridge.checkpoints.fitting import numbered
 from optax_bridge.checkpoints.recognise import (
     Part,
     candidates,
     entry_of_class,
+    leaves,
     looks_like,
     rows,
     within,
@@ -174,13 +176,12 @@ def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -
             where, f"{len(definition.traversals)} groups, as the MultiOptimizer has",
             f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
         )  # fmt: skip
-    paths = sorted(path for path, _ in _leaf_paths(part.target))
+    paths = sorted(path for path, _ in leaves(part.target))
     states: dict[tuple[str, ...], Any] = dict.fromkeys(paths)
     groups = zip(definition.traversals, part.param_states, strict=True)
     for number, (traversal, group) in enumerate(groups):
         indices = leaf_indices(traversal, part.target)
-        if isinstance(group, list):
-            group = {str(index): state for index, state in enumerate(group)}
+        group = numbered(group)
         if not isinstance(group, dict) or set(group) != {str(i) for i in range(len(indices))}:
             count = len(group) if isinstance(group, dict) else type(group).__name__
             raise CheckpointError(
@@ -190,12 +191,6 @@ def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -
         for position, index in enumerate(indices):
             states[paths[index]] = group[str(position)]
     return _like(part.target, states, ())
-
-
-def _leaf_paths(target: Params, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    if isinstance(target, dict):
-        return [p for key, value in target.items() for p in _leaf_paths(value, (*path, key))]
-    return [(path, target)]
 
 
 def _like(target: Params, states: Any, path: tuple[str, ...]) -> PyTree:

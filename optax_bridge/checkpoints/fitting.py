@@ -13,6 +13,7 @@ import numpy as np
 from flax import serialization
 from flax.training import train_state
 
+from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
     LeftOverWarning,
@@ -28,7 +29,7 @@ Names = tuple[str, ...]
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
-_NAMED = 8  # leaves that a message names before it counts the rest
+_NAMED = 8  # leaves of another shape that a message names before it counts the rest
 _STATES: set[type[Any]] = set()
 _opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
 _fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
@@ -130,11 +131,17 @@ def fields_of(state: Any) -> list[str]:
 
 def plain(tree: PyTree) -> PyTree:
     """A state dict of dicts alone: lists by index, and keys as their bits."""
+    tree = numbered(tree)
     if isinstance(tree, Mapping):
         return {str(name): plain(value) for name, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return {str(index): plain(value) for index, value in enumerate(tree)}
     return jax.random.key_data(tree) if is_key(tree) else tree
+
+
+def numbered(tree: PyTree) -> PyTree:
+    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
+    if isinstance(tree, list | tuple):
+        return {str(index): value for index, value in enumerate(tree)}
+    return tree
 
 
 def is_key(leaf: Leaf) -> bool:
@@ -373,7 +380,8 @@ def plain_outline(tree: PyTree) -> PyTree:
 
 
 def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts with their paths."""
+    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
+    tree = numbered(tree)
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from leaves(value, (*path, str(name)))
@@ -415,6 +423,4 @@ def kind(leaf: Leaf) -> str:
 
 
 def _listed(paths: list[Names]) -> str:
-    names = sorted(leaf_name(path) for path in paths)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return listed(sorted(leaf_name(path) for path in paths))

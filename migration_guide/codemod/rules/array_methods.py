@@ -45,7 +45,7 @@ def rewrite_call(
     if any(isinstance(atom, Instance) for atom in context.analysis.kind(func.value)):
         return None
     entry = gone.find(f"numpy.ndarray.{func.attr.value}") if func.attr.value in _GONE else None
-    if entry is not None and _imports_arrays(context):
+    if entry is not None and context.once(_has_arrays):
         context.remark(original, f"if this is an array: {entry.message}")
     given = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
     if func.attr.value != "clip" or not _LIMITS.keys() & set(given):
@@ -78,10 +78,6 @@ def _is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool
     if isinstance(node, cst.UnaryOperation):
         return _is_array(context, node.expression, deep + 1)
     return isinstance(node, cst.Subscript) and _is_array(context, node.value, deep + 1)
-
-
-def _imports_arrays(context: Context) -> bool:
-    return context.once(_has_arrays)
 
 
 def _has_arrays(context: Context) -> bool:

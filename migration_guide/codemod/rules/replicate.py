@@ -36,15 +36,7 @@ import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated
 from migration_guide.codemod.facts import fields
-from migration_guide.codemod.kinds import (
-    NOTHING,
-    OPTIMIZER,
-    REPLICATED,
-    Instance,
-    Items,
-    Kind,
-    Several,
-)
+from migration_guide.codemod.kinds import NOTHING, OPTIMIZER, REPLICATED, Instance, Kind, within
 from migration_guide.codemod.tree import argument, last_name
 
 _LEFT = (
@@ -56,7 +48,7 @@ _SAVED = (
     "of what replicate() returned one copy was saved: save flax.jax_utils.unreplicate(optimizer), "
     "and replicate what is restored"
 )
-_DEEPEST = 5  # containers and objects in one another
+_DEEPEST = 5  # objects in one another
 _STEPS = ("apply_gradient", "optimize")
 _REPLICATE, _UNREPLICATE = "flax.jax_utils.replicate", "flax.jax_utils.unreplicate"
 # Function of Flax that saves or restores -> where what it saves, or its template, stands.
@@ -215,11 +207,9 @@ def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.C
 
 def _is_within(context: Context, kind: Kind, deep: int = 0) -> bool:
     """Whether a replicated optimizer is in a value, at any depth that is known."""
-    for atom in kind if deep < _DEEPEST else ():
-        inside = atom.items if isinstance(atom, Several) else ()
-        inside = (atom.kind,) if isinstance(atom, Items) else inside
-        if isinstance(atom, Instance):
-            inside = [context.analysis.fields.get(name, NOTHING) for name in fields(atom.node)]
+    for atom in within(kind) if deep < _DEEPEST else ():
+        names = fields(atom.node) if isinstance(atom, Instance) else ()
+        inside = [context.analysis.fields.get(name, NOTHING) for name in names]
         if atom == REPLICATED or any(_is_within(context, k, deep + 1) for k in inside):
             return True
     return False
@@ -232,8 +222,7 @@ def averaged(
     axis = axis_of_steps(context) if _is_replicated(context, holder) else None
     if axis is None:
         return gradients
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    args = [cst.Arg(gradients, comma=comma), keyword("axis_name", axis)]
+    args = separated([cst.Arg(gradients), keyword("axis_name", axis)])
     return cst.Call(context.dotted("jax.lax.pmean"), args)
 
 

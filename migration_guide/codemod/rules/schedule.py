@@ -156,12 +156,9 @@ def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression |
     """What a variable was assigned, if only once, else the expression itself."""
     if not isinstance(value, cst.Name):
         return value
-    assignments = context.analysis.names.assignments(value)
-    if len(assignments) != 1:
-        return None
-    node = context.parent(getattr(assignments[0], "node", value))
-    statement = context.parent(node) if isinstance(node, cst.AssignTarget) else None
-    return statement.value if isinstance(statement, cst.Assign) else None
+    made = context.analysis.assigned_to(value)
+    once = len(made) == len(context.analysis.names.assignments(value)) == 1
+    return made[0] if once else None
 
 
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:
