@@ -26,7 +26,7 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 T = TypeVar("T")
 Names = tuple[str, ...]
 
-_LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
+LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
@@ -223,7 +223,7 @@ class Fit:
                 self.named(path), f"a {type(template).__name__}: step, params, opt_state",
                 kind(saved), remedy,
             )  # fmt: skip
-        saved = {name: value for name, value in saved.items() if name != _LAYOUT}
+        saved = {name: value for name, value in saved.items() if name != LAYOUT}
         return self._level(outline_of(template), saved, path, own=True)
 
     def _level(
