@@ -1,3 +1,4 @@
+# pyright: strict
 """Indices of arrays, with symbols for numbers, and where operations that move entries read."""
 
 import itertools

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a side holds that is never negative: counts, averages of squares."""
 
 from collections.abc import Collection, Sequence
