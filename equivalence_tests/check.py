@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich.console import Console
@@ -82,7 +81,9 @@ def check(
         here = ", ".join(sorted({d.platform for d in jax.devices()}))
         console.print(f"{platform}: not run, there is no such device here (there is {here})")
         console.print("0 comparisons: not run")
-        _write_json(json_file, {"platform": platform, "ran": False, "results": []})
+        if json_file is not None:
+            content = {"platform": platform, "ran": False, "results": []}
+            write_text(json_file, json.dumps(content, indent=1) + "\n")
         if junit_file is not None:
             junit.write(junit_file, [])
         return HELD
@@ -132,29 +133,24 @@ def check(
         "results": report.rows(results),
         "against": report.against_rows(outcomes),
     }
-    closing, written = report.closing_line(results), Written()
-    try:
+    closing = report.closing_line(results)
+    with Written() as files:
         if record is not None:
             recording.save(record, results, here, steps)
-            written.add(record)
+            files.add(record)
         if svg_file is not None:
-            written.text(svg_file, report.drawn(table, closing))
+            files.text(svg_file, report.drawn(table, closing))
         if report_folder is not None:
             title = f"flax.optim against Optax on {device.platform}"
             items = list(map(html_report.item, results))
-            written.add(html_report.write(report_folder, title, items, here | ran))
+            files.add(html_report.write(report_folder, title, items, here | ran))
         if junit_file is not None:
             junit.write(junit_file, list(map(junit.case, results)))
-            written.add(junit_file)
-        if json_file is not None:
-            written.text(json_file, json.dumps(content, indent=1) + "\n")
-    except OSError as error:  # the disk is full, the folder gone since
-        console.print(closing)
-        problems.print(f"{error.filename}: not written: {error.strerror}", markup=False)
-        return MISUSE
-    if written:
-        problems.print(str(written), markup=False, highlight=False)
+            files.add(junit_file)
+        files.text(json_file, json.dumps(content, indent=1) + "\n")
     console.print(closing)
+    if files.failed:
+        return MISUSE
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return HELD if same and all(result.held for result in results) else BROKEN
 
@@ -165,11 +161,6 @@ def _printing(console: Console) -> Callable[[Result], None]:
         console.file.flush()
 
     return ended
-
-
-def _write_json(file: Path | None, content: dict[str, Any]) -> None:
-    if file is not None:
-        write_text(file, json.dumps(content, indent=1) + "\n")
 
 
 def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -> int:

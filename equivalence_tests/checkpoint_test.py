@@ -96,17 +96,6 @@ def test_a_migrated_program_goes_on(checkpoint: Path, tx: str, verdict: Verdict,
     assert resumed.reports["optimizer"].state_compared
 
 
-def test_what_a_program_changes_after_restoring_is_found(checkpoint: Path):
-    """A template with other values restores to the file's; a value that is not restored shows."""
-    old = checkpoint.parent / "old.py"
-    old.write_text(OLD.replace("return State(", "return dict(").replace(
-        'dict(optimizer, {"mean": jnp.zeros(2)}, 0)',
-        '{"optimizer": optimizer, "model_state": {"mean": jnp.zeros(2)}, "epoch": 0}',
-    ))  # fmt: skip
-    new = program(checkpoint.parent, EXACT)
-    assert check_resume(checkpoint, new, old=f"{old}:make_state").verdict is Verdict.IDENTICAL
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

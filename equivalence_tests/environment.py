@@ -19,6 +19,13 @@ def check_platform(platform: str | None) -> None:
         raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
 
 
+def xla_flags(devices: int) -> str:
+    """The environment's XLA_FLAGS, with the CPU split into so many devices."""
+    flag = "--xla_force_host_platform_device_count"
+    others = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(flag)]
+    return " ".join([*others, f"{flag}={devices}"])
+
+
 def environment(device: Any) -> dict[str, Any]:
     """Versions, devices and flags, as plain data."""
     return {

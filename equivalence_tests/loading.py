@@ -44,13 +44,23 @@ def side(name: str) -> Any:
     Raises:
       EquivalenceError: it is neither.
     """
+    value, is_side = side_or_function(name)
+    return value if is_side else loaded(name, make=True)
+
+
+def side_or_function(name: str) -> tuple[Any, bool]:
+    """What a name stands for, and whether it is a side; else it can be called, to make one.
+
+    Raises:
+      EquivalenceError: it is neither.
+    """
     value = loaded(name)
     try:
         adapted(value)
-        return value
+        return value, True
     except EquivalenceError:
-        if not callable(value):
-            raise EquivalenceError(
-                f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
-            ) from None
-    return loaded(name, make=True)
+        if callable(value):
+            return value, False
+        raise EquivalenceError(
+            f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
+        ) from None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from equivalence_tests.loading import loaded
+from equivalence_tests.loading import side_or_function
 from equivalence_tests.sides import keras, pytorch
-from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
+from equivalence_tests.sides.adapt import EquivalenceError, adapted
+from equivalence_tests.sides.foreign import written
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 
@@ -40,8 +41,7 @@ class NamedSide:
     @property
     def written(self) -> str:
         """The arguments as text."""
-        named = (f"{name}={value!r}" for name, value in (self.kwargs or {}).items())
-        return ", ".join([*map(repr, self.args), *named])
+        return written(self.args, self.kwargs or {})
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -113,15 +113,8 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
     framework = _FRAMEWORKS.get(name.partition(":")[0].partition(".")[0])
     if framework is not None:
         framework.imported(name)
-    value = loaded(name)
-    try:
-        adapted(value)
-    except EquivalenceError:
-        if not callable(value):
-            raise EquivalenceError(
-                f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
-            ) from None
-    else:
+    value, is_side = side_or_function(name)
+    if is_side:
         if arguments.strip():
             raise EquivalenceError(
                 f"{name}: it is a side already and takes no arguments, found --kwargs {arguments!r}"

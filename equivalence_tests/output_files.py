@@ -1,5 +1,6 @@
 """Files that are either written whole or not at all."""
 
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,25 +13,36 @@ def write_text(file: Path, text: str) -> None:
 
 
 class Written:
-    """The files that a command wrote, to be told at its end."""
+    """Within it a command writes its files; at its end standard error says which, or what failed.
+
+    Attributes:
+      failed: whether one could not be written, which ended the block.
+    """
 
     def __init__(self):
-        self.files: list[Path] = []
+        self._files: list[Path] = []
+        self.failed = False
 
-    def __bool__(self) -> bool:
-        return bool(self.files)
+    def __enter__(self) -> "Written":
+        return self
 
-    def __str__(self) -> str:
-        return f"written: {', '.join(map(str, self.files))}"
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
+        self.failed = isinstance(error, OSError)  # the disk is full, the folder gone since
+        if isinstance(error, OSError):
+            print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
+        elif self._files and error is None:
+            print(f"written: {', '.join(map(str, self._files))}", file=sys.stderr)
+        return self.failed
 
     def add(self, file: Path) -> None:
         """Adds a file that is written."""
-        self.files.append(file)
+        self._files.append(file)
 
-    def text(self, file: Path, text: str) -> None:
-        """Writes a text file in one piece and adds it."""
-        write_text(file, text)
-        self.add(file)
+    def text(self, file: Path | None, text: str) -> None:
+        """Writes a text file in one piece and adds it, if it is wanted."""
+        if file is not None:
+            write_text(file, text)
+            self.add(file)
 
 
 def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:

@@ -147,21 +147,14 @@ def written(
     Returns:
       The exit code, 2 if something could not be written.
     """
-    files = Written()
-    try:
-        if json_file is not None:
-            files.text(json_file, content + "\n")
+    with Written() as files:
+        files.text(json_file, content + "\n")
         if junit_file is not None:
             junit.write(junit_file, [_junit_case(group, *item) for item in reports.items()])
             files.add(junit_file)
         if report_folder is not None:
             files.add(write_reports(report_folder, reports, why))
-    except OSError as error:  # the disk is full, the folder gone since
-        print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
-        return 2
-    if files:
-        print(files, file=sys.stderr)
-    return code
+    return 2 if files.failed else code
 
 
 def _junit_case(group: str, name: str, report: Report | str) -> junit.Case:

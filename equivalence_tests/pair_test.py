@@ -75,13 +75,6 @@ def test_misuse_is_said(right: str, message: str, capsys: pytest.CaptureFixture[
     assert re.search(message, error), error
 
 
-def test_an_unwritable_report_folder_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "file").write_text("")
-    folder = tmp_path / "file" / "report"
-    assert check_pair("my_pair:adam", "my_pair:adam", report_folder=folder) == 2
-    assert "--report" in capsys.readouterr().err
-
-
 def test_a_side_that_raises_is_in_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     code = check_pair(
         "my_pair:adam",

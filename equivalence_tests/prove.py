@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from equivalence_tests.loading import loaded, side
-from equivalence_tests.output_files import checked, write_text
+from equivalence_tests.output_files import Written, checked
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
@@ -64,11 +64,9 @@ def prove_table(only: Sequence[str] = (), json_file: Path | None = None) -> int:
             console.print(f"not as claimed: {row.task}", markup=False)
             console.print(row.note or "\n".join(map(str, row.proofs)), markup=False)
     console.print(closing_line(rows, time.perf_counter() - started), highlight=False)
-    try:
-        if json_file is not None:
-            write_text(json_file, _lines(rows))
-    except OSError as error:
-        problems.print(f"{error.filename}: not written: {error.strerror}", markup=False)
+    with Written() as files:
+        files.text(json_file, _lines(rows))
+    if files.failed:
         return MISUSE
     return HELD if all(row.held for row in rows) else BROKEN
 
@@ -170,11 +168,9 @@ def prove_pair(
         print(error, file=sys.stderr)
         return MISUSE
     print(proof)
-    try:
-        if json_file is not None:
-            write_text(json_file, proof.to_json() + "\n")
-    except OSError as error:
-        print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
+    with Written() as files:
+        files.text(json_file, proof.to_json() + "\n")
+    if files.failed:
         return MISUSE
     return HELD if proof.verdict in (IDENTICAL, REALS) else BROKEN
 

@@ -1,10 +1,10 @@
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from optax_bridge.command import app
 
@@ -42,14 +42,24 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def _run(*args: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["prove", *args])
-    return result.exit_code, result.stdout, result.stderr
+Prove = Callable[..., tuple[object, str, str]]
 
 
-def test_the_table_is_printed_and_written(tmp_path: Path):
+@pytest.fixture
+def prove(capsys: pytest.CaptureFixture[str]) -> Prove:
+    """Calls the command; typer's CliRunner has both streams in one with an older click."""
+
+    def call(*args: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            get_command(app).main(["prove", *args], prog_name="optax-bridge")
+        return (ended.value.code, *capsys.readouterr())
+
+    return call
+
+
+def test_the_table_is_printed_and_written(prove: Prove, tmp_path: Path):
     file = tmp_path / "certificates.json"
-    code, out, _ = _run(
+    code, out, _ = prove(
         "--only", "sgd", "--only", "momentum", "--only", "float32", "--json", str(file)
     )
     assert code == 0
@@ -59,19 +69,19 @@ def test_the_table_is_printed_and_written(tmp_path: Path):
     assert rows[0]["proofs"][0]["cases"][0]["obligations"]
 
 
-def test_a_pair(mine: str, tmp_path: Path):
+def test_a_pair(prove: Prove, mine: str, tmp_path: Path):
     file = tmp_path / "one.json"
-    code, out, _ = _run("--pair", f"{mine}:old", f"{mine}:new", "--json", str(file))
+    code, out, _ = prove("--pair", f"{mine}:old", f"{mine}:new", "--json", str(file))
     assert (code, out.split(",")[0]) == (0, "equal over the reals")
     assert json.loads(file.read_text())["verdict"] == "equal over the reals"
-    code, out, _ = _run("--pair", f"{mine}:old", f"{mine}:other", "--params", f"{mine}:params")
+    code, out, _ = prove("--pair", f"{mine}:old", f"{mine}:other", "--params", f"{mine}:params")
     assert code == 1
     assert "params['w']" in out
 
 
-def test_a_pair_for_all_numbers(mine: str):
+def test_a_pair_for_all_numbers(prove: Prove, mine: str):
     pair = ("--pair", f"{mine}:old_of", f"{mine}:new_of", "--params", "w=2x2,b=3")
-    code, out, _ = _run(*pair, "--hyper-params", "rate=1e-3")
+    code, out, _ = prove(*pair, "--hyper-params", "rate=1e-3")
     assert code == 0
     assert "and all rate" in out
 
@@ -93,7 +103,7 @@ def test_a_pair_for_all_numbers(mine: str):
         (("--only", "sgd", "--json", "/nowhere/at/all.json"), "--json"),
     ],
 )
-def test_misuse(mine: str, args: tuple[str, ...], message: str):
-    code, _, err = _run(*(arg.format(mine=mine) for arg in args))
+def test_misuse(prove: Prove, mine: str, args: tuple[str, ...], message: str):
+    code, _, err = prove(*(arg.format(mine=mine) for arg in args))
     assert code == 2
     assert message in " ".join(err.replace("│", " ").split())

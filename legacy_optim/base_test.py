@@ -126,15 +126,6 @@ def test_rate_may_be_traced() -> None:
     assert len(traces) == 1
 
 
-def test_scan_carries_an_optimizer() -> None:
-    def body(optimizer: optim.Optimizer, grad: jax.Array) -> tuple[optim.Optimizer, None]:
-        return optimizer.apply_gradient(grad), None
-
-    optimizer, _ = jax.lax.scan(body, optim.Momentum(0.5, beta=0.0).create(ONES), jnp.ones((4, 1)))
-    assert optimizer.state.step == 4
-    assert (optimizer.target == -1).all()
-
-
 class TrainingState(struct.PyTreeNode):
     """A program's own state, as most programs of flax.optim's time have one."""
 
@@ -248,11 +239,6 @@ class TestSerialization:
         param_state = optimizer.state.param_states["a"]["w"]
         assert saved["state"]["param_states"]["a"]["w"] == serialization.to_state_dict(param_state)
         assert optimizer.state_dict().keys() == saved.keys()
-
-    def test_bytes(self, definition: optim.OptimizerDef) -> None:
-        optimizer, fresh = trained(definition), trained(definition, steps=0)
-        assert not same(fresh, optimizer)
-        assert same(serialization.from_bytes(fresh, serialization.to_bytes(optimizer)), optimizer)
 
     @pytest.mark.parametrize("orbax", [False, True], ids=["msgpack", "orbax"])
     # Flax says that it will drop these functions; Orbax warns of its own internals.

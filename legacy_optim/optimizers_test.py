@@ -1,9 +1,11 @@
-"""Every optimizer of a single table: constructor, state, and arithmetic against NumPy."""
+"""Every optimizer of a single table: constructor, state, errors and compilation.
+
+What they compute, the recordings of the genuine `flax.optim` say: `equivalence_tests/reference`.
+"""
 
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,166 +15,28 @@ import pytest
 
 import legacy_optim as optim
 
-# float32 against float64: each of 20 steps rounds about ten times, half an ULP (6e-8) each, and the
-# bias correction 1 - 0.999**t cancels. Largest difference seen: 1.9e-6 of the tensor's scale.
-TOLERANCE = 5e-6
-STEPS = 20
 LR = 0.05
-
-Formula = Callable[[np.ndarray, Iterator[np.ndarray], dict[str, Any]], Iterator[np.ndarray]]
-
-
-def norm(x: np.ndarray) -> float:
-    return float(np.sqrt(np.sum(x * x)))
-
-
-def gradient_descent(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    for g in gradients:
-        p = p - LR * g
-        yield p
-
-
-def momentum(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    m = 0.0 * p
-    for g in gradients:
-        g = g + hp["weight_decay"] * p
-        m = hp["beta"] * m + g
-        p = p - LR * (g + hp["beta"] * m if hp["nesterov"] else m)
-        yield p
-
-
-def moments(gradients: Any, hp: dict[str, Any], belief: bool = False) -> Any:
-    m = v = 0.0
-    for t, g in enumerate(gradients, 1):
-        m = hp["beta1"] * m + (1 - hp["beta1"]) * g
-        v = hp["beta2"] * v + (1 - hp["beta2"]) * (g - m if belief else g) ** 2
-        v = v + (hp["eps"] if belief else 0.0)
-        yield m / (1 - hp["beta1"] ** t) / (np.sqrt(v / (1 - hp["beta2"] ** t)) + hp["eps"])
-
-
-def adam(p: Any, gradients: Any, hp: dict[str, Any], belief: bool = False) -> Any:
-    for update in moments(gradients, hp, belief):
-        p = p - LR * update - LR * hp["weight_decay"] * p
-        yield p
-
-
-def adabelief(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    return adam(p, gradients, hp, belief=True)
-
-
-def lamb(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    for update in moments(gradients, hp):
-        update = update + hp["weight_decay"] * p
-        p = p - norm(p) / norm(update) * LR * update
-        yield p
-
-
-def lars(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    m = 0.0 * p
-    for g in gradients:
-        denominator = norm(g) + hp["weight_decay"] * norm(p) + hp["eps"]
-        scaled = LR * hp["trust_coefficient"] * norm(p) / denominator
-        scaled = scaled * (g + hp["weight_decay"] * p)
-        m = hp["beta"] * m + scaled
-        p = p - (scaled + hp["beta"] * m if hp["nesterov"] else m)
-        yield p
-
-
-def adagrad(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    squares = 0.0 * p
-    for g in gradients:
-        squares = squares + g * g
-        p = p - LR * g / (np.sqrt(squares) + hp["eps"])
-        yield p
-
-
-def rmsprop(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    v = mean = 0.0 * p
-    for g in gradients:
-        v = hp["beta2"] * v + (1 - hp["beta2"]) * g * g
-        mean = hp["beta2"] * mean + (1 - hp["beta2"]) * g
-        variance = v - mean * mean if hp["centered"] else v
-        p = p - LR * g / (np.sqrt(variance) + hp["eps"])
-        yield p
-
-
-def adadelta(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    squares = deltas = 0.0 * p
-    for g in gradients:
-        squares = hp["rho"] * squares + (1 - hp["rho"]) * g * g
-        delta = np.sqrt(deltas + hp["eps"]) / np.sqrt(squares + hp["eps"]) * g
-        deltas = hp["rho"] * deltas + (1 - hp["rho"]) * delta * delta
-        p = p - LR * delta - LR * hp["weight_decay"] * p
-        yield p
-
-
-def adafactor(p: Any, gradients: Any, hp: dict[str, Any]) -> Any:
-    rows = columns = v = m = 0.0
-    for t, g in enumerate(gradients, 1):
-        decay = 1 - (t - hp["step_offset"]) ** -hp["decay_rate"]
-        squares = g * g + hp["epsilon1"]
-        v = decay * v + (1 - decay) * squares
-        second = v
-        if hp["factored"] and min(p.shape) >= hp["min_dim_size_to_factor"]:
-            rows = decay * rows + (1 - decay) * squares.mean(1, keepdims=True)
-            columns = decay * columns + (1 - decay) * squares.mean(0, keepdims=True)
-            second = rows * columns / np.mean(rows)
-        update = g / np.sqrt(second)
-        if hp["clipping_threshold"] is not None:
-            update = update / max(1.0, np.sqrt(np.mean(update**2)) / hp["clipping_threshold"])
-        scale = LR
-        if hp["multiply_by_parameter_scale"]:
-            scale = LR * max(np.sqrt(np.mean(p * p)), hp["epsilon2"])
-        m = update = (
-            scale * update
-            if hp["beta1"] is None
-            else (hp["beta1"] * m + (1 - hp["beta1"]) * scale * update)
-        )
-        p = (1 - (hp["weight_decay_rate"] or 0.0)) * p - update
-        yield p
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An optimizer: where it lives, its defaults, its state, its formula, other settings."""
+    """An optimizer: where it lives, its defaults, its state."""
 
     module: str
     defaults: dict[str, Any]  # all but learning_rate, in the constructor's order
     state: tuple[str, ...] | None  # None: the empty tuple
-    formula: Formula
-    settings: tuple[dict[str, Any], ...] = ()
 
 
 BETAS = {"beta1": 0.9, "beta2": 0.999}
 TABLE = {
-    "GradientDescent": Row("sgd", {}, None, gradient_descent),
-    "Momentum": Row(
-        "momentum",
-        {"beta": 0.9, "weight_decay": 0, "nesterov": False},
-        ("momentum",),
-        momentum,
-        ({"weight_decay": 0.1}, {"nesterov": True, "beta": 0.5}),
-    ),
-    "Adam": Row(
-        "adam",
-        {**BETAS, "eps": 1e-8, "weight_decay": 0.0},
-        ("grad_ema", "grad_sq_ema"),
-        adam,
-        ({"weight_decay": 0.1}, {"beta1": 0.5, "beta2": 0.9, "eps": 1e-2}),
-    ),
+    "GradientDescent": Row("sgd", {}, None),
+    "Momentum": Row("momentum", {"beta": 0.9, "weight_decay": 0, "nesterov": False}, ("momentum",)),
+    "Adam": Row("adam", {**BETAS, "eps": 1e-8, "weight_decay": 0.0}, ("grad_ema", "grad_sq_ema")),
     "AdaBelief": Row(
-        "adabelief",
-        {**BETAS, "eps": 1e-16, "weight_decay": 0.0},
-        ("grad_ema", "grad_sq_ema"),
-        adabelief,
-        ({"weight_decay": 0.1}, {"eps": 1e-3}),
+        "adabelief", {**BETAS, "eps": 1e-16, "weight_decay": 0.0}, ("grad_ema", "grad_sq_ema")
     ),
     "Adadelta": Row(
-        "adadelta",
-        {"rho": 0.9, "eps": 1e-6, "weight_decay": 0.0},
-        ("sq_avg", "acc_delta"),
-        adadelta,
-        ({"weight_decay": 0.1}, {"rho": 0.5, "eps": 1e-2}),
+        "adadelta", {"rho": 0.9, "eps": 1e-6, "weight_decay": 0.0}, ("sq_avg", "acc_delta")
     ),
     "Adafactor": Row(
         "adafactor",
@@ -189,41 +53,15 @@ TABLE = {
             "epsilon2": 1e-3,
         },
         ("v_row", "v_col", "v", "m"),
-        adafactor,
-        (
-            {"min_dim_size_to_factor": 3},
-            {"min_dim_size_to_factor": 3, "factored": False, "multiply_by_parameter_scale": False},
-            {"beta1": 0.9, "weight_decay_rate": 0.01, "clipping_threshold": None},
-        ),
     ),
-    "Adagrad": Row("adagrad", {"eps": 1e-8}, ("G",), adagrad, ({"eps": 1e-1},)),
-    "LAMB": Row(
-        "lamb",
-        {**BETAS, "weight_decay": 0, "eps": 1e-6},
-        ("grad_ema", "grad_sq_ema"),
-        lamb,
-        ({"weight_decay": 0.1},),
-    ),
+    "Adagrad": Row("adagrad", {"eps": 1e-8}, ("G",)),
+    "LAMB": Row("lamb", {**BETAS, "weight_decay": 0, "eps": 1e-6}, ("grad_ema", "grad_sq_ema")),
     "LARS": Row(
         "lars",
-        {
-            "beta": 0.9,
-            "weight_decay": 0,
-            "trust_coefficient": 0.001,
-            "eps": 0,
-            "nesterov": False,
-        },
+        {"beta": 0.9, "weight_decay": 0, "trust_coefficient": 0.001, "eps": 0, "nesterov": False},
         ("momentum",),
-        lars,
-        ({"weight_decay": 0.1, "trust_coefficient": 1.0}, {"nesterov": True, "eps": 0.1}),
     ),
-    "RMSProp": Row(
-        "rmsprop",
-        {"beta2": 0.9, "eps": 1e-8, "centered": False},
-        ("v", "mg"),
-        rmsprop,
-        ({"eps": 0.1}, {"centered": True, "eps": 0.1}),
-    ),
+    "RMSProp": Row("rmsprop", {"beta2": 0.9, "eps": 1e-8, "centered": False}, ("v", "mg")),
 }
 ROWS = pytest.mark.parametrize(("name", "row"), TABLE.items(), ids=TABLE)
 
@@ -254,24 +92,6 @@ def test_state_keeps_its_class_and_its_fields(name: str, row: Row) -> None:
     else:
         assert type(state) is part_of(name, row, "ParamState")
         assert tuple(field.name for field in dataclasses.fields(state)) == row.state
-
-
-CASES = [(name, setting) for name, row in TABLE.items() for setting in ({}, *row.settings)]
-
-
-@pytest.mark.parametrize(
-    ("name", "setting"), CASES, ids=[f"{name}-{setting}" for name, setting in CASES]
-)
-def test_steps_follow_the_formula(name: str, setting: dict[str, Any]) -> None:
-    row, rng = TABLE[name], np.random.default_rng(0)
-    param, gradients = rng.normal(size=(4, 5)), rng.normal(size=(STEPS, 4, 5))
-    optimizer = getattr(optim, name)(LR, **setting).create(jnp.asarray(param, jnp.float32))
-    expected = row.formula(param, iter(gradients), {**row.defaults, **setting})
-    for gradient, new_param in zip(gradients, expected, strict=True):
-        optimizer = optimizer.apply_gradient(jnp.asarray(gradient, jnp.float32))
-        error = np.abs(np.asarray(optimizer.target, np.float64) - new_param).max()
-        assert error <= TOLERANCE * np.abs(new_param).max()
-    assert int(optimizer.state.step) == STEPS
 
 
 @ROWS

@@ -50,43 +50,33 @@ class _InitializeCarry:
         return initialize_carry
 
 
-def _with_features(cell: Any, carry: Any) -> None:
-    """Gives a cell the size of its carry, unless it has been told one."""
-    if cell.features is None:
-        object.__setattr__(cell, "features", jax.tree.leaves(carry)[0].shape[-1])
+class _Featured:
+    """Takes the number of features from the carry, where it was not told one."""
+
+    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
+        """A step: the new carry, and the output."""
+        if getattr(self, "features", None) is None:
+            object.__setattr__(self, "features", jax.tree.leaves(carry)[0].shape[-1])
+        step: Any = super()
+        return step.__call__(carry, inputs)
 
 
-class LSTMCell(recurrent.LSTMCell):
+class LSTMCell(_Featured, recurrent.LSTMCell):
     """`flax.linen.LSTMCell`, whose `features` may be left to the carry."""
 
     features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
 
-    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
-        """A step: the new carry, and the output."""
-        _with_features(self, carry)
-        return super().__call__(carry, inputs)
 
-
-class OptimizedLSTMCell(recurrent.OptimizedLSTMCell):
+class OptimizedLSTMCell(_Featured, recurrent.OptimizedLSTMCell):
     """`flax.linen.OptimizedLSTMCell`, whose `features` may be left to the carry."""
 
     features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
 
-    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
-        """A step: the new carry, and the output."""
-        _with_features(self, carry)
-        return super().__call__(carry, inputs)
 
-
-class GRUCell(recurrent.GRUCell):
+class GRUCell(_Featured, recurrent.GRUCell):
     """`flax.linen.GRUCell`, whose `features` may be left to the carry."""
 
     features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
-
-    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
-        """A step: the new carry, and the output."""
-        _with_features(self, carry)
-        return super().__call__(carry, inputs)
 
 
 # Set afterwards: Linen would wrap it as a method.

@@ -36,18 +36,15 @@ def uses() -> list[tuple[Use, int]]:
     return sorted(_uses.items())
 
 
-def forget_uses() -> None:
-    """Starts the list of `uses` anew."""
-    _uses.clear()
-
-
 def note(name: str) -> None:
     """Counts a use at the innermost frame that is not this package's or the import system's."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
         if not str(module).startswith(_OWN) and not file.startswith(_OWN):
-            _count(Use(name, file, frame.f_lineno))
+            star = f"{name.rpartition('.')[0]}.*"  # of a star import that alone is told
+            if Use(star, file, frame.f_lineno) not in _uses:
+                _count(Use(name, file, frame.f_lineno))
             return
         frame = frame.f_back
 

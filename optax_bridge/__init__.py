@@ -18,11 +18,10 @@ def __getattr__(name: str) -> Any:
     except AttributeError:
         if name in __all__ or name.startswith("_"):
             raise
-        import difflib  # where it is needed alone
+        from optax_bridge._text import nearest  # where it is needed alone
 
-        lower = {known.lower(): known for known in __all__}
-        near = difflib.get_close_matches(name.lower(), lower, n=1)
-        meant = f"; is optax_bridge.{lower[near[0]]} meant?" if near else ""
+        near = nearest(name, __all__)
+        meant = f"; is optax_bridge.{near} meant?" if near else ""
         said = f"module 'optax_bridge' has no attribute {name!r}{meant}"
         raise AttributeError(said, name=name) from None
 

@@ -1,11 +1,11 @@
 # pyright: strict
 """What a user gives where a definition of `flax.optim` is meant, and errors that say what was."""
 
-import difflib
 from typing import Any
 
 import legacy_optim
 from legacy_optim.base import ReplicatedOptimizer
+from optax_bridge._text import nearest, shown
 
 
 def check_definition(given: Any, where: str, *, or_transformation: bool = False) -> None:
@@ -51,7 +51,7 @@ def check_optimizer(given: Any) -> None:
     if not isinstance(given, legacy_optim.Optimizer):
         raise TypeError(
             "optimizer: expected an Optimizer, as definition.create(params) makes, found "
-            f"{type(given).__name__}: {shortened(given)}"
+            f"{type(given).__name__}: {shown(given)}"
         )
     check_definition(given.optimizer_def, "optimizer.optimizer_def")
     check_one_copy(given.state.step)
@@ -80,17 +80,14 @@ def class_named(text: str) -> str:
         and issubclass(kind, legacy_optim.OptimizerDef)
         and kind is not legacy_optim.OptimizerDef
     ]
-    by_lower = {name.lower(): name for name in names}
-    word = text.partition("(")[0].rpartition(".")[2].strip().lower()
-    near = difflib.get_close_matches(word, by_lower, n=1, cutoff=0.6)
-    return by_lower[near[0]] if near else ""
+    return nearest(text.partition("(")[0].rpartition(".")[2].strip(), names)
 
 
 def _found(given: Any) -> str:
     if isinstance(given, str):
         name = class_named(given)
         meant = f"; is legacy_optim.{name}(...) meant?" if name else ""
-        return f"the text {shortened(given)}{meant}"
+        return f"the text {shown(given)}{meant}"
     if isinstance(given, type):
         home = "legacy_optim." if given.__module__.startswith("legacy_optim") else ""
         return (
@@ -114,10 +111,4 @@ def _found(given: Any) -> str:
         meant = class_named(name)
         is_meant = f"; is legacy_optim.{meant}(...) meant?" if meant else ""
         return f"the function {name}{is_meant}"
-    return f"{type(given).__name__}: {shortened(given)}"
-
-
-def shortened(value: Any) -> str:
-    """The `repr` of a value, its beginning alone where it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return f"{type(given).__name__}: {shown(given)}"

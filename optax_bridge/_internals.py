@@ -26,7 +26,10 @@ abstract_mesh_in_scope = use_abstract_mesh
 
 
 def mesh_that_is_set() -> Mesh | None:
-    """The mesh of `jax.set_mesh`; None while `jax.jit` traces, which knows its axes alone."""
+    """The mesh of `jax.set_mesh`; None while `jax.jit` traces, which knows its axes alone.
+
+    In a JAX without `jax.sharding.get_mesh`, that of `use_mesh`, and jit knows it, too.
+    """
     try:
         mesh = getattr(jax.sharding, "get_mesh", get_concrete_mesh)()
     except ValueError:  # while jit traces

@@ -1,7 +1,7 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,6 @@ from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
-
-if TYPE_CHECKING:
-    from optax_bridge.correspondence.entry import Entry, StateField
 
 
 def from_legacy(

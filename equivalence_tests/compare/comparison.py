@@ -96,6 +96,11 @@ class Comparison:
     histogram: Mapping[str, int] = field(default_factory=dict)
     by_leaf: tuple[LeafDistance, ...] = ()
 
+    @property
+    def counts(self) -> str:
+        """The histogram as text."""
+        return ", ".join(f"{name}: {amount}" for name, amount in self.histogram.items())
+
     def verdict(self, claim: Claim) -> Verdict:
         """The verdict; where the claim sets no bound for rounding, `NOTICEABLE` is the bound."""
         return self.within(NOTICEABLE if claim.ulp is None else claim.ulp)
@@ -182,28 +187,32 @@ def ulp_text(ulp: float) -> str:
     return "an infinite distance (NaN, infinity or unequal integers)"
 
 
+def as_json(value: float) -> float | str:
+    """A distance for JSON, which has neither infinity nor NaN: those as text."""
+    return value if math.isfinite(value) else str(value)
+
+
 def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:
             has, lacks = ("left", "right") if path in sides[0] else ("right", "left")
             raise ValueError(
-                f"{_name(path)}: the {has} side has this leaf, the {lacks} side lacks it"
+                f"{leaf_name(path)}: the {has} side has this leaf, the {lacks} side lacks it"
             )
     for path, a in sides[0].items():
         b = sides[1][path]
         for what in ("shape", "dtype"):
             if getattr(a, what) != getattr(b, what):
-                raise ValueError(
-                    f"{_name(path)}: {what} {getattr(a, what)} on the left, {getattr(b, what)} on "
-                    "the right"
-                )
+                values = f"{getattr(a, what)} on the left, {getattr(b, what)} on the right"
+                raise ValueError(f"{leaf_name(path)}: {what} {values}")
     paths = list(sides[0])
     a, b = ([np.asarray(side[path]) for path in paths] for side in sides)
-    return [_name(path) for path in paths], a, b
+    return [leaf_name(path) for path in paths], a, b
 
 
-def _name(path: KeyPath) -> str:
+def leaf_name(path: KeyPath) -> str:
+    """A leaf's path as `params['dense']['kernel']`."""
     return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
 
 

@@ -109,7 +109,8 @@ class Reals:
             return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
         number, exact = decimal(value)
         if not exact:
-            self.algebra.assumptions[f"the constant {value} is read as {float(number)}"] = None
+            read = int(number.p) / int(number.q)
+            self.algebra.assumptions[f"the constant {value} is read as {read}"] = None
         return self.algebra.number(number)
 
     def splat(self, node: Node, index: tuple[Index, ...]) -> Rat:

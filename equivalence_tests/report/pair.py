@@ -2,14 +2,13 @@
 
 import html
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
-from equivalence_tests.compare.comparison import Comparison, Difference
+from equivalence_tests.compare.comparison import Comparison, Difference, as_json
 from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
 from equivalence_tests.compare.nature import explained, nature
@@ -112,7 +111,7 @@ class Report:
                 f"  what differs: {what}",
                 *([f"  {apart}"] if (apart := poisoned_line(found, what)) else []),
                 f"  first difference: {found.first}",
-                f"  distances (ULP): {_shown(found)}",
+                f"  distances (ULP): {found.counts}",
                 f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",
             ]
         return "\n".join(lines)
@@ -132,8 +131,8 @@ class Report:
             "state_compared": self.state_compared,
             "closed_loop": self.closed_loop,
             "pinned": self.pinned,
-            "ulp": _finite(found.ulp),
-            "ulp_by_step": [_finite(float(value)) for value in found.ulp_by_step],
+            "ulp": as_json(found.ulp),
+            "ulp_by_step": [as_json(float(value)) for value in found.ulp_by_step],
             "worst_leaf": found.worst_leaf,
             "histogram": dict(found.histogram),
             "first_difference": None
@@ -142,11 +141,11 @@ class Report:
                 "step": first.step,
                 "leaf": first.leaf,
                 "index": list(first.index),
-                "left": _finite(first.left),
-                "right": _finite(first.right),
+                "left": as_json(first.left),
+                "right": as_json(first.right),
             },
-            "relative": _finite(found.relative),
-            "relative_in_float64": None if self.wide is None else _finite(self.wide.relative),
+            "relative": as_json(found.relative),
+            "relative_in_float64": None if self.wide is None else as_json(self.wide.relative),
             "headline": self.headline,
             "gradients": self.tried,
             "state_factors": dict(self.factors),
@@ -171,11 +170,3 @@ class Report:
 
     def _repr_html_(self) -> str:
         return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"
-
-
-def _shown(found: Comparison) -> str:
-    return ", ".join(f"{name}: {amount}" for name, amount in found.histogram.items())
-
-
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

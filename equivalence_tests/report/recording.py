@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides import digits
 from equivalence_tests.suite.case import Result
@@ -170,12 +170,8 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
 
 
 def _flat(trajectory: Any) -> dict[str, np.ndarray]:
-    return {
-        jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:]): np.asarray(
-            leaf
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(trajectory)
-    }
+    found = jax.tree_util.tree_leaves_with_path(trajectory)
+    return {leaf_name(path): np.asarray(leaf) for path, leaf in found}
 
 
 def _array(archive: zipfile.ZipFile, row: Mapping[str, Any]) -> np.ndarray:

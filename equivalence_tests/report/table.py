@@ -1,7 +1,6 @@
 """Results as a table, as JSON rows, and as a closing line."""
 
 import io
-import math
 import re
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests.compare.comparison import NOTICEABLE, ulp_text
+from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
 from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
@@ -223,15 +222,11 @@ def against_rows(outcomes: Sequence[Against]) -> list[dict[str, Any]]:
         {
             "id": outcome.id,
             "verdict": None if outcome.verdict is None else outcome.verdict.value,
-            "ulp": None if outcome.comparison is None else _number(outcome.comparison.ulp),
+            "ulp": None if outcome.comparison is None else as_json(outcome.comparison.ulp),
             "note": outcome.note,
         }
         for outcome in outcomes
     ]
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else "inf"
 
 
 def closing_line(results: Sequence[Result]) -> str:
@@ -286,12 +281,12 @@ def _row(result: Result) -> dict[str, Any]:
         **result.extra,
     }
     if found is not None:
-        row["ulp"] = _number(found.ulp)
-        row["ulp_by_step"] = [_number(float(ulp)) for ulp in found.ulp_by_step]
+        row["ulp"] = as_json(found.ulp)
+        row["ulp_by_step"] = [as_json(float(ulp)) for ulp in found.ulp_by_step]
         row["worst_leaf"] = found.worst_leaf
         row["first_difference"] = None if found.first is None else str(found.first)
         row["leaves"] = found.leaves
         row["nature"] = nature(found, result.wide).value
-        row["relative"] = _number(found.relative)
-        row["relative_in_float64"] = None if result.wide is None else _number(result.wide.relative)
+        row["relative"] = as_json(found.relative)
+        row["relative_in_float64"] = None if result.wide is None else as_json(result.wide.relative)
     return row

@@ -9,6 +9,7 @@ takes long to compile, is the same for every optimizer and for both sides.
 """
 
 import functools
+import itertools
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,9 +137,15 @@ def _task(name: str) -> Task:
     return Task(model, variables["params"], variables.get("batch_stats", {}))
 
 
-@functools.cache
 def without_gradient(name: str) -> tuple[str, ...]:
-    """The parameters of a model whose gradient is zero but for rounding, by their paths.
+    """The parameters of a model whose gradient is zero but for rounding, by their paths."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(task(name).params)]
+    return tuple(path_name(path, "params") for path in itertools.compress(paths, vanishing(name)))
+
+
+@functools.cache
+def vanishing(name: str) -> tuple[bool, ...]:
+    """Of each parameter of a model, whether its gradient is zero but for rounding.
 
     The softmax takes a key's bias away again, as a shift common to all positions. What such a
     parameter has for a gradient is rounding errors, which Adam divides by their own size: it takes
@@ -152,14 +159,9 @@ def without_gradient(name: str) -> tuple[str, ...]:
         )
         batch = (jnp.asarray(data[0][0], jnp.float64), data[1][0])
         grads = jax.jit(jax.grad(lambda p: job.loss(p, stats, batch)[0]))(params)
-    found = jax.tree_util.tree_leaves_with_path({"params": grads})
-    sizes = [float(np.abs(leaf).max()) for _, leaf in found]
+    sizes = [float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)]
     # Rounding leaves 1e-16 of the others' size, by the number of products that cancel.
-    return tuple(
-        path_name(path[1:], "params")
-        for (path, _), size in zip(found, sizes, strict=True)
-        if size < 1e-12 * max(sizes)
-    )
+    return tuple(size < 1e-12 * max(sizes) for size in sizes)
 
 
 class BatchStatsState(TrainState):

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
+from equivalence_tests.sides.foreign import checked, has_base, written
 from equivalence_tests.sides.side import Side
 
 
@@ -33,18 +34,8 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
 
     def made() -> Any:
-        try:
-            result = optimizer(*args, **kwargs)
-        except Exception as error:
-            raise EquivalenceError(
-                f"keras_side: {name} raised {type(error).__name__}: {error}"
-            ) from None
-        if not isinstance(result, keras.optimizers.Optimizer):
-            raise EquivalenceError(
-                f"keras_side: {name} made a {type(result).__name__}; expected a keras.optimizers."
-                "Optimizer"
-            )
-        return result
+        kind, expected = keras.optimizers.Optimizer, "keras.optimizers.Optimizer"
+        return checked(lambda: optimizer(*args, **kwargs), kind, expected, f"keras_side: {name}")
 
     made()  # wrong arguments are an error here, not in the middle of a run
 
@@ -69,18 +60,13 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         _, leaves, own, treedef = state
         return {"params": treedef.unflatten(leaves), "state": list(own)}
 
-    written = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())])
-    return Side(
-        name, init, step, view, source=f"keras.optimizers.{name}({written})", compiled=False
-    )
+    source = f"keras.optimizers.{name}({written(args, kwargs)})"
+    return Side(name, init, step, view, source=source, compiled=False)
 
 
 def is_keras_optimizer(value: Any) -> bool:
     """Whether this is a class of Keras optimizers; imports nothing."""
-    return isinstance(value, type) and any(
-        base.__module__.startswith("keras.") and base.__name__ == "BaseOptimizer"
-        for base in value.__mro__
-    )
+    return has_base(value, "keras.", "BaseOptimizer")
 
 
 def imported(where: str) -> Any:

@@ -1,5 +1,6 @@
 """A PyTorch optimizer as a side. PyTorch is imported when one is used, and only then."""
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
+from equivalence_tests.sides.foreign import checked, has_base, written
 from equivalence_tests.sides.side import Side
 
 
@@ -45,18 +47,9 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         )
 
     def made(tensors: list[Any]) -> Any:
-        try:
-            result = optimizer(tensors, *args, **kwargs)
-        except Exception as error:
-            raise EquivalenceError(
-                f"torch_side: {name} raised {type(error).__name__}: {error}"
-            ) from None
-        if not isinstance(result, torch.optim.Optimizer):
-            raise EquivalenceError(
-                f"torch_side: {name} made a {type(result).__name__}; expected a torch.optim."
-                "Optimizer"
-            )
-        return result
+        make = functools.partial(optimizer, tensors, *args, **kwargs)
+        kind = torch.optim.Optimizer
+        return checked(make, kind, "torch.optim.Optimizer", f"torch_side: {name}")
 
     made([torch.zeros(1)])  # wrong arguments are an error here, not in the middle of a run
 
@@ -78,18 +71,14 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         params = treedef.unflatten(map(_array, tensors))
         return {"params": params, "state": dict(enumerate(held))}
 
-    written = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())])
     module = getattr(optimizer, "__module__", "").replace(f".{name.lower()}", "")
-    source = f"{module}.{name}({written})"
+    source = f"{module}.{name}({written(args, kwargs)})"
     return Side(name, init, step, view, source=source, compiled=False)
 
 
 def is_torch_optimizer(value: Any) -> bool:
     """Whether this is a class of PyTorch optimizers; imports nothing."""
-    return isinstance(value, type) and any(
-        base.__module__ == "torch.optim.optimizer" and base.__name__ == "Optimizer"
-        for base in value.__mro__
-    )
+    return has_base(value, "torch.optim.optimizer", "Optimizer")
 
 
 def imported(where: str) -> Any:

@@ -156,9 +156,7 @@ def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
         index, *operands = inputs
         branches = [_closed(branch) for branch in params["branches"]]
         return jax.lax.switch(index, branches, *operands)
-    inner = next(
-        (params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None
-    )
+    inner = next((params[key] for key in _INNER if key in params), None)
     if inner is not None:
         return _closed(inner)(*inputs)
     outputs = eqn.primitive.bind(*inputs, **{key: _dtype(value) for key, value in params.items()})

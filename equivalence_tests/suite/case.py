@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from equivalence_tests.compare.comparison import Comparison
 from optax_bridge.correspondence import Case as Setting
 from optax_bridge.correspondence import Claim, Entry, Verdict
-from optax_bridge.correspondence.recipe import Call, filled, render
+from optax_bridge.correspondence.recipe import Call, render
 
 SYNTHETIC = "odd shapes"
 
@@ -103,14 +103,7 @@ class Result:
 
 def settings_text(entry: Entry, case: Setting) -> str:
     """A case as the legacy constructor call."""
-    recipe = filled(dict(case.settings), {"learning_rate": case.learning_rate})
-    args: tuple[Any, ...] = ()
-    for hp in entry.hyper_params:
-        if hp.variadic:
-            args = recipe.pop(hp.legacy)
-        elif hp.legacy == "learning_rate":
-            recipe = {hp.legacy: case.learning_rate, **recipe}
-    return render(Call(entry.legacy.__name__, args, recipe))
+    return render(entry.call(case, case.learning_rate)).removeprefix("legacy_optim.")
 
 
 def recipe_source(recipe: Call) -> str:

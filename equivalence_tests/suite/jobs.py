@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from equivalence_tests.environment import xla_flags
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check, checks, groups, run
 from equivalence_tests.suite.matrix import run as matrix_run
@@ -22,7 +24,6 @@ from equivalence_tests.suite.sharded.layouts import LAYOUTS
 from equivalence_tests.suite.sharded.training import ShardedCase
 from optax_bridge.correspondence import names_of_entries
 
-_DEVICE_FLAG = "--xla_force_host_platform_device_count"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _FROM_CACHE = "/jax/compilation_cache/cache_hits"
 
@@ -146,12 +147,9 @@ def run_all(
             return job[1]()
 
     screen = Console(stderr=True)
-    with (
-        Progress(
-            *columns, console=screen, transient=True, disable=not screen.is_terminal
-        ) as progress,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    progress = Progress(*columns, console=screen, transient=True)
+    # Disabled instead, it ends with an empty line before rich 14.1.
+    with progress if screen.is_terminal else nullcontext(), ThreadPoolExecutor(2) as pool:
         bar = progress.add_task("checking", total=len(work))
         names = {pool.submit(one, job): job[0] for job in work}
         for future in as_completed(names):
@@ -164,8 +162,7 @@ def run_all(
 
 def use_host_devices(count: int) -> None:
     """Splits the CPU into that many devices; before JAX first asks for its devices."""
-    flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_DEVICE_FLAG)]
-    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_DEVICE_FLAG}={count}"])
+    os.environ["XLA_FLAGS"] = xla_flags(count)
 
 
 def collect_garbage_seldom() -> None:

@@ -120,14 +120,20 @@ def find_attribute(cls: str, attribute: str) -> list[Gone]:
 
 
 def owners() -> frozenset[str]:
-    """The modules that are there and lack something."""
-    modules = {*_inventory()["names"], *(f.rpartition(".")[0] for f in _inventory()["keywords"])}
-    return frozenset(modules - _inventory()["modules"].keys())
+    """The modules that lost something while they were there."""
+    functions = _inventory()["keywords"]
+    return frozenset({*_inventory()["names"], *(name.rpartition(".")[0] for name in functions)})
 
 
 def modules() -> list[str]:
     """The modules that are gone, those within others after them."""
     return sorted({*_inventory()["modules"], *_inventory()["objects"]})
+
+
+def names_with_an_equal(module: str) -> list[str]:
+    """The names of a module, those of classes in it left out, that are something else today."""
+    known = (*_inventory()["moved"], *remedies.RENAMED)
+    return sorted({name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == module})
 
 
 def answered_modules(package: str) -> list[str]:

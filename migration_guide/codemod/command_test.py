@@ -117,15 +117,18 @@ def test_a_full_disk_makes_the_exit_code_1(
     assert capsys.readouterr().out.count("not written: [Errno 28]") == 2
 
 
-@pytest.mark.parametrize("broken", ["def (:\n", "x = " + "[" * 2000 + "]" * 2000, "\x00"])
+@pytest.mark.parametrize(
+    "broken", [b"def (:\n", b"x = " + b"[" * 2000 + b"]" * 2000, b"\x00", b"x = '\xff'\n"]
+)
 def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
-    tmp_path: Path, broken: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, broken: bytes, capsys: pytest.CaptureFixture[str]
 ):
     first, second = _tree(tmp_path, 2)
-    first.write_text(OLD + broken, encoding="utf-8")
+    first.write_bytes(OLD.encode() + broken)
     assert command.run([tmp_path], write=True) == 1
-    assert "m0.py: " in capsys.readouterr().out
-    assert first.read_text(encoding="utf-8") == OLD + broken
+    printed = capsys.readouterr().out
+    assert "m0.py: " in printed and "Left as they are:" in printed
+    assert first.read_bytes() == OLD.encode() + broken
     assert second.read_text(encoding="utf-8") != OLD
 
 

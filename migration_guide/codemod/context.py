@@ -12,7 +12,7 @@ import libcst as cst
 
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
-from migration_guide.codemod.names import OPTIM, dotted
+from migration_guide.codemod.names import OPTIM
 from migration_guide.codemod.tree import comments, walk
 
 PREFIX = "# optax-bridge: "
@@ -176,6 +176,11 @@ class Context:
             return self.analysis.rate_per_call
         return self.analysis.rate_per_call or self.analysis.project.rate_per_call
 
+    @property
+    def uses_optim(self) -> bool:
+        """Whether some file of the program imports flax.optim."""
+        return self.analysis.uses_optim or self.analysis.project.uses_optim
+
     @functools.cached_property
     def calls_classes(self) -> bool:
         """Whether some call is seen that makes a definition of a class chosen at run time."""
@@ -315,8 +320,7 @@ class Context:
 
 def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
     """`name=value` as an argument."""
-    bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    return cst.Arg(value, cst.Name(name), bare)
+    return with_keyword(cst.Arg(value), name)
 
 
 def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
@@ -340,8 +344,3 @@ def separated(args: Sequence[cst.Arg]) -> list[cst.Arg]:
 def attribute(node: cst.BaseExpression, name: str) -> cst.Attribute:
     """`node.name`."""
     return cst.Attribute(node, cst.Name(name))
-
-
-def is_plain(node: cst.CSTNode) -> bool:
-    """Whether a node is a name or a chain of names."""
-    return dotted(node) is not None

@@ -7,8 +7,9 @@ import libcst as cst
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import HYPER_PARAMS
-from migration_guide.codemod.names import dotted, is_legacy
+from migration_guide.codemod.names import is_legacy
 from migration_guide.codemod.project import Project, portable
+from migration_guide.codemod.tree import dotted
 
 
 def exported(analysis: Analysis) -> Project:

@@ -6,8 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod.names import dotted
-from migration_guide.codemod.tree import children, transformed, walk
+from migration_guide.codemod.tree import children, dotted, transformed, walk
 
 ImportNode = cst.Import | cst.ImportFrom
 

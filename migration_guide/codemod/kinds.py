@@ -6,7 +6,7 @@ name which holds first the one and then the other is rewritten by the method tha
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -106,6 +106,14 @@ def item(kind: Kind, index: int | None = None) -> Kind:
         elif atom in (HYPER_PARAMS, CLASS):
             found.append(frozenset([atom]))
     return joined(found)
+
+
+def within(kind: Kind) -> Iterator[str | Function | Instance | Several | Items]:
+    """All possibilities, and those of what is in them, at any depth."""
+    for atom in kind:
+        yield atom
+        for inner in _inside(atom):
+            yield from within(inner)
 
 
 def only(atom: str) -> Kind:

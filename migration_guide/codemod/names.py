@@ -10,12 +10,13 @@ import libcst as cst
 import legacy_optim
 from legacy_optim import gone
 from migration_guide.codemod.scopes import Assignment, Scope
-from optax_bridge.correspondence import ENTRIES, Entry
+from migration_guide.codemod.tree import dotted, root_name
+from optax_bridge.correspondence import Entry, entries_by_class
 
 OPTIM = "flax.optim"
 
 # Class name -> entry of the correspondence.
-BY_CLASS: dict[str, Entry] = {entry.legacy.__name__: entry for entry in ENTRIES.values()}
+BY_CLASS: dict[str, Entry] = entries_by_class()
 
 EXPORTS = frozenset(legacy_optim.__all__)
 # Modules of which it is known that they have no name of flax.optim's.
@@ -27,17 +28,6 @@ _KNOWN_STARS = (
 
 def _brings_optim(module: str) -> bool:
     return module == "flax" or is_legacy(module)
-
-
-def dotted(node: cst.CSTNode) -> str | None:
-    """`a.b.c` of a chain of plain names; None for anything else."""
-    parts: list[str] = []
-    while isinstance(node, cst.Attribute):
-        parts.append(node.attr.value)
-        node = node.value
-    if not isinstance(node, cst.Name):
-        return None
-    return ".".join([node.value, *reversed(parts)])
 
 
 def is_legacy(name: str) -> bool:
@@ -99,10 +89,8 @@ class Names:
         root, _, rest = text.removeprefix("flax.").partition(".")
         if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
             return False
-        name = node
-        while isinstance(name, cst.Attribute):
-            name = name.value
-        return isinstance(name, cst.Name) and not self.assignments(name)
+        name = root_name(node)
+        return name is not None and not self.assignments(name)
 
     def of(self, node: cst.CSTNode) -> str | None:
         """The canonical dotted name that a name or a chain of attributes was imported as."""
@@ -141,13 +129,9 @@ class Names:
         return False
 
     def _resolve(self, node: cst.CSTNode) -> str | None:
-        text = dotted(node)
-        if text is None:
+        text, root = dotted(node), root_name(node)
+        if text is None or root is None:
             return None
-        root = node
-        while isinstance(root, cst.Attribute):
-            root = root.value
-        assert isinstance(root, cst.Name)
         found = self.assignments(root)
         if not found:
             return self._from_star(text)

@@ -50,6 +50,14 @@ def is_grouped(analysis: Analysis) -> bool:
     return any(_selectors(analysis, call) is not None for call in analysis.facts.calls)
 
 
+def has_focus(analysis: Analysis, call: cst.Call) -> bool:
+    """Whether a call creates an optimizer of some of the parameters."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "create":
+        return False
+    return len(call.args) > 1 and analysis.holds(func.value, DEFINITION)
+
+
 def why_not(analysis: Analysis, call: cst.Call) -> str:
     """Why a MultiOptimizer, or `create` with a focus, is no `optax.partition`, or ""."""
     if analysis.overridden | analysis.project.overridden:
@@ -98,12 +106,8 @@ def _selectors(analysis: Analysis, call: cst.Call) -> list[cst.BaseExpression] |
         if starred or len(pairs) < len(values) or not pairs:
             return None
         return [pair.elements[0].value for pair in pairs]
-    func = call.func
-    if isinstance(func, cst.Attribute) and func.attr.value == "create" and len(call.args) > 1:
-        focus = argument(call, 1, "focus")
-        if focus is not None and analysis.holds(func.value, DEFINITION):
-            return [focus]
-    return None
+    focus = argument(call, 1, "focus") if has_focus(analysis, call) else None
+    return [focus] if focus is not None else None
 
 
 def _traversal(analysis: Analysis, selector: cst.BaseExpression) -> cst.Call | None:

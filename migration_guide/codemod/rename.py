@@ -6,6 +6,7 @@ import libcst as cst
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.imports import references
 from migration_guide.codemod.kinds import DEFINITION
+from migration_guide.codemod.tree import parents, transformed, walk
 
 OLD, NEW = "optimizer", "state"
 
@@ -14,80 +15,45 @@ def renamed(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
     """The module with the variable renamed wherever it occurs, and how often.
 
     All or nothing: every variable of the name must hold an optimizer and nothing else, no scope may
-    know the new name, and no call may use the old one as a keyword, which other files could do as
-    well for a parameter.
+    know the new name, no class have a field of it, and no call may use the old one as a keyword,
+    which other files could do as well for a parameter.
     """
-    names = _Names()
-    context.analysis.module.visit(names)
+    analysis = context.analysis
+    names = _variables(analysis.module)
+    uses = [name for name in names if name.value == OLD]
     safe = (
-        names.uses
-        and not names.keywords
-        and not names.fields
-        and OLD not in context.analysis.project.keywords
-        and NEW not in names.all
+        uses
+        and OLD not in analysis.project.keywords | _keywords(analysis.module)
+        and NEW not in {name.value for name in names}
         and NEW not in references(updated)
         and all(
-            context.is_optimizer(node) and DEFINITION not in context.analysis.kind(node)
-            for node in names.uses
+            context.is_optimizer(node)
+            and DEFINITION not in analysis.kind(node)
+            and not analysis.scopes[node].is_class
+            for node in uses
         )
     )
     if not safe:
         return updated, 0
-    replacer = _Replacer()
-    new = updated.visit(replacer)
-    assert isinstance(new, cst.Module)
-    return new, replacer.count
+    places = {name for name in _variables(updated) if name.value == OLD}
+    new = transformed(
+        updated, lambda old, new: new.with_changes(value=NEW) if old in places else new
+    )
+    return new, len(places)
 
 
-class _Names(cst.CSTVisitor):
-    def __init__(self):
-        super().__init__()
-        self.uses: list[cst.Name] = []
-        self.keywords = self.fields = False
-        self.all: set[str] = set()
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.all.add(node.value)
-        if node.value == OLD:
-            self.uses.append(node)
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        if node.keyword is not None and node.keyword.value == OLD:
-            self.keywords = True
-        node.value.visit(self)
-        return False
-
-    def visit_Param(self, node: cst.Param) -> bool:
-        for part in (node.annotation, node.default):
-            if part is not None:
-                part.visit(self)
-        node.name.visit(self)
-        return False
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        for line in node.body.body:
-            for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-                target = getattr(small, "target", None)
-                if isinstance(target, cst.Name) and target.value == OLD:
-                    self.fields = True
+def _variables(module: cst.Module) -> list[cst.Name]:
+    """All names but those of attributes and keywords."""
+    above = parents(module)
+    names = [node for node in walk(module) if isinstance(node, cst.Name)]
+    return [
+        name
+        for name in names
+        if name is not getattr(above[name], "attr", None)
+        and name is not getattr(above[name], "keyword", None)
+    ]
 
 
-class _Replacer(cst.CSTTransformer):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def leave_Attribute(
-        self, original_node: cst.Attribute, updated_node: cst.Attribute
-    ) -> cst.Attribute:
-        return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-        if original_node.value != OLD:
-            return updated_node
-        self.count += 1
-        return updated_node.with_changes(value=NEW)
+def _keywords(module: cst.Module) -> set[str]:
+    args = (node for node in walk(module) if isinstance(node, cst.Arg))
+    return {arg.keyword.value for arg in args if arg.keyword is not None}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migration_guide.codemod.tree import children
+from migration_guide.codemod.tree import children, dotted
 
 
 @dataclass(eq=False)
@@ -200,7 +200,7 @@ class _Visitor:
 
     def imported(self, node: cst.Import, scope: Scope) -> None:
         for alias in node.names:
-            name = _dotted(alias.name)
+            name = dotted(alias.name) or ""
             if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
                 scope.bind(alias.asname.name.value, node, name)
             else:
@@ -208,18 +208,12 @@ class _Visitor:
                 scope.bind(root, node, root)
 
     def imported_from(self, node: cst.ImportFrom, scope: Scope) -> None:
-        module = "." * len(node.relative) + (_dotted(node.module) if node.module else "")
+        module = "." * len(node.relative) + (dotted(node.module) or "")
         for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
-            name = _dotted(alias.name)
+            name = dotted(alias.name) or ""
             as_name = alias.asname.name if alias.asname is not None else alias.name
             if isinstance(as_name, cst.Name):
                 scope.bind(as_name.value, node, f"{module}.{name}")
-
-
-def _dotted(node: cst.CSTNode) -> str:
-    if isinstance(node, cst.Attribute):
-        return f"{_dotted(node.value)}.{node.attr.value}"
-    return node.value if isinstance(node, cst.Name) else ""
 
 
 _SPECIAL = {

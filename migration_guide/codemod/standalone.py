@@ -8,7 +8,7 @@ import libcst as cst
 from migration_guide.codemod import partition, settings
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, separated
-from migration_guide.codemod.kinds import CLASS, DEFINITION, HYPER_PARAMS
+from migration_guide.codemod.kinds import CLASS, HYPER_PARAMS
 
 TRAIN_STATE = "flax.training.train_state.TrainState"
 HELPER = "with_hyper_params"
@@ -33,7 +33,7 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
         return settings.why_not_stock(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
-    if has_focus(analysis, call):
+    if partition.has_focus(analysis, call):
         return partition.why_not(analysis, call)
     if call in analysis.external or CLASS in analysis.kind(call.func):
         return "which optimizer this is shows when it runs"
@@ -43,14 +43,6 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
 def leaves_some(analysis: Analysis) -> bool:
     """Whether some definition of a module stays on this package."""
     return any(stays(analysis, call) for call in analysis.facts.calls)
-
-
-def has_focus(analysis: Analysis, call: cst.Call) -> bool:
-    """Whether a call creates an optimizer of some of the parameters."""
-    func = call.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "create":
-        return False
-    return len(call.args) > 1 and analysis.holds(func.value, DEFINITION)
 
 
 def reads_hyper_params(analysis: Analysis) -> bool:

@@ -143,6 +143,21 @@ def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseEx
     return positional[index] if index is not None and index < len(positional) else None
 
 
+def dotted(node: cst.CSTNode | None) -> str | None:
+    """`a.b.c` of a chain of plain names; None for anything else."""
+    if isinstance(node, cst.Attribute):
+        before = dotted(node.value)
+        return None if before is None else f"{before}.{node.attr.value}"
+    return node.value if isinstance(node, cst.Name) else None
+
+
+def root_name(node: cst.CSTNode | None) -> cst.Name | None:
+    """The `a` of `a.b.c`; None if that begins with no name."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node if isinstance(node, cst.Name) else None
+
+
 def last_name(node: cst.CSTNode) -> str:
     """`c` of `a.b.c`, also where `a` is no name."""
     if isinstance(node, cst.Attribute):

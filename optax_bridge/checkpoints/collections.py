@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optax_bridge.checkpoints.fitting import is_key
+from optax_bridge.checkpoints.fitting import is_key, numbered
 from optax_bridge.checkpoints.recognise import Names, is_array, leaves
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -30,8 +30,7 @@ def beside(tree: PyTree, path: Names) -> dict[Names, PyTree]:
     """What stands beside the optimizer, and beside each level on the way to it, by path."""
     found: dict[Names, Any] = {}
     for length, name in enumerate(path):
-        if isinstance(tree, list | tuple):
-            tree = {str(index): value for index, value in enumerate(tree)}
+        tree = numbered(tree)
         if not isinstance(tree, Mapping):
             break
         found |= {(*path[:length], key): value for key, value in tree.items() if key != name}

@@ -296,7 +296,13 @@ def held(name: str, folder: Path) -> Path:
         "deep": {"models": {"generator": {"opt": optimizer}, "x": np.ones(2)}, "epoch": 4},
         "step_of_python": {"optimizer": optimizer, "step": 4},
         "step_of_numpy": {"optimizer": optimizer, "global_step": np.int64(4), "step": 1e-3},
-        "names_taken": {"opt": optimizer, "params": 1, "legacy_params": 2, "legacy_layout": 3},
+        "names_taken": {
+            "opt": optimizer,
+            "params": 1,
+            "legacy_params": 2,
+            "legacy_layout": 3,
+            "legacy_x": 4,
+        },
     }[name]
     (folder / name).write_bytes(serialization.msgpack_serialize(tree))
     return folder / name
@@ -486,3 +492,5 @@ def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
     state: Any = TrainState.from_legacy_checkpoint(FILES / "adam.msgpack", optimizer_def=definition)
     state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
     assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
+    with pytest.raises(CheckpointError, match="nothing at the destination"):
+        state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)

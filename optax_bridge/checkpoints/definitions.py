@@ -8,10 +8,12 @@ from typing import Any
 import legacy_optim
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
+from optax_bridge.checkpoints.fitting import numbered
 from optax_bridge.checkpoints.recognise import (
     Part,
     candidates,
     entry_of_class,
+    leaves,
     looks_like,
     rows,
     within,
@@ -81,14 +83,15 @@ def _call(value: Any, expression: str, name: str = "") -> Any:
 def _groups(groups: Any, expression: str) -> tuple[Any, ...]:
     made = []
     for group in groups:
-        fits = isinstance(group, tuple) and len(group) == 2
-        if not fits or not isinstance(group[0], str) or not isinstance(group[1], Described):
-            raise ExpressionError(
-                f"{expression!r}: each group of a MultiOptimizer is a pair of a pattern of paths "
-                'and an optimizer here, e.g. ("*/kernel", Adam(1e-3)); a traversal is '
-                "code, and no code is run. Or use TrainState.from_legacy_checkpoint in Python."
-            )
-        made.append((Source(group[0], path_pattern(group[0])), _call(group[1], expression)))
+        match group:  # the parser lets code pass in place of any of it
+            case (str(pattern), Described() as inner):
+                made.append((Source(pattern, path_pattern(pattern)), _call(inner, expression)))
+            case _:
+                raise ExpressionError(
+                    f"{expression!r}: each group of a MultiOptimizer is a pair of a pattern of "
+                    'paths and an optimizer here, e.g. ("*/kernel", Adam(1e-3)); a traversal is '
+                    "code, and no code is run. Or use TrainState.from_legacy_checkpoint in Python."
+                )
     return tuple(made)
 
 
@@ -174,13 +177,12 @@ def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -
             where, f"{len(definition.traversals)} groups, as the MultiOptimizer has",
             f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
         )  # fmt: skip
-    paths = sorted(path for path, _ in _leaf_paths(part.target))
+    paths = sorted(path for path, _ in leaves(part.target))
     states: dict[tuple[str, ...], Any] = dict.fromkeys(paths)
     groups = zip(definition.traversals, part.param_states, strict=True)
     for number, (traversal, group) in enumerate(groups):
         indices = leaf_indices(traversal, part.target)
-        if isinstance(group, list):
-            group = {str(index): state for index, state in enumerate(group)}
+        group = numbered(group)
         if not isinstance(group, dict) or set(group) != {str(i) for i in range(len(indices))}:
             count = len(group) if isinstance(group, dict) else type(group).__name__
             raise CheckpointError(
@@ -190,12 +192,6 @@ def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -
         for position, index in enumerate(indices):
             states[paths[index]] = group[str(position)]
     return _like(part.target, states, ())
-
-
-def _leaf_paths(target: Params, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    if isinstance(target, dict):
-        return [p for key, value in target.items() for p in _leaf_paths(value, (*path, key))]
-    return [(path, target)]
 
 
 def _like(target: Params, states: Any, path: tuple[str, ...]) -> PyTree:

@@ -159,6 +159,29 @@ def test_destination_that_appears_meanwhile_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["new"]
 
 
+def _no_links(*_: Any) -> None:
+    raise PermissionError("a file system without hard links")
+
+
+def test_file_is_moved_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", _no_links)
+    with written_whole(tmp_path / "new") as part:
+        part.write_text("ours")
+    assert (tmp_path / "new").read_text() == "ours"
+
+    def appears(_: Any, path: Path) -> None:
+        path.write_text("theirs")
+        _no_links()
+
+    monkeypatch.setattr(os, "link", appears)
+    with pytest.raises(CheckpointError, match="--force"), written_whole(tmp_path / "x") as part:
+        part.write_text("ours")
+    assert (tmp_path / "x").read_text() == "theirs"
+    assert sorted(os.listdir(tmp_path)) == ["new", "x"]
+
+
 def test_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
         part.mkdir()

@@ -2,9 +2,10 @@
 """The error and the warning of this package: what is wrong with a file or tree, and what to do."""
 
 from pathlib import Path
-from typing import Any
 
 from jax.tree_util import DictKey, keystr  # pyright: ignore[reportUnknownVariableType]
+
+from optax_bridge._text import shown as shown
 
 Place = Path | str  # a file or a folder, and what is within it
 
@@ -34,9 +35,3 @@ DAMAGED = "The file is damaged or was cut short: copy it again, or take an earli
 def leaf_name(path: tuple[str, ...]) -> str:
     """A path of names as it reads everywhere: `['target']['kernel']`."""
     return keystr(tuple(DictKey(name) for name in path))
-
-
-def shown(value: Any, limit: int = 80) -> str:
-    """A value's `repr`, cut to a length that fits a line."""
-    text = repr(value[: limit + 1] if isinstance(value, str | bytes) else value)
-    return text if len(text) <= limit else text[:limit] + "..."

@@ -140,7 +140,7 @@ class Filler:
         def leaf(at: Any, old: Leaf) -> Leaf:
             names = key_names(at)
             row = rows.get(names)
-            fields: Any = {} if row is None or not isinstance(row.fields, Mapping) else row.fields
+            fields: Any = None if row is None else row.fields
             for name in row.below if row else ():
                 fields = fields.get(name) if isinstance(fields, Mapping) else None
             known = {

@@ -13,6 +13,7 @@ import numpy as np
 from flax import serialization
 from flax.training import train_state
 
+from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
     LeftOverWarning,
@@ -28,7 +29,7 @@ Names = tuple[str, ...]
 _LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
-_NAMED = 8  # leaves that a message names before it counts the rest
+_NAMED = 8  # leaves of another shape that a message names before it counts the rest
 _STATES: set[type[Any]] = set()
 _opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
 _fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
@@ -130,11 +131,17 @@ def fields_of(state: Any) -> list[str]:
 
 def plain(tree: PyTree) -> PyTree:
     """A state dict of dicts alone: lists by index, and keys as their bits."""
+    tree = numbered(tree)
     if isinstance(tree, Mapping):
         return {str(name): plain(value) for name, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return {str(index): plain(value) for index, value in enumerate(tree)}
     return jax.random.key_data(tree) if is_key(tree) else tree
+
+
+def numbered(tree: PyTree) -> PyTree:
+    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
+    if isinstance(tree, list | tuple):
+        return {str(index): value for index, value in enumerate(tree)}
+    return tree
 
 
 def is_key(leaf: Leaf) -> bool:
@@ -323,7 +330,7 @@ class Fit:
         left = self.surplus + self.left
         if left:
             warnings.warn(
-                f"{self.place}: {_listed(left)} left over: nothing that was restored has a "
+                f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has a "
                 "place for it. Give the template a field of that name to have it.",
                 LeftOverWarning,
                 stacklevel=5,
@@ -335,12 +342,12 @@ class Fit:
         if len(self.wrong) == 1 and not missing and not surplus:
             path, expected, found = self.wrong[0]
             return CheckpointError(self.named(path), expected, found, self.remedy)
-        found = [f"no {_listed(missing)}"] if missing else []
+        found = [f"no {listed_leaves(missing)}"] if missing else []
         found += [
             f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
         ]
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
-        found += [f"{_listed(surplus)} besides"] if surplus else []
+        found += [f"{listed_leaves(surplus)} besides"] if surplus else []
         remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
         if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
             remedies.append(_OTHER_STATE)
@@ -373,7 +380,8 @@ def plain_outline(tree: PyTree) -> PyTree:
 
 
 def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts with their paths."""
+    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
+    tree = numbered(tree)
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from leaves(value, (*path, str(name)))
@@ -414,7 +422,6 @@ def kind(leaf: Leaf) -> str:
     return shown(leaf)
 
 
-def _listed(paths: list[Names]) -> str:
-    names = sorted(leaf_name(path) for path in paths)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def listed_leaves(paths: list[Names]) -> str:
+    """The first leaves by name, and how many more there are."""
+    return listed(sorted(leaf_name(path) for path in paths))

@@ -15,7 +15,7 @@ from optax_bridge._internals import enable_x64
 from optax_bridge.checkpoints.definitions import focused, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
-from optax_bridge.checkpoints.recognise import Part, is_array, leaves
+from optax_bridge.checkpoints.recognise import Part, is_array, leaves, shapes_of
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
@@ -43,9 +43,9 @@ def restore(
     if part.is_grouped:
         found = ungrouped(part, definition, place)
     definition = focused(definition, part, place)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part.target)
     with enable_x64(True) if _is_wide(part.target) else contextlib.nullcontext():
-        template = shape_of_state(definition.init_state, shapes, place, definition).param_states
+        made = shape_of_state(definition.init_state, part.target, place, definition)
+    template = made.param_states
     state_path = (*part.path, "state", "param_states")
     check_leaves(
         serialization.to_state_dict(template), found, state_path, place, definition, allow_nan
@@ -75,7 +75,7 @@ def shape_of_state(
       CheckpointError: it refuses the parameters.
     """
     try:
-        return jax.eval_shape(init, params)
+        return jax.eval_shape(init, shapes_of(params))
     except (ValueError, TypeError, LookupError) as error:
         raise CheckpointError(
             place, f"parameters that {_name(definition)} takes", shown(str(error), 300),

@@ -13,7 +13,7 @@ from optax_bridge._definition import check_definition
 from optax_bridge.checkpoints.choosing import choose_part
 from optax_bridge.checkpoints.definitions import infer_definitions
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
-from optax_bridge.checkpoints.fitting import plain
+from optax_bridge.checkpoints.fitting import numbered, plain
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
     Layout,
@@ -163,9 +163,8 @@ def _optax_state(
 def _default_state(chosen: Part, optimizer: legacy_optim.Optimizer, place: Place) -> PyTree:
     """The state of the transformation that `migrate` writes."""
     tx = build(default_recipe(optimizer.optimizer_def))
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), optimizer.target)
-    opt_state = shape_of_state(tx.init, shapes, place, optimizer.optimizer_def)
-    template: Any = SimpleNamespace(params=shapes, tx=tx, opt_state=opt_state)
+    opt_state = shape_of_state(tx.init, optimizer.target, place, optimizer.optimizer_def)
+    template: Any = SimpleNamespace(params=optimizer.target, tx=tx, opt_state=opt_state)
     fit = LegacyFit(place, {}, {}, keep=False)
     saved = plain(serialization.to_state_dict(optimizer))
     new = fit.opt_state(template, optimizer.target, saved, chosen.step, chosen.path)
@@ -214,8 +213,7 @@ def _unreplicated(tree: PyTree, copies: int) -> PyTree:
 
 def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
     """The tree without what stands at the path, as dicts."""
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
+    tree = numbered(tree)
     rest = {name: value for name, value in tree.items() if name != path[0]}
     below = _without(tree[path[0]], path[1:]) if path[1:] else None
     return rest | ({path[0]: below} if below else {})

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from flax import serialization
 
@@ -12,6 +11,7 @@ import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy
 from optax_bridge.checkpoints.choosing import named
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.fitting import numbered
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
     Layout,
@@ -80,8 +80,7 @@ def state_templates(
             tx = build(default_recipe(definition)) if is_mixed else from_legacy(definition, exact)
         except ValueError:
             continue
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        templates.append((bool(exact), shape_of_state(tx.init, shapes, "params", definition)))
+        templates.append((bool(exact), shape_of_state(tx.init, params, "params", definition)))
     return templates
 
 
@@ -138,8 +137,7 @@ def back(
 def _replaced(tree: PyTree, path: Names, value: Any) -> PyTree:
     if not path:
         return value
-    if isinstance(tree, list | tuple):
-        tree = {str(index): item for index, item in enumerate(tree)}
+    tree = numbered(tree)
     return {**tree, path[0]: _replaced(tree[path[0]], path[1:], value)}
 
 
@@ -168,7 +166,6 @@ def _fitted(
 def _completed(plain: PyTree, found: PyTree) -> PyTree:
     """The found leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
     if isinstance(plain, Mapping):
-        if isinstance(found, list | tuple):
-            found = {str(index): value for index, value in enumerate(found)}
-        return {k: _completed(v, (found or {}).get(k)) for k, v in plain.items()}
+        found = numbered(found) or {}
+        return {k: _completed(v, found.get(k)) for k, v in plain.items()}
     return found

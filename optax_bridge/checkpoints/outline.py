@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.tree import Tree
 
 from optax_bridge.checkpoints.errors import shown
@@ -18,16 +17,16 @@ def print_outline(console: Console, name: str, node: PyTree, limit: int | None =
     """Prints a tree, and how much of it was left out.
 
     Args:
-      console: where to.
+      console: where to, without markup: names are a file's own.
       name: of the root.
       node: nested dicts and lists.
       limit: lines at most; None for all of them.
     """
-    tree = Tree(escape(name))
+    tree = Tree(name)
     left = _grow(tree, node, limit)
-    console.print(tree, highlight=False)
+    console.print(tree)
     if left:
-        console.print(f"and {left:,} lines more: --all shows them", highlight=False)
+        console.print(f"and {left:,} lines more: --all shows them")
 
 
 def _grow(root: Tree, node: PyTree, limit: int | None) -> int:
@@ -45,14 +44,13 @@ def _grow(root: Tree, node: PyTree, limit: int | None) -> int:
         is_level = isinstance(value, Mapping | list | tuple)
         below = tree
         if limit is None or count <= limit:
-            label = escape(shown(str(name))[1:-1])
+            label = shown(str(name))[1:-1]
             if is_level:
                 label = label if value else f"{label} (empty)"
             elif is_array(value):
-                size = f"{value.nbytes:,} bytes"
-                label = escape(f"{label} {value.dtype}{list(value.shape)} {size}")
+                label = f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"
             else:
-                label = f"{label} {escape(shown(value))}"
+                label = f"{label} {shown(value)}"
             below = tree.add(label)
         if is_level:
             waiting.append((below, _items(value)))

@@ -4,14 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.fitting import Names as Names
+from optax_bridge.checkpoints.fitting import leaves as leaves
 from optax_bridge.checkpoints.fitting import legacy_states
-from optax_bridge.correspondence import ENTRIES, Entry
+from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
-
-Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,14 @@ class Part:
         return "/".join(self.path)
 
 
-def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from leaves(value, (*path, str(name)))
-    elif isinstance(tree, list | tuple):
-        for index, value in enumerate(tree):
-            yield from leaves(value, (*path, str(index)))
-    else:
-        yield path, tree
-
-
 def is_array(leaf: Leaf) -> bool:
     """Whether a leaf has a shape and a dtype."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def shapes_of(params: Params) -> Params:
+    """Shapes and dtypes in place of arrays, which files may hold."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
 
 
 def is_train_state(tree: PyTree) -> bool:
@@ -222,7 +216,7 @@ def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
 
 def entry_of_class(name: str) -> Entry | None:
     """The entry of a legacy class by the class's name."""
-    return next((entry for entry in ENTRIES.values() if entry.legacy.__name__ == name), None)
+    return entries_by_class().get(name)
 
 
 def within(part: Part, holder: Entry, place: Place = "checkpoint") -> list[Part]:

@@ -14,8 +14,8 @@ import legacy_optim
 from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.devices import on_device
-from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place, leaf_name
-from optax_bridge.checkpoints.fitting import is_state
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
+from optax_bridge.checkpoints.fitting import fields_of, is_state, listed_leaves, plain
 from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.mapping import Converted, convert_tree
 from optax_bridge.checkpoints.mapping_back import legacy_tree
@@ -24,10 +24,9 @@ from optax_bridge.checkpoints.recognise import Names, find_parts
 from optax_bridge.checkpoints.transformed import Definition, is_transformation
 from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.legacy import from_legacy
-from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.metadata.trees import PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
-_NAMED = 8  # leaves that a message names before it counts the rest
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
 
 
@@ -71,18 +70,10 @@ def to_legacy_checkpoint(
 
 def _others(state: Any) -> dict[str, PyTree]:
     """What a state has besides the optimizer; keys as the bits that programs had then."""
-    own = {"params", "opt_state"}
-    fields = [f.name for f in dataclasses.fields(state) if f.metadata.get("pytree_node", True)]
-    found = {name: getattr(state, name) for name in fields if name not in own}
-    with_bits = jax.tree.map(
-        lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf,
-        {name: value for name, value in found.items() if value is not None},
-    )
-    return serialization.to_state_dict(with_bits)
-
-
-def _is_key(leaf: Leaf) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    own = ("params", "opt_state")
+    found = {name: getattr(state, name) for name in fields_of(state) if name not in own}
+    given = {name: value for name, value in found.items() if value is not None}
+    return plain(serialization.to_state_dict(given))
 
 
 def train_state(
@@ -112,13 +103,11 @@ def train_state(
             "decay of an average. Pass ema_decay= to go on averaging.",
         )
     if left:
-        names = ", ".join(map(leaf_name, left[:_NAMED]))
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         _say_left(
             place,
-            f"{names}{more} left over: {made.__name__} has no field for it. FullTrainState has "
-            "those of statistics, keys, averages and scales; a subclass with a field of that name "
-            "has any other.",
+            f"{listed_leaves(left)} left over: {made.__name__} has no field for it. "
+            "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
+            "field of that name has any other.",
         )
     tx = converted.definition
     if not is_transformation(tx):

@@ -9,7 +9,7 @@ from flax import serialization
 
 import legacy_optim
 from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
-from optax_bridge.checkpoints.recognise import Part
+from optax_bridge.checkpoints.recognise import Part, shapes_of
 from optax_bridge.legacy_layout import factored_otherwise_in_t5x, opt_state_of, param_states_of
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
@@ -33,7 +33,7 @@ def state_template(tx: optax.GradientTransformation, params: Params, place: Plac
       CheckpointError: it refuses the parameters, or its state is not that of a legacy optimizer.
     """
     try:
-        template = jax.eval_shape(tx.init, _shapes(params))
+        template = jax.eval_shape(tx.init, shapes_of(params))
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             place, "parameters that the transformation takes", str(error),
@@ -53,7 +53,7 @@ def param_states(
     """
     try:
         rows = param_states_of(tx, opt_state, params)
-        differing = factored_otherwise_in_t5x(tx, _shapes(params))
+        differing = factored_otherwise_in_t5x(tx, shapes_of(params))
     except (ValueError, AttributeError) as error:
         raise CheckpointError(
             place, "a transformation whose state has a legacy layout", str(error),
@@ -81,7 +81,3 @@ def legacy_dict(
     plain = param_states(tx, opt_state, params, "opt_state")
     state = {"step": np.asarray(step, np.int32), "param_states": plain}
     return serialization.to_state_dict({"target": params, "state": state})
-
-
-def _shapes(params: Params) -> Params:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)

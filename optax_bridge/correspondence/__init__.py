@@ -14,6 +14,7 @@ from optax_bridge.correspondence.table import ENTRIES as ENTRIES
 from optax_bridge.correspondence.table import Described as Described
 from optax_bridge.correspondence.table import default_recipe as default_recipe
 from optax_bridge.correspondence.table import describe as describe
+from optax_bridge.correspondence.table import entries_by_class as entries_by_class
 from optax_bridge.correspondence.table import entry_of as entry_of
 from optax_bridge.correspondence.table import names_of_entries as names_of_entries
 from optax_bridge.correspondence.table import recipe_of as recipe_of

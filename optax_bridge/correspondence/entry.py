@@ -282,14 +282,18 @@ class Entry:
           case: one of `cases`.
           learning_rate: its rate; None leaves the definition without one, for a rate per call.
         """
-        settings = filled(dict(case.settings), {RATE.name: learning_rate})
+        return build(self.call(case, learning_rate))
+
+    def call(self, case: Case, learning_rate: float | None) -> Call:
+        """The call of the legacy constructor that makes the definition of a case."""
+        settings: dict[str, Any] = filled(dict(case.settings), {RATE.name: learning_rate})
         args: tuple[Any, ...] = ()
         for hp in self.hyper_params:
             if hp.variadic:
                 args = settings.pop(hp.legacy)
             elif hp.legacy == "learning_rate":
-                settings[hp.legacy] = learning_rate
-        return build(Call(f"legacy_optim.{self.legacy.__name__}", args, settings))
+                settings = {hp.legacy: learning_rate, **settings}
+        return Call(f"legacy_optim.{self.legacy.__name__}", args, settings)
 
     @property
     def fields(self) -> frozenset[str]:

@@ -5,10 +5,11 @@ import inspect
 import warnings
 from typing import Any
 
-from optax_bridge.correspondence import ENTRIES, Described
+from optax_bridge._text import nearest
+from optax_bridge.correspondence import Described, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
-from optax_bridge.correspondence.values import expected, meant, nearest
+from optax_bridge.correspondence.values import expected, meant
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
@@ -76,11 +77,11 @@ def _optimizer(node: ast.expr, text: str) -> Described:
     entry = _entry(named, text)
     if entry is None:
         name = _class_name(named) or ""
-        near = nearest(name, _by_class()) if name else ""
+        near = nearest(name, entries_by_class()) if name else ""
         is_meant = f"; is {near} meant?" if near else "."
         raise ExpressionError(
             f"{_text(node, text)!r} is no call of a legacy optimizer{is_meant} Expected one of "
-            f'{", ".join(sorted(_by_class()))}, e.g. "Adam(learning_rate=1e-3)"'
+            f'{", ".join(sorted(entries_by_class()))}, e.g. "Adam(learning_rate=1e-3)"'
         )
     if not isinstance(node, ast.Call):
         raise ExpressionError(
@@ -90,17 +91,13 @@ def _optimizer(node: ast.expr, text: str) -> Described:
     return Described(entry, entry.defaults() | _arguments(node, entry, text))
 
 
-def _by_class() -> dict[str, Entry]:
-    return {entry.legacy.__name__: entry for entry in ENTRIES.values()}
-
-
 def _entry(node: ast.expr, text: str) -> Entry | None:
     """The entry of `Adam`, `adam`, `optim.Adam` and `flax.optim.adam.Adam`; None for other names.
 
     Raises:
       ExpressionError: it is another library's optimizer of the same name.
     """
-    lower = {name.lower(): entry for name, entry in _by_class().items()}
+    lower = {name.lower(): entry for name, entry in entries_by_class().items()}
     entry = lower.get((_class_name(node) or "").lower())
     if entry is None or not isinstance(node, ast.Attribute):
         return entry

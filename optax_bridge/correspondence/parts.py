@@ -12,6 +12,13 @@ from optax_bridge.metadata.trees import OptState, Params
 Row = tuple[tuple[str, ...], Any, Mapping[str, Any] | None]
 
 
+def tree() -> Any:
+    """`jax.tree`: JAX is slow to import, and no recipe needs it."""
+    import jax
+
+    return jax.tree
+
+
 class Parts(Protocol):
     """How a legacy optimizer holds others: what each of them moves, and where its state is.
 

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,11 @@ ENTRIES: dict[str, Entry] = _collected()
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
     """The entry of a definition's class; None for a class of one's own, subclasses included."""
     return next((e for e in ENTRIES.values() if e.legacy.cls is type(definition)), None)
+
+
+def entries_by_class() -> dict[str, Entry]:
+    """The entries by the names of their legacy classes."""
+    return {entry.legacy.__name__: entry for entry in ENTRIES.values()}
 
 
 def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[str]:
@@ -65,14 +70,7 @@ def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.
     entry = entry_of(definition)
     if entry is None:
         return definition
-
-    def nested(value: Any) -> Any:
-        if isinstance(value, legacy_optim.OptimizerDef):
-            return describe(value)
-        return tuple(map(nested, value)) if isinstance(value, tuple) else value
-
-    settings = entry.settings(definition)
-    return Described(entry, {name: nested(value) for name, value in settings.items()})
+    return Described(entry, _with_inner(entry.settings(definition), describe))
 
 
 def recipe_of(
@@ -97,14 +95,12 @@ def recipe_of(
         return Call("optax_bridge.wrap_definition", (described,)), EXACT
     claims: list[Claim] = []
 
-    def nested(value: Any) -> Any:
-        if _is_optimizer(value):
-            call, claim = recipe_of(value, exact)
-            claims.append(claim)
-            return call
-        return tuple(map(nested, value)) if isinstance(value, tuple) else value
+    def inner(optimizer: Any) -> Call:
+        call, claim = recipe_of(optimizer, exact)
+        claims.append(claim)
+        return call
 
-    settings = {name: nested(value) for name, value in described.settings.items()}
+    settings = _with_inner(described.settings, inner)
     if exact:
         return described.entry.exact_recipe(settings), EXACT
     if claims:
@@ -114,12 +110,17 @@ def recipe_of(
     return described.entry.stock_recipe(settings)
 
 
-def _is_optimizer(value: Any) -> bool:
-    """Whether a setting is an optimizer; of classes that nobody has imported there is none."""
-    base = sys.modules.get("legacy_optim.base")
-    return isinstance(value, Described) or (
-        base is not None and isinstance(value, base.OptimizerDef)
-    )
+def _with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Settings with each optimizer in them changed."""
+    base = sys.modules.get("legacy_optim.base")  # what nobody has imported has no instances
+    optimizers = (Described,) if base is None else (Described, base.OptimizerDef)
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, optimizers):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return {name: changed(value) for name, value in settings.items()}
 
 
 def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
@@ -135,17 +136,14 @@ def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
     described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
     if not isinstance(described, Described):
         return Call("optax_bridge.wrap_definition", (described,))
-    is_nested = False
+    within: list[Call] = []
 
-    def nested(value: Any) -> Any:
-        nonlocal is_nested
-        if _is_optimizer(value):
-            is_nested = True
-            return default_recipe(value)
-        return tuple(map(nested, value)) if isinstance(value, tuple) else value
+    def inner(optimizer: Any) -> Call:
+        within.append(default_recipe(optimizer))
+        return within[-1]
 
-    settings = {name: nested(value) for name, value in described.settings.items()}
-    if not is_nested:
+    settings = _with_inner(described.settings, inner)
+    if not within:
         with contextlib.suppress(UnsupportedSetting):
             recipe, claim = described.entry.stock_recipe(settings)
             if claim.verdict is not Verdict.DIFFERENT:

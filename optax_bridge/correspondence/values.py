@@ -4,11 +4,11 @@
 Only what is written out is looked at: a variable of the program may be anything.
 """
 
-import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from optax_bridge._text import nearest
 
 # What hyper-parameters are called elsewhere -> by flax.optim.
 _ELSEWHERE = {
@@ -65,13 +65,6 @@ def expected(default: Any, within: Range, value: Any) -> str:
     if math.isfinite(number) and number in within:
         return ""
     return f"{within}, or None" if or_none else str(within)
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that is most like a word, whatever its case, or "" where none is."""
-    lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(word.lower(), lower, n=1)
-    return lower[close[0]] if close else ""
 
 
 def meant(argument: str, names: dict[str, str]) -> str:

@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from optax_bridge._text import shown
+
 # What hyper-parameters are called elsewhere: by flax.optim, by PyTorch and by habit. The first that
 # an optimizer has is the one that is meant.
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
@@ -97,8 +99,7 @@ def _found(key: str, value: Any) -> str:
         )
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    text = repr(value)
-    text = text if len(text) <= 60 else f"{text[:57]}..."
+    text = shown(value, 60)
     if key == "b1" and isinstance(value, list | tuple) and len(value) == 2:
         return f"{text}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
     return f"{type(value).__name__} {text}"

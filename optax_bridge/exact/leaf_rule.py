@@ -95,9 +95,10 @@ class LeafRule:
         for (path, leaf), own in zip(leaves_with_path(params), self._planned(params), strict=True):
             fields = self.init_leaf(*own, value_of(leaf))
             rows.append([_boxed_field(leaf, field, path) for field in fields])
-        columns = zip(*rows, strict=True) if leaves else _columns_of_empty(self.state_type)
+        state_type: Any = self.state_type
+        columns = zip(*rows, strict=True) if leaves else [() for _ in state_type._fields[1:]]
         trees = (_unflatten(treedef, column) for column in columns)
-        return self.state_type(jnp.zeros([], jnp.int32), *trees)
+        return state_type(jnp.zeros([], jnp.int32), *trees)
 
     def step(
         self, grads: Updates, state: OptState, params: Params, **extra: Any
@@ -296,10 +297,6 @@ def _boxed_field(leaf: Any, field: Any, path: KeyPath) -> Any:
         return field.value if isinstance(field, Reduced) else field
     kept = field if isinstance(field, Reduced) else whole_or_nothing(field, leaf)
     return with_axes(leaf, kept, "params" + keystr(path))
-
-
-def _columns_of_empty(state_type: Any) -> list[tuple[()]]:
-    return [() for _ in state_type._fields[1:]]
 
 
 def _flatten_up_to(treedef: Any, tree: PyTree) -> list[PyTree]:

@@ -23,6 +23,7 @@ import optax
 
 import legacy_optim
 from optax_bridge._internals import trace_state
+from optax_bridge._text import shown
 from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
 Step = Callable[..., tuple[Params, OptState]]
@@ -270,5 +271,4 @@ def _no_transformation(found: Any) -> str:
         return (
             f"the {'class' if isinstance(found, type) else 'function'} {name}: call it, {name}(...)"
         )
-    text = repr(found)
-    return f"{type(found).__name__}: {text if len(text) <= 80 else f'{text[:77]}...'}"
+    return f"{type(found).__name__}: {shown(found)}"

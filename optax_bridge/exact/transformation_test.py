@@ -131,12 +131,7 @@ REPACKED = {
     "deepcopy": copy.deepcopy(DECAYED),
     "pickle": pickle.loads(pickle.dumps(DECAYED)),
     "tree.map": jax.tree.map(lambda function: function, DECAYED),
-    "with_extra_args_support": optax.with_extra_args_support(DECAYED),
     "boxes": optax_bridge.with_axis_metadata(DECAYED),
-    "chain": optax.chain(optax.identity(), DECAYED),
-    "named_chain": optax.named_chain(("one", optax.identity()), ("two", DECAYED)),
-    "masked": optax.masked(DECAYED, ALL),
-    "partition": optax.partition({True: DECAYED}, ALL),
     "groups": optax_bridge.multi_optimizer((ALL, optax.chain(DECAYED))),
 }
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """Training on many devices and hosts, composed from configs.
 
 `config` describes things before they exist, `module` gives them names, state and random keys,

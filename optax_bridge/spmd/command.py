@@ -30,7 +30,7 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the config and train nothing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the first state.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random numbers of a new run.")] = 0,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Split the CPU into so many devices.")
     ] = None,
@@ -42,8 +42,9 @@ def train(
 ) -> None:
     """Train what a config describes, or go on with it if its folder has a checkpoint.
 
-    Ctrl-C and SIGTERM save, and the same command goes on from there. Exit code 0, 1 if the loss was
-    not finite or nothing could be saved, 2 for misuse, 130 or 143 after Ctrl-C or SIGTERM.
+    Ctrl-C and SIGTERM save, and the same command goes on from there. Exit code 0, 1 if the run
+    failed (a loss that is not finite, a batch that the devices do not divide, a full disk), 2 for
+    misuse, 130 or 143 after Ctrl-C or SIGTERM.
 
     Examples:
     - `optax-bridge train optax_bridge.spmd.examples.language_model.trainer --dir run`

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import (
@@ -44,7 +45,7 @@ def every_n_steps_policy(
     if max_step is not None and max_step < min_step:
         raise ValueError(f"every_n_steps_policy: max_step {max_step} < min_step {min_step}")
 
-    def policy(*, step: int, train_summaries: Mapping[str, Any] | None) -> bool:
+    def policy(*, step: int, train_summaries: Mapping[str, PyTree] | None) -> bool:
         del train_summaries
         if step < min_step:
             return False
@@ -73,12 +74,12 @@ class BaseMetricCalculator(Module):
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
-    def forward(self, batch: PyTree, *, model_params: Params, state: PyTree) -> dict[str, Any]:
+    def forward(self, batch: PyTree, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
         """One batch: {"output": ..., "state": ...}."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
-    def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, Any]:
+    def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
         """The metrics after the last batch."""
         raise NotImplementedError(type(self).__name__)
 
@@ -99,7 +100,6 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         model_method: str = "forward"
 
     def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
-        """Compiles nothing yet."""
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
 
@@ -111,21 +111,21 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         return {"prng_key": prng_key, "accumulator": accumulator}
 
     @nowrap
-    def forward(self, batch: PyTree, *, model_params: Params, state: PyTree) -> dict[str, Any]:
+    def forward(self, batch: PyTree, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
         """One batch."""
         key, outputs, summaries = self._jit_forward(state["prng_key"], model_params, batch)
         state["accumulator"].update(summaries)
         return {"output": outputs, "state": {**state, "prng_key": key}}
 
     @nowrap
-    def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, Any]:
+    def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
         """What was accumulated."""
         del model_params
         return state["accumulator"].summaries() or {}
 
     def _forward_in_jit(
         self, prng_key: jax.Array, model_params: Params, batch: PyTree
-    ) -> tuple[Any, ...]:
+    ) -> tuple[jax.Array, dict[str, PyTree], dict[str, PyTree]]:
         next_key, key = jax.random.split(prng_key)
         parent: Any = self.parent
         batch = parent.prepared(batch)
@@ -144,7 +144,11 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
 
 
 class SpmdEvaler(Module):
-    """Evaluates a model with input of its own."""
+    """Evaluates a model with input of its own.
+
+    Attributes:
+      latest: step and metrics of the last evaluation, None if there was none.
+    """
 
     @config_class
     class Config(Module.Config):
@@ -162,7 +166,7 @@ class SpmdEvaler(Module):
         summary_writer: BaseWriter.Config = SummaryWriter.default_config()
         eval_policy: ConfigOr[EvalPolicy] = config_for_function(every_n_steps_policy)
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
-        eval_dtype: Any = None
+        eval_dtype: DTypeLike | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
         """Makes input, writer and calculator.
@@ -177,6 +181,7 @@ class SpmdEvaler(Module):
         self._add_child("summary_writer", cfg.summary_writer)
         self._add_child("metric_calculator", cfg.metric_calculator, model=model)
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
+        self.latest: tuple[int, dict[str, PyTree]] | None = None
 
     @nowrap
     def cast(self, tree: PyTree) -> PyTree:
@@ -197,9 +202,9 @@ class SpmdEvaler(Module):
         prng_key: jax.Array,
         model_params: Params,
         return_aux: bool = False,
-        train_summaries: Mapping[str, Any] | None = None,
+        train_summaries: Mapping[str, PyTree] | None = None,
         force_run: bool = False,
-    ) -> tuple[Any, dict[str, Any] | None, list[Any] | None]:
+    ) -> tuple[jax.Array, dict[str, PyTree] | None, list[PyTree] | None]:
         """Evaluates if the policy says so.
 
         Args:
@@ -218,7 +223,7 @@ class SpmdEvaler(Module):
         start = time.perf_counter()
         calculator = self.metric_calculator
         state = calculator.init_state(prng_key=prng_key, model_params=model_params)
-        outputs: list[Any] = []
+        outputs: list[PyTree] = []
         for host_batch in self.input.batches(self.input.dataset()):
             partition = self.input.partition_for(host_batch)
             batch = host_to_global_array(host_batch, partition=partition)
@@ -229,4 +234,5 @@ class SpmdEvaler(Module):
         summaries = calculator.get_summaries(model_params=model_params, state=state)
         seconds = time.perf_counter() - start
         self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
+        self.latest = step, summaries
         return prng_key, summaries, outputs if return_aux else None

@@ -1,12 +1,13 @@
 """Input of a trainer: each process reads its own part, and the parts become one global array."""
 
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.config import (
@@ -35,15 +36,14 @@ class Input(Module):
         """
 
         partition_spec: PartitionSpec | None = None
-        input_partitioner: ConfigOr[Callable[[Any], Any]] | None = None
+        input_partitioner: ConfigOr[Callable[[PyTree], PyTree]] | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the partitioner."""
         super().__init__(cfg, parent=parent)
         self._partitioner = maybe_instantiate(cfg.input_partitioner)
 
     @nowrap
-    def dataset(self) -> Iterable[Any]:
+    def dataset(self) -> Iterable[PyTree]:
         """This process's batches, trees of host arrays whose first axis is this process's part.
 
         An iterator of them that has `get_state()` and `set_state(state)` can be saved with a
@@ -53,7 +53,7 @@ class Input(Module):
         raise NotImplementedError(f"{type(self).__name__}.dataset")
 
     @nowrap
-    def batches(self, it: Iterable[Any]) -> Iterator[Any]:
+    def batches(self, it: Iterable[PyTree]) -> Iterator[PyTree]:
         """The batches of an iterator, as NumPy arrays."""
         for batch in it:
             yield jax.tree.map(np.asarray, batch)
@@ -103,7 +103,7 @@ class Input(Module):
         if spec is not None and len(spec):
             first = PartitionSpec(spec[0])
 
-            def constrained(x: Any) -> Any:
+            def constrained(x: jax.Array) -> jax.Array:
                 return jax.lax.with_sharding_constraint(x, first) if np.ndim(x) else x
 
             global_batch = jax.tree.map(constrained, global_batch)
@@ -117,7 +117,7 @@ class Input(Module):
         batch = next(iter(self.batches(self.dataset())))
         spec = self.partition_for(batch)
 
-        def described(x: Any) -> TensorSpec:
+        def described(x: np.ndarray) -> TensorSpec:
             return TensorSpec(
                 shape=(_global_size(x), *x.shape[1:]),
                 dtype=jax.dtypes.canonicalize_dtype(x.dtype),
@@ -143,10 +143,10 @@ class IteratorInput(Input):
           source: a function without arguments that returns what is iterated, or a config of it.
         """
 
-        source: Required[ConfigOr[Callable[[], Iterable[Any]]]] = REQUIRED
+        source: Required[ConfigOr[Callable[[], Iterable[PyTree]]]] = REQUIRED
 
     @nowrap
-    def dataset(self) -> Iterable[Any]:
+    def dataset(self) -> Iterable[PyTree]:
         """What the source returns."""
         return _made(self._config.source)
 
@@ -170,7 +170,7 @@ class ArrayInput(Input):
           num_epochs: None for no end. What does not fill a batch at an epoch's end is left out.
         """
 
-        source: Required[ConfigOr[Callable[[], Mapping[str, Any]]]] = REQUIRED
+        source: Required[ConfigOr[Callable[[], Mapping[str, ArrayLike]]]] = REQUIRED
         global_batch_size: Required[int] = REQUIRED
         seed: int = 0
         shuffle: bool = True
@@ -213,7 +213,7 @@ class ArrayBatches:
 
     def __init__(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, ArrayLike],
         *,
         global_batch_size: int,
         seed: int = 0,
@@ -276,9 +276,6 @@ def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
     Args:
       batch: a tree of this process's host arrays.
       partition: how they lie on the mesh.
-
-    Returns:
-      A tree of `jax.Array`s.
     """
     sharding = NamedSharding(_concrete_mesh(), partition)
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
@@ -292,8 +289,8 @@ def host_to_global_device_array(batch: PyTree, *, partition: PartitionSpec | Non
 
 
 def partition_by_path_rank(
-    path_rank_to_partition: Mapping[tuple[str | None, int | None], Any],
-) -> Callable[[Any], Any]:
+    path_rank_to_partition: Mapping[tuple[str | None, int | None], PartitionSpec | object],
+) -> Callable[[PyTree], PyTree]:
     """A partitioner of batches by the paths and ranks of their arrays.
 
     Args:
@@ -307,7 +304,7 @@ def partition_by_path_rank(
     def partitioned(batch: PyTree) -> PyTree:
         return jax.tree.map(constrained, tree_paths(batch), batch)
 
-    def constrained(path: str, x: Any) -> Any:
+    def constrained(path: str, x: jax.Array) -> jax.Array:
         for (pattern, rank), spec in path_rank_to_partition.items():
             fits_path = pattern is None or re.fullmatch(pattern, path)
             if fits_path and (rank is None or rank == np.ndim(x)):
@@ -322,28 +319,25 @@ def partition_by_path_rank(
     return partitioned
 
 
-def _made(source: ConfigOr[Callable[[], Any]]) -> Any:
+def _made(source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
     """What a source returns; what a config of it makes, unless that is a function again."""
-    made: Any = maybe_instantiate(source)
+    made: PyTree = maybe_instantiate(source)
     is_function = callable(made) and not hasattr(made, "__iter__")
     return made() if is_function else made
 
 
-def _concrete_mesh() -> Any:
+def _concrete_mesh() -> Mesh | AbstractMesh:
     mesh = current_mesh()
     if mesh is None:
         raise ValueError("host_to_global_array needs a mesh: set one with `jax.set_mesh(mesh)`")
     return mesh
 
 
-def _ways(mesh: Any, spec: PartitionSpec) -> int:
+def _ways(mesh: Mesh | AbstractMesh | None, spec: PartitionSpec) -> int:
     """Over how many devices the first axis is divided."""
     entry = spec[0] if len(spec) else None
-    axes: Sequence[Any] = entry if isinstance(entry, tuple | list) else (entry,)
-    ways = 1
-    for axis in axes:
-        ways *= 1 if mesh is None or axis is None else mesh.shape[axis]
-    return ways
+    axes = entry if isinstance(entry, tuple | list) else (entry,)
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in axes if axis is not None)
 
 
 def _global_size(leaf: Leaf) -> int:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Kills a training at random moments and lets it go on: are the losses those of an undisturbed one?
 
     python -m optax_bridge.spmd.killing --kills 30
@@ -11,13 +12,14 @@ import argparse
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from optax_bridge.spmd.launch import free_port
 
 CONFIG = "optax_bridge.spmd.examples.regression.trainer"
 _PROGRAM = "from optax_bridge.cli import main; main()"
@@ -46,7 +48,7 @@ class Processes:
 
     def __init__(self, line: Sequence[str], count: int):
         environment = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="")
-        together = ["--coordinator", f"localhost:{_free_port()}", "--processes", str(count)]
+        together = ["--coordinator", f"localhost:{free_port()}", "--processes", str(count)]
         self._processes = [
             subprocess.Popen(
                 [*line, *([] if count == 1 else [*together, "--process-id", str(index)])],
@@ -69,22 +71,15 @@ class Processes:
         for process in self._processes:
             process.communicate()
 
-    def wait(self) -> list[str]:
-        """Waits for all; their messages.
+    def wait(self) -> None:
+        """Waits for all.
 
         Raises:
           RuntimeError: one failed.
         """
-        told = [process.communicate()[1] for process in self._processes]
+        messages = [process.communicate()[1] for process in self._processes]
         if any(process.returncode for process in self._processes):
-            raise RuntimeError("\n".join(told))
-        return told
-
-
-def undisturbed(folder: Path, line: list[str], processes: int) -> str:
-    """The losses of a training that nobody kills, as `losses.csv` has them."""
-    Processes(line, processes).wait()
-    return (folder / "losses.csv").read_text()
+            raise RuntimeError("\n".join(messages))
 
 
 def killed(
@@ -103,10 +98,10 @@ def killed(
     Returns:
       Its losses, and where it was at each kill.
     """
-    told: list[str] = []
+    kills_so_far: list[str] = []
     chance = random.Random(seed)
     file = folder / "losses.csv"
-    while len(told) < kills:
+    while len(kills_so_far) < kills:
         before = _size(file)
         running = Processes(line, processes)
         start = time.monotonic()
@@ -119,23 +114,19 @@ def killed(
             time.sleep(0.02)
         if not running.running():
             running.wait()
-            raise RuntimeError(f"it ended before kill {len(told) + 1}: ask for more steps")
+            raise RuntimeError(f"it ended before kill {len(kills_so_far) + 1}: ask for more steps")
         running.kill(chance)
         steps = file.read_text().count("\n") if file.exists() else 0
         there = sorted(path.name for path in (folder / "checkpoints").glob("*"))
-        told.append(f"after {time.monotonic() - start:.1f} s, at step {steps}, {', '.join(there)}")
+        kills_so_far.append(
+            f"after {time.monotonic() - start:.1f} s, at step {steps}, {', '.join(there)}"
+        )
     Processes(line, processes).wait()
-    return file.read_text(), told
+    return file.read_text(), kills_so_far
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
 
 
 def main() -> int:
@@ -154,11 +145,12 @@ def main() -> int:
             command(f, steps=args.steps, save_every=args.save_every, devices=4 // args.processes)
             for f in folders
         ]
-        expected = undisturbed(folders[0], lines[0], args.processes)
-        losses, told = killed(
+        Processes(lines[0], args.processes).wait()
+        expected = (folders[0] / "losses.csv").read_text()
+        losses, moments = killed(
             folders[1], lines[1], args.processes, args.kills, args.seconds, args.seed
         )
-    for number, text in enumerate(told, 1):
+    for number, text in enumerate(moments, 1):
         print(f"kill {number}: {text}")
     same = losses == expected
     print(f"{args.kills} kills, {args.steps} losses: {'the same to the bit' if same else 'OTHER'}")

@@ -50,7 +50,7 @@ def setup(
                 f"setup: {num_processes} processes need distributed_coordinator, host:port of "
                 "process 0"
             )
-        distributed_coordinator = f"localhost:{_free_port()}"
+        distributed_coordinator = f"localhost:{free_port()}"
     timeout: dict[str, Any] = {}
     if initialization_timeout is not None:
         timeout["initialization_timeout"] = initialization_timeout
@@ -64,7 +64,8 @@ def setup(
     _log.info("process %d of %d", jax.process_index(), jax.process_count())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nothing listens at."""
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         return listener.getsockname()[1]

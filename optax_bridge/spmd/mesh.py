@@ -5,13 +5,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
+from jax.sharding import Mesh
 
-from optax_bridge.spmd.config import ConfigModifier, maybe_instantiate
+from optax_bridge.spmd.config import ConfigBase, ConfigModifier, maybe_instantiate
+
+C = TypeVar("C", bound=ConfigBase)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,11 @@ class HybridMeshShape:
     def __len__(self) -> int:
         return len(self.ici_mesh_shape)
 
+    @property
+    def sizes(self) -> list[int]:
+        """Along each axis, how many devices."""
+        return [i * d for i, d in zip(self.ici_mesh_shape, self.dcn_mesh_shape, strict=True)]
+
 
 MeshShape = Sequence[int]
 
@@ -49,30 +57,26 @@ def infer_mesh_shape(
       mesh_shape: at most one -1 in each part.
       num_devices: all devices unless given.
 
-    Returns:
-      The shape.
-
     Raises:
       ValueError: there are several -1, or the devices cannot be divided so.
     """
-    if isinstance(mesh_shape, HybridMeshShape):
-        count = jax.device_count() if num_devices is None else num_devices
-        ici, dcn = list(mesh_shape.ici_mesh_shape), list(mesh_shape.dcn_mesh_shape)
-        if -1 in ici and -1 in dcn:
-            raise ValueError(f"only one of the shapes of {mesh_shape} may have a -1")
-        if -1 in dcn:
-            dcn = list(_inferred(dcn, count // max(1, math.prod(ici)), mesh_shape))
-        elif -1 in ici:
-            ici = list(_inferred(ici, count // max(1, math.prod(dcn)), mesh_shape))
-        return HybridMeshShape(tuple(ici), tuple(dcn))
-    if -1 not in mesh_shape:
-        return mesh_shape
-    return _inferred(
-        mesh_shape, jax.device_count() if num_devices is None else num_devices, mesh_shape
+    count = jax.device_count() if num_devices is None else num_devices
+    if not isinstance(mesh_shape, HybridMeshShape):
+        return _inferred(mesh_shape, count, mesh_shape)
+    ici, dcn = mesh_shape.ici_mesh_shape, mesh_shape.dcn_mesh_shape
+    if -1 in ici and -1 in dcn:
+        raise ValueError(f"only one of the shapes of {mesh_shape} may have a -1")
+    return HybridMeshShape(
+        _inferred(ici, count // abs(math.prod(dcn)), mesh_shape),
+        _inferred(dcn, count // abs(math.prod(ici)), mesh_shape),
     )
 
 
-def _inferred(shape: Sequence[int], num_devices: int, whole: Any) -> tuple[int, ...]:
+def _inferred(
+    shape: MeshShape, num_devices: int, whole: MeshShape | HybridMeshShape
+) -> tuple[int, ...]:
+    if -1 not in shape:
+        return tuple(shape)
     if list(shape).count(-1) > 1:
         raise ValueError(f"mesh shape {whole}: at most one axis may be -1, to be inferred")
     others = math.prod(size for size in shape if size != -1)
@@ -102,10 +106,7 @@ def create_device_mesh(
     """
     flat = list(jax.devices() if devices is None else np.asarray(devices, dtype=object).flat)
     shape = mesh_shape
-    if isinstance(shape, HybridMeshShape):
-        sizes = [i * d for i, d in zip(shape.ici_mesh_shape, shape.dcn_mesh_shape, strict=True)]
-    else:
-        sizes = list(shape)
+    sizes = shape.sizes if isinstance(shape, HybridMeshShape) else list(shape)
     if math.prod(sizes) != len(flat):
         raise ValueError(
             f"mesh shape {mesh_shape} needs {math.prod(sizes)} devices, there are {len(flat)} "
@@ -159,11 +160,10 @@ def _hybrid_by_reshape(shape: HybridMeshShape, devices: list[Any], by_process: b
     rank = len(shape)
     blocks = ordered.reshape([*shape.dcn_mesh_shape, *shape.ici_mesh_shape])
     order = [axis for i in range(rank) for axis in (i, rank + i)]
-    sizes = [i * d for i, d in zip(shape.ici_mesh_shape, shape.dcn_mesh_shape, strict=True)]
-    return blocks.transpose(order).reshape(sizes)
+    return blocks.transpose(order).reshape(shape.sizes)
 
 
-def select_mesh_config(trainer_config: Any, *, mesh_selector: str) -> Any:
+def select_mesh_config(trainer_config: C, *, mesh_selector: str) -> C:
     """Sets a trainer's mesh by the first of its `mesh_rules` that fits.
 
     Args:
@@ -183,7 +183,7 @@ def select_mesh_config(trainer_config: Any, *, mesh_selector: str) -> Any:
     return trainer_config
 
 
-def mesh_in_scope(mesh: Any) -> contextlib.AbstractContextManager[Any]:
+def mesh_in_scope(mesh: Mesh) -> contextlib.AbstractContextManager[object]:
     """A scope in which the mesh is set."""
     # Before jax 0.7 there is `use_mesh`, which lets no array on other devices be touched.
     set_mesh = getattr(jax, "set_mesh", None)

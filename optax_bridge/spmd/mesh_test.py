@@ -73,9 +73,9 @@ def test_meshes_by_rule():
     cfg = regression.trainer().set(
         mesh_rules=[("gpu-.*", (8, 1)), ("tpu", WithoutEvalers.default_config()), (".*", (2, 4))]
     )
-    assert tuple(select_mesh_config(cfg.clone(), mesh_selector="gpu-h200").mesh_shape) == (8, 1)
+    assert select_mesh_config(cfg.clone(), mesh_selector="gpu-h200").mesh_shape == (8, 1)
     assert select_mesh_config(cfg.clone(), mesh_selector="tpu").max_step == 3
-    assert tuple(select_mesh_config(cfg.clone(), mesh_selector="cpu").mesh_shape) == (2, 4)
+    assert select_mesh_config(cfg.clone(), mesh_selector="cpu").mesh_shape == (2, 4)
     assert select_mesh_config(regression.trainer(), mesh_selector="x").mesh_shape == (-1, 1)
 
 

@@ -158,7 +158,6 @@ class MetricAccumulator(Configurable):
     """
 
     def __init__(self, cfg: Configurable.Config):
-        """Starts with nothing."""
         super().__init__(cfg)
         self._summaries: PyTree = None
 

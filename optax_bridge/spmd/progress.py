@@ -5,7 +5,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Generator
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -14,43 +13,13 @@ from rich.text import Text
 _SECONDS_BETWEEN_LINES = 10.0  # where lines cannot be written over
 
 
-class _Line:
-    """Step, loss, steps per second, time left.
-
-    Args:
-      max_step: the last step; infinite if there is none.
-      show: shows a line.
-      seconds: between two lines.
-    """
-
-    def __init__(self, max_step: float, show: Callable[[str], Any], seconds: float):
-        self._max_step, self._show, self._seconds = max_step, show, seconds
-        self._first: tuple[int, float] | None = None
-        self._shown = -math.inf
-
-    def __call__(self, step: int, loss: Any) -> None:
-        now = time.monotonic()
-        if self._first is None:  # it has the compilation in it
-            self._first = (step, now)
-        if now - self._shown < self._seconds and step != self._max_step:
-            return
-        self._shown = now
-        first, start = self._first
-        rate = (step - first) / (now - start) if step > first else None
-        of = "" if math.isinf(self._max_step) else f" of {self._max_step}"
-        parts = [f"step {step}{of}", f"loss {loss:.4f}"]
-        if rate is not None:
-            parts.append(f"{rate:.1f} steps/s")
-            if not math.isinf(self._max_step):
-                parts.append(f"{_clock((self._max_step - step) / rate)} left")
-        self._show("  ".join(parts))
-
-
 @contextlib.contextmanager
 def progress_line(
     console: Console, max_step: float
-) -> Generator[Callable[[int, Any], None], None, None]:
-    """A line on a terminal that is written over; elsewhere a line every ten seconds.
+) -> Generator[Callable[[int, float], None], None, None]:
+    """Step, loss, steps per second, time left: on a terminal a line that is written over.
+
+    Elsewhere it is a line every ten seconds.
 
     Args:
       console: where it stands.
@@ -60,10 +29,34 @@ def progress_line(
       A function of each step and its loss.
     """
     if not console.is_terminal:
-        yield _Line(max_step, console.print, _SECONDS_BETWEEN_LINES)
+        yield _shower(max_step, console.print, _SECONDS_BETWEEN_LINES)
         return
     with Live(Text("compiling"), console=console, auto_refresh=False) as live:
-        yield _Line(max_step, lambda text: live.update(Text(text), refresh=True), 0.1)
+        yield _shower(max_step, lambda text: live.update(Text(text), refresh=True), 0.1)
+
+
+def _shower(
+    max_step: float, show: Callable[[str], object], seconds: float
+) -> Callable[[int, float], None]:
+    first: tuple[int, float] | None = None
+    shown = -math.inf
+
+    def step_taken(step: int, loss: float) -> None:
+        nonlocal first, shown
+        now = time.monotonic()
+        first = first or (step, now)  # it has the compilation in it
+        if now - shown < seconds and step != max_step:
+            return
+        shown = now
+        endless = math.isinf(max_step)
+        line = f"step {step}{'' if endless else f' of {max_step}'}  loss {loss:.4f}"
+        if step > first[0]:
+            rate = (step - first[0]) / (now - first[1])
+            line += f"  {rate:.1f} steps/s"
+            line += "" if endless else f"  {_clock((max_step - step) / rate)} left"
+        show(line)
+
+    return step_taken
 
 
 def _clock(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_bridge.spmd.config import REQUIRED, Required, config_class
+from optax_bridge.metadata.trees import PyTree
+from optax_bridge.spmd.config import REQUIRED, ConfigBase, Required, config_class
 from optax_bridge.spmd.metrics import ImageSummary as ImageSummary
 from optax_bridge.spmd.metrics import MaxSummary as MaxSummary
 from optax_bridge.spmd.metrics import MetricAccumulator as MetricAccumulator
@@ -41,7 +42,7 @@ class BaseWriter(Module):
         dir: Required[str] = REQUIRED
 
     @nowrap
-    def log_config(self, config: Any, step: int = 0) -> None:
+    def log_config(self, config: ConfigBase, step: int = 0) -> None:
         """Writes a config as text."""
         del config, step
 
@@ -56,7 +57,7 @@ class BaseWriter(Module):
         self(step, {"average_step_time": average_step_time})
 
     @nowrap
-    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, values: Mapping[str, PyTree]) -> None:
         """Writes nested dicts of values, their keys joined by '/'."""
         raise NotImplementedError(f"{type(self).__name__}.__call__")
 
@@ -69,7 +70,7 @@ class NoOpWriter(BaseWriter):
     """Writes nothing."""
 
     @nowrap
-    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, values: Mapping[str, PyTree]) -> None:
         """Does nothing."""
         del step, values
 
@@ -88,7 +89,6 @@ class CompositeWriter(BaseWriter):
         writers: Required[dict[str, BaseWriter.Config]] = REQUIRED
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the writers."""
         super().__init__(cfg, parent=parent)
         self._writers = [
             self._add_child(name, writer.clone(dir=str(Path(cfg.dir) / name)))
@@ -96,7 +96,7 @@ class CompositeWriter(BaseWriter):
         ]
 
     @nowrap
-    def log_config(self, config: Any, step: int = 0) -> None:
+    def log_config(self, config: ConfigBase, step: int = 0) -> None:
         """By each writer."""
         for writer in self._writers:
             writer.log_config(config, step)
@@ -114,7 +114,7 @@ class CompositeWriter(BaseWriter):
             writer.log_average_step_time(step, average_step_time)
 
     @nowrap
-    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, values: Mapping[str, PyTree]) -> None:
         """By each writer."""
         for writer in self._writers:
             writer(step, values)
@@ -143,13 +143,12 @@ class SummaryWriter(BaseWriter):
         write_every_n_steps: int = 1
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Opens no file yet."""
         super().__init__(cfg, parent=parent)
-        self._events: Any = None
+        self._events: Any = None  # of tensorboardX
         self._flushed = 0.0
 
     @nowrap
-    def log_config(self, config: Any, step: int = 0) -> None:
+    def log_config(self, config: ConfigBase, step: int = 0) -> None:
         """Writes a config's `debug_string` as a text named `trainer_config`."""
         lines = config.debug_string().splitlines()
         self._write(step, [("trainer_config", "\n".join(f"    {line}" for line in lines))])
@@ -165,7 +164,7 @@ class SummaryWriter(BaseWriter):
         self._write(step, host_values({"average_step_time": average_step_time}))
 
     @nowrap
-    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, values: Mapping[str, PyTree]) -> None:
         """Writes the values; arrays that are not whole in this process are left out."""
         if step % self._config.write_every_n_steps == 0 and jax.process_index() == 0:
             self._write(step, host_values(values))
@@ -177,7 +176,7 @@ class SummaryWriter(BaseWriter):
             self._events.close()
             self._events = None
 
-    def _write(self, step: int, pairs: list[tuple[str, Any]]) -> None:
+    def _write(self, step: int, pairs: Sequence[tuple[str, str | np.ndarray]]) -> None:
         """Appends one event; in this thread, so that a full disk is an error of this call."""
         if jax.process_index():
             return
@@ -212,11 +211,11 @@ class JsonLinesWriter(BaseWriter):
     """Appends a line of JSON for each step to `summaries.jsonl`: step, time, and the scalars."""
 
     @nowrap
-    def __call__(self, step: int, values: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, values: Mapping[str, PyTree]) -> None:
         """Writes the scalars."""
         if jax.process_index():
             return
-        line: dict[str, Any] = {"step": step, "time": time.time()}
+        line: dict[str, object] = {"step": step, "time": time.time()}
         for path, value in host_values(values):
             if isinstance(value, str):
                 line[path] = value
@@ -228,7 +227,7 @@ class JsonLinesWriter(BaseWriter):
             file.write(json.dumps(line) + "\n")
 
 
-def host_values(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarray]]:
     """Nested summaries as pairs of a name and a string or a NumPy array.
 
     Args:
@@ -238,21 +237,21 @@ def host_values(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
       The pairs, without arrays of which parts are in other processes only.
     """
     pairs = []
-    found = [
+    items = [
         (path, value.value() if isinstance(value, Summary) else value)
         for path, value in flatten_items(values, is_leaf=is_summary)
     ]
-    for _, value in found:  # all on their way before the first is waited for
+    for _, value in items:  # all on their way before the first is waited for
         if isinstance(value, jax.Array) and value.is_fully_addressable:
             value.copy_to_host_async()
-    for path, value in found:
+    for path, value in items:
         if isinstance(value, str):
             pairs.append((path, value))
             continue
-        if isinstance(value, jax.Array):
-            is_here = value.is_fully_replicated or value.is_fully_addressable
-            if not is_here:
-                continue
+        if isinstance(value, jax.Array) and not (
+            value.is_fully_replicated or value.is_fully_addressable
+        ):
+            continue
         array = np.asarray(value)
         if array.dtype == jnp.bfloat16:
             array = array.astype(np.float32)

@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from optax_bridge.spmd.config import (
-    OverrideError,
     RequiredFieldMissingError,
     RequiredFieldValue,
     apply_overrides,
     from_debug_string,
 )
+from optax_bridge.spmd.config.errors import unknown_name
 from optax_bridge.spmd.launch import setup
 from optax_bridge.spmd.loss_curve import LossLog
 from optax_bridge.spmd.progress import progress_line
-from optax_bridge.spmd.trainer import SavingError, UndefinedLossException
+from optax_bridge.spmd.summaries import host_values
+from optax_bridge.spmd.trainer import SavingError, SpmdTrainer, UndefinedLossException
 
 MISUSE = 2
 _SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -57,19 +59,19 @@ def run(
             jax.config.update("jax_num_cpu_devices", devices)
         _connect(coordinator, processes, process_id)
         cfg = _config(config, folder, overrides)
-    except (ConfigNotFound, OverrideError, ValueError) as error:
-        console.print(_told(error))
-        return MISUSE
-    if print_config:
-        sys.stdout.write(cfg.debug_string() + "\n")
-        return 0
-    try:
-        _check_dir(cfg)
+        if print_config:
+            sys.stdout.write(cfg.debug_string() + "\n")
+            return 0
+        if isinstance(cfg.dir, RequiredFieldValue):
+            raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
         trainer = cfg.instantiate(parent=None)
-    except (RequiredFieldMissingError, ValueError, TypeError) as error:
-        console.print(_told(error))
+    except RequiredFieldMissingError as error:
+        console.print(f"{_message(error)} On the command line: --set FIELD=VALUE.")
         return MISUSE
-    return _train(trainer, cfg, seed, console)
+    except (ValueError, TypeError) as error:
+        console.print(_message(error))
+        return MISUSE
+    return _train(trainer, seed, console)
 
 
 def load_config(name: str) -> Any:
@@ -79,12 +81,11 @@ def load_config(name: str) -> Any:
       name: `package.module.function` or `module:function` of a function that returns it; or the
         path of a `trainer_config.txt`.
 
-    Returns:
-      The config.
-
     Raises:
       ConfigNotFound: there is no such function, or no such file.
     """
+    if os.getcwd() not in sys.path:  # where programs of one's own are, as with `python -m`
+        sys.path.insert(0, os.getcwd())
     if name.endswith(".txt") or os.sep in name:
         file = Path(name)
         if not file.is_file():
@@ -98,19 +99,16 @@ def load_config(name: str) -> Any:
             f"{name}: expected the dotted name of a function that returns a trainer's config, "
             "my_module.config say"
         )
-    with _importing_from_here():
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not module_name.startswith(error.name):
-                raise  # it is there, and needs what is not
-            raise ConfigNotFound(f"{name}: there is no module {error.name!r}") from error
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # it is there, and needs what is not
+        raise ConfigNotFound(f"{name}: there is no module {error.name!r}") from error
     made = getattr(module, function, None)
     if not callable(made):
-        there = sorted(k for k, v in vars(module).items() if callable(v) and k[0] != "_")
-        raise ConfigNotFound(
-            f"{name}: {module_name} has no function {function!r}; there are {', '.join(there)}"
-        )
+        own = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == module_name]
+        raise ConfigNotFound(f"{name}: {module_name} has no function {unknown_name(function, own)}")
     return made()
 
 
@@ -120,14 +118,10 @@ def _config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
         raise ConfigNotFound(
             f"{name}: expected the config of a trainer, found {type(cfg).__name__}"
         )
-    root = cfg.name if isinstance(cfg.name, str) else "trainer"
-    cfg = apply_overrides(cfg, overrides, root=root)
+    if isinstance(cfg.name, RequiredFieldValue):
+        cfg.name = "trainer"
+    cfg = apply_overrides(cfg, overrides, root=cfg.name)
     return cfg if folder is None else cfg.set(dir=str(folder))
-
-
-def _check_dir(cfg: Any) -> None:
-    if isinstance(cfg.dir, RequiredFieldValue):
-        raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
 
 
 def _connect(coordinator: str | None, processes: int | None, process_id: int | None) -> None:
@@ -139,37 +133,35 @@ def _connect(coordinator: str | None, processes: int | None, process_id: int | N
         distributed_coordinator=coordinator,
         num_processes=processes,
         process_id=process_id,
-        prng_impl=getattr(jax.config, "jax_default_prng_impl"),  # noqa: B009,
+        prng_impl=getattr(jax.config, "jax_default_prng_impl"),  # noqa: B009
     )
 
 
-def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
-    # Orbax logs with a traceback what it raises as well.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+def _train(trainer: SpmdTrainer, seed: int, console: Console) -> int:
+    cfg = trainer.config
     is_first = jax.process_index() == 0
-    log = LossLog(Path(cfg.dir)) if is_first else None
     received: list[int] = []
+    log = LossLog(Path(cfg.dir))
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_signals(trainer.request_stop, received))
-            if log is not None:
-                stack.enter_context(log)
-                trainer.add_listener(log)
+            if is_first:
+                stack.enter_context(_log_messages(console))
+                trainer.add_listener(stack.enter_context(log))
                 trainer.add_listener(stack.enter_context(progress_line(console, cfg.max_step)))
             outputs = trainer.run(jax.random.PRNGKey(seed))
             if outputs is not None and trainer.stopped_at is None:
                 trainer.save_checkpoint()  # whatever the policy says: it is what was trained for
-    except (UndefinedLossException, SavingError, ValueError) as error:
+    except (UndefinedLossException, SavingError, ValueError, OSError) as error:
         if is_first:
-            console.print(_told(error))
+            console.print(_message(error))
         return 1
     if not is_first:
         return 0 if trainer.stopped_at is None else 143
     if trainer.stopped_at is not None:
-        console.print(
-            f"Stopped after step {trainer.stopped_at}, which is saved. To go on:\n"
-            f"    {' '.join(map(shlex.quote, _command_line()))}"
-        )
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        console.print(f"Stopped after step {trainer.stopped_at}, which is saved. To go on:")
+        console.print(f"    {command}")
         return _SIGNALS[received[0]] if received else 143
     if outputs is None:
         console.print(
@@ -177,17 +169,47 @@ def _train(trainer: Any, cfg: Any, seed: int, console: Console) -> int:
             f"to do. To train on: --set {cfg.name}.max_step={2 * (trainer.step or 1)}"
         )
         return 0
-    assert log is not None
-    picture = log.draw()
-    console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {picture}")
+    for name, evaler in trainer.evalers.items():
+        if evaler.latest is not None:
+            step, summaries = evaler.latest
+            scalars = [(key, x) for key, x in host_values(summaries) if np.ndim(x) == 0]
+            shown = ", ".join(f"{key} {float(x):.4f}" for key, x in scalars)
+            console.print(f"{name}, at step {step}: {shown}")
+    console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {log.draw()}")
+    console.print(f"More: tensorboard --logdir {shlex.quote(str(Path(cfg.dir) / 'summaries'))}")
     return 0
+
+
+@contextlib.contextmanager
+def _log_messages(console: Console) -> Iterator[None]:
+    """What the trainer logs as a warning, as lines of the terminal."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            console.print(f"{record.levelname.lower()}: {record.getMessage()}")
+
+    ours, handler = logging.getLogger("optax_bridge.spmd"), Handler(logging.WARNING)
+    ours.addHandler(handler)
+    ours.propagate = False
+    # Orbax logs with a traceback what it raises as well, and a loss that is NaN stops the run.
+    others = {name: logging.getLogger(name) for name in ("absl", "tensorboardX")}
+    before = {name: logger.level for name, logger in others.items()}
+    for logger in others.values():
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.propagate = True
+        for name, logger in others.items():
+            logger.setLevel(before[name])
 
 
 @contextlib.contextmanager
 def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[None]:
     """Ctrl-C and SIGTERM ask for a stop; a second one does what it always did."""
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, frame: object) -> None:
         del frame
         received.append(number)
         signal.signal(number, before[number])
@@ -206,18 +228,5 @@ def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _importing_from_here() -> Iterator[None]:
-    """The current folder is where programs of one's own are, as with `python -m`."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    yield
-
-
-def _command_line() -> list[str]:
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
-
-
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])

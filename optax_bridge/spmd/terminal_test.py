@@ -19,7 +19,7 @@ def call(*args):
 
 
 def interrupted():
-    """The program is told to stop while it reads its third batch."""
+    """The program is asked to stop while it reads its third batch."""
     for number, batch in enumerate(ArrayBatches(regression.samples(), global_batch_size=16)):
         if number == 2:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -76,7 +76,7 @@ def test_print_config():
     "args, message",
     [
         (["nowhere.config"], "no module 'nowhere'"),
-        (["optax_bridge.spmd.examples.regression.train"], "there are"),
+        (["optax_bridge.spmd.examples.regression.train"], "did you mean: [trainer]"),
         (["config"], "dotted name"),
         (["missing/trainer_config.txt"], "no such file"),
         ([EXAMPLE], "--dir run"),
@@ -102,8 +102,8 @@ def test_two_processes_and_a_kill(tmp_path):
     fields = dict(steps=40, save_every=4)
     expected = undisturbed(tmp_path / "one", devices=2, mesh_shape=(-1, 1), **fields)
     line = killing.command(tmp_path / "two", devices=1, **fields)
-    _, told = killing.killed(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
-    assert len(told) == 1
+    _, moments = killing.killed(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
+    assert len(moments) == 1
     assert read_losses(tmp_path / "two") == expected
 
 

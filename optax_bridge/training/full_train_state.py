@@ -145,7 +145,7 @@ class FullTrainState(TrainState, kw_only=True):
         """Adds gradients up, and takes the step with their mean at the last call."""
         check_one_copy(self.step)
         check_gradients(grads, self.params)
-        grads = self._like_params(grads)
+        grads = boxed_as(self.params, grads)  # with boxes where the parameters have them
         total = jax.tree.map(jnp.add, self.accumulated, grads)
         names = {field for field in self.__dataclass_fields__ if field in kwargs}
         own = {name: kwargs[name] for name in names}
@@ -179,10 +179,6 @@ class FullTrainState(TrainState, kw_only=True):
             return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
         return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
-
-    def _like_params(self, grads: Updates) -> Updates:
-        """Gradients with boxes where the parameters have them."""
-        return boxed_as(self.params, grads)
 
 
 def _wide(param: jax.Array) -> jax.Array:

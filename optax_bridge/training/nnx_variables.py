@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import LeftOverWarning
 from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -16,7 +17,6 @@ from optax_bridge.metadata.trees import Leaf, PyTree
 # What is handed over otherwise, or belongs to the program.
 _OWN = {"step", "params", "opt_state", "apply_fn", "tx", "rngs", "ema_params", "ema_decay"}
 _OWN |= {"accumulate_every", "accumulated", "micro_step"}
-_NAMED = 8  # variables that a message names before it counts the rest
 
 
 def hand_over_collections(
@@ -70,7 +70,7 @@ def hand_over_collections(
     lacking = sorted("/".join(place) for place in places.keys() - filled)
     if lacking and not keep:
         raise ValueError(
-            f"the state has nothing for these variables of the module: {_listed(lacking)}. Give "
+            f"the state has nothing for these variables of the module: {listed(lacking)}. Give "
             "them by collections={'batch_stats': ...}, or rename= from the state's paths to the "
             "module's; missing='keep' leaves them as they are."
         )
@@ -139,16 +139,11 @@ def say_left(left: list[str]) -> None:
     """Warns of what was not handed over."""
     if left:
         warnings.warn(
-            f"hand_off: {_listed(left)} left over: neither the module nor the optimizer has a "
+            f"hand_off: {listed(left)} left over: neither the module nor the optimizer has a "
             "place for it. The state still has it.",
             LeftOverWarning,
             stacklevel=3,
         )
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def arrays(tree: PyTree) -> PyTree:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 
 from optax_bridge._internals import abstract_mesh_in_scope
+from optax_bridge.checkpoints.fitting import fields_of
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import (
     Axes,
@@ -128,9 +129,10 @@ def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> 
         "opt_state": opt_state_shardings(state.tx, state.params, mesh, rules),
     }
     like_params = _form(state.params)
-    for name, value in _array_fields(state).items():
+    for name in fields_of(state):
         if name in shardings:
             continue
+        value = getattr(state, name)
         if value is not None and _form(value) == like_params:
             shardings[name] = _refilled(value, params)
         else:
@@ -170,7 +172,7 @@ def create_sharded(
     def make() -> PyTree:
         made = init()
         collections = dict(kwargs)
-        if isinstance(made, Mapping) and "params" in made and not _is_overwritten(made):
+        if isinstance(made, Mapping) and "params" in made and OVERWRITE_WITH_GRADIENT not in made:
             collections.update(made)
         else:
             collections["params"] = made
@@ -178,7 +180,7 @@ def create_sharded(
 
     # Flax constrains a box's array to its names when it sees a mesh in scope, which fails for
     # logical names and under explicit meshes: here the shardings are given to jit instead.
-    with _no_mesh():
+    with abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ())):  # no mesh is set in it
         shardings = state_shardings(jax.eval_shape(make), mesh, rules)
         return jax.jit(make, out_shardings=shardings)()
 
@@ -189,11 +191,6 @@ def _check_mesh(mesh: Any) -> None:
             f"mesh: expected a jax.sharding.Mesh, found {type(mesh).__name__}; "
             'jax.make_mesh((8,), ("data",)) makes one'
         )
-
-
-def _no_mesh() -> PyTree:
-    """A scope in which no mesh is set."""
-    return abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
 
 
 def _names(path: KeyPath, leaf: Leaf, mesh: Mesh, rules: Rules | None) -> tuple[Any, ...]:
@@ -264,12 +261,3 @@ def _refilled(tree: PyTree, shardings: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
     pairs = zip(leaves, jax.tree.leaves(unboxed(shardings)), strict=True)
     return treedef.unflatten([boxed_like(leaf, where) for leaf, where in pairs])
-
-
-def _array_fields(state: OptState) -> dict[str, PyTree]:
-    fields = type(state).__dataclass_fields__.values()
-    return {f.name: getattr(state, f.name) for f in fields if f.metadata.get("pytree_node", True)}
-
-
-def _is_overwritten(tree: PyTree) -> bool:
-    return OVERWRITE_WITH_GRADIENT in tree

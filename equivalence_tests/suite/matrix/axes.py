@@ -80,11 +80,6 @@ TREES: Mapping[str, Callable[[], Any]] = {
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def _at(values: np.ndarray, step: int, value: float) -> None:
-    if values[step].size:
-        values.reshape(len(values), -1)[step, 0] = value
-
-
 def _alternating(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
     values[:] = np.abs(values[:1]) * (-1.0) ** np.arange(len(values)).reshape(
         -1, *[1] * (values.ndim - 1)
@@ -110,8 +105,8 @@ def _times(factor: float) -> Callable[..., None]:
 
 def _poisoned(value: float) -> Callable[..., None]:
     def change(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-        if leaf == 0:  # one leaf at one step
-            _at(values, HALF + 2, value)
+        if leaf == 0 and values[0].size:  # one leaf at one step
+            values.reshape(len(values), -1)[HALF + 2, 0] = value
 
     return change
 

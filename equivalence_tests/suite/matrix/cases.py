@@ -1,7 +1,7 @@
 """The cases of the matrix: blocks of products of axes, one id for each case."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from equivalence_tests.suite.case import SYNTHETIC
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
@@ -35,20 +35,7 @@ class MatrixCase:
     stream: str = "normal"
 
     def __str__(self) -> str:
-        return "-".join(
-            (
-                "matrix",
-                self.entry,
-                str(self.setting),
-                self.tree.replace("-", "_"),
-                self.dtype,
-                self.rate.replace("-", "_"),
-                self.drive.replace("-", "_"),
-                self.recipe,
-                self.mode,
-                self.stream,
-            )
-        )
+        return "-".join(["matrix", *(str(at).replace("-", "_") for at in astuple(self))])
 
     @property
     def problem(self) -> str:

@@ -1,6 +1,7 @@
 """Training the transformer on a mesh, and on one device, with what XLA chooses by shapes pinned."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests.sides import digits
-from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.sides.precision import pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, place, trajectory
 from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS, Layout
@@ -96,8 +97,8 @@ def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
     here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     given = reference(entry, TRAINING)[1] if drive == GIVEN else None
     seen, _ = _driven(start, given, _like(here, start), here, here)
-    paths = [_name(path) for path, _ in leaves_with_path({"grads": job.params})]
-    return seen, jax.tree.structure(job.params).unflatten([seen[name] for name in paths])
+    grads = [seen[name] for name in _named("grads", job.params)]
+    return seen, jax.tree.structure(job.params).unflatten(grads)
 
 
 def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
@@ -168,7 +169,8 @@ def _driven(
 
     def view(state: PyTree) -> dict[str, np.ndarray]:
         state, loss, grads = state
-        views = gather({"loss": loss, **_by_path(state), **_named("grads", grads)})
+        named = _named("params", state.params) | _named("opt_state", state.opt_state)
+        views = gather({"loss": loss, **named, **_named("grads", grads)})
         return {name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()}
 
     side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
@@ -180,45 +182,23 @@ def _driven(
 
 @functools.cache
 def vanishing(entry: str) -> tuple[str, ...]:
-    """The arrays that belong to parameters whose gradient is zero but for rounding.
-
-    The softmax takes a key's bias from every position alike: what the parameter holds is rounding
-    errors, which Adam divides by their own size, and no multiple of their scale bounds them. Which
-    parameters these are, the gradient in float64 says.
-    """
-    job = digits.task("transformer")
-    images, labels = digits.batches(1)
-    with float64():
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), job.params)
-        batch = (jnp.asarray(images[0], jnp.float64), labels[0])
-        grads = jax.jit(jax.grad(lambda p: job.loss(p, {}, batch)[0]))(params)
-        sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(grads)]
-    noise = [size < 1e-12 * max(sizes) for size in sizes]
-    tx = build(OPTIMIZERS[entry])
-    state = jax.eval_shape(tx.init, job.params)
-    owners = state_axes(tx, job.params, state)
-    opt_state = [path for path, _ in leaves_with_path({"opt_state": state})]
+    """The arrays that belong to parameters whose gradient is zero but for rounding."""
+    params, tx = digits.task("transformer").params, build(OPTIMIZERS[entry])
+    noise = digits.vanishing("transformer")
+    state = jax.eval_shape(tx.init, params)
+    owners = state_axes(tx, params, state)
     names = [
-        _name(path)
-        for path, owner in zip(opt_state, owners, strict=True)
+        name
+        for name, owner in zip(_named("opt_state", state), owners, strict=True)
         if owner and noise[owner[0]]
     ]
     for root in ("params", "grads"):
-        paths = [path for path, _ in leaves_with_path({root: job.params})]
-        names += [_name(path) for path, is_noise in zip(paths, noise, strict=True) if is_noise]
+        names += itertools.compress(_named(root, params), noise)
     return tuple(names)
 
 
-def _by_path(state: TrainState) -> dict[str, PyTree]:
-    return {**_named("params", state.params), **_named("opt_state", state.opt_state)}
-
-
 def _named(root: str, tree: PyTree) -> dict[str, PyTree]:
-    return {_name(path): leaf for path, leaf in leaves_with_path({root: tree})}
-
-
-def _name(path: Any) -> str:
-    return "/".join(key_names(path))
+    return {"/".join(key_names(path)): leaf for path, leaf in leaves_with_path({root: tree})}
 
 
 def _like(where: Any, tree: PyTree) -> PyTree:

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from equivalence_tests.environment import xla_flags
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.suite.sharded import training
 from equivalence_tests.suite.sharded.layouts import DEVICES
@@ -77,13 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _environment(devices: int) -> dict[str, str]:
     """The caller's, with the CPU split in this many devices."""
-    flag = "--xla_force_host_platform_device_count"
-    flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(flag)]
     path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join([*flags, f"{flag}={devices}"]),
+        "XLA_FLAGS": xla_flags(devices),
         "PYTHONPATH": os.pathsep.join(path),
     }
 

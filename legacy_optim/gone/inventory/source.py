@@ -82,8 +82,9 @@ class Release:
         if module not in self._names:
             self._names[module] = names = {}  # before reading: modules import each other
             for child in self._files:
-                if child.rpartition(".")[0] == module and self._is_imported(child):
-                    names[child.rpartition(".")[2]] = Bound(module=child)
+                parent, _, name = child.rpartition(".")
+                if parent == module and not name.startswith("_"):  # may always be imported
+                    names[name] = Bound(module=child)
             text = self._files[module].read_text(encoding="utf-8", errors="replace")
             try:
                 body = ast.parse(text).body
@@ -101,10 +102,6 @@ class Release:
         parts = module.split(".")
         drop = level - 1 if self._files[module].name == "__init__.py" else level
         return ".".join(parts[: len(parts) - drop])
-
-    def _is_imported(self, module: str) -> bool:
-        """A submodule may always be imported, so it is there as a name."""
-        return not module.rpartition(".")[2].startswith("_")
 
 
 class _Reader:
@@ -129,11 +126,10 @@ class _Reader:
             self.read(handler.body)
         self.read([*node.body, *node.orelse, *node.finalbody])
 
-    def _With(self, node: ast.With) -> None:
+    def _With(self, node: ast.With | ast.For) -> None:
         self.read(node.body)
 
-    def _For(self, node: ast.For) -> None:
-        self.read(node.body)
+    _For = _With
 
     def _FunctionDef(self, node: ast.FunctionDef) -> None:
         self._names[node.name] = _function(node)

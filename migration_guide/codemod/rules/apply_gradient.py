@@ -26,6 +26,7 @@ from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, por
 from migration_guide.codemod.rules.optimizer_def import INSTEAD
 from migration_guide.codemod.rules.replicate import averaged
 from migration_guide.codemod.rules.schedule import provable
+from migration_guide.codemod.rules.unclear import UNCLEAR
 from migration_guide.codemod.standalone import with_hyper_params
 
 
@@ -41,17 +42,11 @@ def rewrite_call(
         if sum(arg.keyword is None and not arg.star for arg in original.args) > 1:
             if not _is_own(context, holder):
                 context.by_hand(
-                    original,
-                    f".apply_gradient of a definition has no equal: {INSTEAD}",
+                    original, f".apply_gradient of a definition has no equal: {INSTEAD}"
                 )
             return None
         if (not kind or OPTIMIZER in kind) and not _is_own(context, holder):
-            context.by_hand(
-                original,
-                "is this an optimizer of flax.optim? Nothing here says so; if it is, "
-                "annotate it as optax_bridge.TrainState and use .params, .step and "
-                ".apply_gradients(grads=...)",
-            )
+            context.by_hand(original, UNCLEAR)
         return None
     assert isinstance(updated.func, cst.Attribute)
     plain = not any(arg.star for arg in original.args)

@@ -28,7 +28,7 @@ write in place of the bridge is said above it.
 import libcst as cst
 
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import CLASS, LEGACY
+from migration_guide.codemod.kinds import CLASS
 from migration_guide.codemod.names import OPTIM
 from migration_guide.codemod.tree import last_name
 
@@ -114,11 +114,6 @@ def is_bridged(context: Context, node: cst.CSTNode) -> bool:
         BRIDGE,
         "optax_bridge.wrap_definition",
     )
-
-
-def is_legacy(context: Context, node: cst.CSTNode) -> bool:
-    """Whether an expression may hold a definition that stays legacy."""
-    return LEGACY in context.analysis.kind(node)
 
 
 def _is_compared(context: Context, node: cst.CSTNode) -> bool:

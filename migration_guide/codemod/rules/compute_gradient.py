@@ -17,7 +17,7 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, attribute
+from migration_guide.codemod.context import Context, attribute, keyword, separated
 
 NAMES = ("compute_gradient", "compute_gradients")
 
@@ -81,11 +81,8 @@ def value_and_grad(
     context: Context, loss_fn: cst.BaseExpression, holder: cst.BaseExpression, aux: bool
 ) -> cst.Call:
     """`jax.value_and_grad(loss_fn)(holder.params)`."""
-    has_aux = context.source("f(has_aux=True)")
-    assert isinstance(has_aux, cst.Call)
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    args = [cst.Arg(loss_fn, comma=comma), has_aux.args[0]] if aux else [cst.Arg(loss_fn)]
-    function = cst.Call(context.dotted("jax.value_and_grad"), args)
+    args = [cst.Arg(loss_fn), *([keyword("has_aux", cst.Name("True"))] if aux else [])]
+    function = cst.Call(context.dotted("jax.value_and_grad"), separated(args))
     return cst.Call(function, [cst.Arg(attribute(holder, "params"))])
 
 

@@ -73,7 +73,7 @@ def rewrite_call(
         recipe, places = _recipe(context, entry, entry.defaults() | values)
         new = _in_place(context, updated, recipe, places, given)
     if new is None:
-        new = context.source(render(recipe)).with_changes(lpar=updated.lpar, rpar=updated.rpar)
+        new = _written(context, updated, recipe)
     context.needed.update(module.split(".")[0] for module in imports(recipe))
     context.keep_comments(original, new)
     return new
@@ -125,32 +125,35 @@ def _standalone(
     if planned is not None:  # a schedule takes the place of the one rate that a step gives
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
         recipe, _ = entry.stock_recipe(everything)
-        context.needed.update(module.split(".")[0] for module in imports(recipe))
-        return context.source(render(recipe)).with_changes(lpar=updated.lpar, rpar=updated.rpar)
+        return _written(context, updated, recipe)
     overridden = context.analysis.overridden | context.analysis.project.overridden
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
         recipe, places = _stock(context, entry, entry.defaults() | values)
         new = _in_place(context, updated, recipe, places, given)
-        new = new or context.source(render(recipe)).with_changes(
-            lpar=updated.lpar, rpar=updated.rpar
-        )
-        context.needed.update(module.split(".")[0] for module in imports(recipe))
-        return new
+        return new or _written(context, updated, recipe)
     symbols = {name: Source(name) for name in names}
     recipe, _ = entry.stock_recipe(entry.defaults() | values | symbols)
-    context.needed.update(module.split(".")[0] for module in imports(recipe))
-    context.needed.update({"jax", "optax"})
+    context.needed.add("jax")
     start = entry.defaults() | values
     # What each step must give is not a number until then, so that none is forgotten in silence.
     unset = Source('float("nan")')
     first = ", ".join(
         f"{name}={render(unset if start[name] is None else start[name])}" for name in names
     )
-    return context.source(
+    injected = (
         f"optax.inject_hyperparams(lambda {', '.join(names)}: {render(recipe)}, "
         f"hyperparam_dtype=jax.numpy.float32)({first})"
-    ).with_changes(lpar=updated.lpar, rpar=updated.rpar)
+    )
+    return _written(context, updated, recipe, injected)
+
+
+def _written(
+    context: Context, updated: cst.Call, recipe: Call, text: str = ""
+) -> cst.BaseExpression:
+    """A recipe, or text that has it, in the brackets of the call that it takes the place of."""
+    new = context.source(text or render(recipe), imports(recipe))
+    return new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
 
 
 def _pair(group: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression]:

@@ -26,8 +26,7 @@ import libcst as cst
 
 from migration_guide.codemod import partition, standalone
 from migration_guide.codemod.context import Context, keyword, separated, with_keyword
-from migration_guide.codemod.kinds import ARRAY
-from migration_guide.codemod.rules.bridge import is_legacy
+from migration_guide.codemod.kinds import ARRAY, LEGACY
 
 _MIXED = "the rest of the program does"
 
@@ -43,7 +42,7 @@ def rewrite_call(
         return None
     assert isinstance(updated.func, cst.Attribute)
     tx = updated.func.value
-    if is_legacy(context, func.value):
+    if LEGACY in context.analysis.kind(func.value):
         tx = cst.Call(context.dotted("optax_bridge.from_legacy"), [cst.Arg(tx)])
     params, focus = None, None
     for arg in updated.args:

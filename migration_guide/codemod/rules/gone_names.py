@@ -25,7 +25,7 @@ import libcst as cst
 from legacy_optim import gone
 from migration_guide.codemod import constants, imports
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.names import dotted
+from migration_guide.codemod.tree import dotted, root_name
 
 RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
 IN_DEFINITIONS = True
@@ -59,7 +59,7 @@ def rewrite_reference(
         return None
     new = entry.new
     if new is None or not _can_be_written(context, new):
-        _say(context, original, entry)
+        context.by_hand(original, entry.message)
         return None
     module, _, last = new.rpartition(".")
     if module and module == name.rpartition(".")[0] and isinstance(updated, cst.Attribute):
@@ -83,7 +83,7 @@ def rewrite_attribute(
     module, _, last = (entry.new or "").rpartition(".")
     if entry.new is not None and module == name.rpartition(".")[0]:
         return updated.with_changes(attr=cst.Name(last))
-    _say(context, original, entry)
+    context.by_hand(original, entry.message)
     return None
 
 
@@ -98,14 +98,14 @@ def rewrite_call(
     if name == "importlib.import_module" and original.args:
         entry = _entry(context, constants.text(context, original.args[0].value) or "")
         if entry is not None:
-            _say(context, original, entry)
+            context.by_hand(original, entry.message)
     args = list(updated.args)
     for index, arg in enumerate(original.args):
         entry = gone.find_keyword(name, arg.keyword.value) if arg.keyword else None
         if entry is None:
             continue
         if entry.new is None:
-            _say(context, original, entry)
+            context.by_hand(original, entry.message)
         else:
             args[index] = args[index].with_changes(keyword=cst.Name(entry.new))
     changed = any(a is not b for a, b in zip(args, updated.args, strict=True))
@@ -119,16 +119,16 @@ def rewrite_statement(
     del updated
     for node in original.body:
         if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
-            module = dotted(node.module) if node.module and not node.relative else None
+            module = dotted(node.module) if not node.relative else None
             entry = _entry(context, module or "")
             if entry is not None:
-                _say(context, original, entry)
+                context.by_hand(original, entry.message)
         elif isinstance(node, cst.Import | cst.ImportFrom):
             for name, _, _ in imports.aliases(node):
                 # With a new name, or names below it that have some, it goes when its uses went.
                 entry = _entry(context, name)
                 if entry is not None and entry.new is None and name not in _TAKEN_APART:
-                    _say(context, original, entry)
+                    context.by_hand(original, entry.message)
 
 
 def _module_variables(context: Context) -> frozenset[str]:
@@ -142,12 +142,8 @@ def _module_variables(context: Context) -> frozenset[str]:
 
 def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
     """The dotted name of a name in a module that a variable holds, or ""."""
-    root, text = node, dotted(node) if node is not None else None
-    while isinstance(root, cst.Attribute):
-        root = root.value
-    if text is None or not isinstance(root, cst.Name):
-        return ""
-    if root.value not in context.once(_module_variables):
+    root, text = root_name(node), dotted(node)
+    if root is None or text is None or root.value not in context.once(_module_variables):
         return ""
     modules = {context.name(value) for value in context.analysis.assigned_to(root)}
     return f"{modules.pop()}{text.removeprefix(root.value)}" if len(modules) == 1 else ""
@@ -161,7 +157,7 @@ def _looked_up(context: Context, call: cst.Call) -> None:
     module = context.name(call.args[0].value)
     entry = gone.find(f"{module}.{call.args[1].value.evaluated_value}") if module else None
     if entry is not None:
-        _say(context, call, entry)
+        context.by_hand(call, entry.message)
 
 
 def _entry(context: Context, name: str) -> gone.Gone | None:
@@ -195,7 +191,3 @@ def _can_be_written(context: Context, new: str) -> bool:
         return True
     scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
     return not any(a.name == new for scope in scopes for a in scope.assignments)
-
-
-def _say(context: Context, node: cst.CSTNode, entry: gone.Gone) -> None:
-    context.by_hand(node, entry.message)

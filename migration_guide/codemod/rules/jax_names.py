@@ -18,50 +18,20 @@ person.
 
 import libcst as cst
 
+from legacy_optim import gone
 from migration_guide.codemod.context import Context
 
-_EQUAL = {
-    "jax.host_id": "jax.process_index",
-    "jax.host_count": "jax.process_count",
-    "jax.config.config": "jax.config",
-    "jax.xla.DeviceArray": "jax.Array",
-    "jax.interpreters.xla.DeviceArray": "jax.Array",
-    "jax.numpy.DeviceArray": "jax.Array",
-    "jax.interpreters.pxla.ShardedDeviceArray": "jax.Array",
-    "jax.random.KeyArray": "jax.Array",
-    "jax.numpy.product": "jax.numpy.prod",
-    "jax.numpy.cumproduct": "jax.numpy.cumprod",
-    "jax.numpy.alltrue": "jax.numpy.all",
-    "jax.numpy.sometrue": "jax.numpy.any",
-    "jax.nn.normalize": "jax.nn.standardize",
-    "jax.device_put_replicated": "flax.jax_utils.replicate",
-    "jax.ShapedArray": "jax.core.ShapedArray",
-    "jax.abstract_arrays.ShapedArray": "jax.core.ShapedArray",
-    "jax.experimental.PartitionSpec": "jax.sharding.PartitionSpec",
-    "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
-    "jax.interpreters.xla._DeviceArray": "jax.Array",
-    "jax.lib.xla_bridge.device_count": "jax.device_count",
-    "jax.lib.xla_bridge.local_device_count": "jax.local_device_count",
-    "jax.lib.xla_bridge.process_index": "jax.process_index",
-    "jax.numpy.round_": "jax.numpy.round",
-    "jax.numpy.row_stack": "jax.numpy.vstack",
-    "jax.numpy.trapz": "jax.numpy.trapezoid",
-    "jax.ops.index": "jax.numpy.s_",
-    "jax.random.PRNGKeyArray": "jax.Array",
-    "jax.random.shuffle": "jax.random.permutation",
-    "jax.xla._DeviceArray": "jax.Array",
-    "jax.pxla.ShardedDeviceArray": "jax.Array",
+# What `import jax` alone imports; other new names are left to the rule for names that are gone.
+_IMPORTED = ("flax.jax_utils", "jax", "jax.nn", "jax.numpy", "jax.random", "jax.sharding")
+_EQUAL = {"jax.host_id": "jax.process_index", "jax.host_count": "jax.process_count"} | {
+    name: entry.new
+    for name in gone.names()
+    if (entry := gone.find(name)) and name.startswith("jax.") and entry.new
+    if entry.new.rpartition(".")[0] in _IMPORTED
 }
 _BY_HAND = {
-    "jax.curry": "use functools.partial",
-    "jax.device_put_sharded": "stack the shards, and jax.device_put them with a NamedSharding",
     "jax.host_ids": "list(range(jax.process_count()))",
-    "jax.lax.tie_in": "it returned its second argument",
     "jax.lib.xla_bridge.get_backend": "jax.devices()[0].client",
-    "jax.numpy.in1d": "jnp.isin(jnp.ravel(x), values)",
-    "jax.numpy.NINF": "-jnp.inf",
-    "jax.numpy.NZERO": "-0.0",
-    "jax.numpy.PZERO": "0.0",
 }
 
 IN_DEFINITIONS = True

@@ -18,18 +18,11 @@ import libcst as cst
 
 from migration_guide.codemod.context import Context
 
-_EQUAL = {
-    "jax.tree_map": "jax.tree.map",
+_KEPT = ("all", "flatten", "leaves", "map", "reduce", "structure", "transpose", "unflatten")
+_EQUAL = {f"jax.tree_{name}": f"jax.tree.{name}" for name in _KEPT} | {
     "jax.tree_multimap": "jax.tree.map",
     "jax.tree_util.tree_multimap": "jax.tree.map",
-    "jax.tree_flatten": "jax.tree.flatten",
-    "jax.tree_leaves": "jax.tree.leaves",
-    "jax.tree_reduce": "jax.tree.reduce",
-    "jax.tree_structure": "jax.tree.structure",
-    "jax.tree_transpose": "jax.tree.transpose",
-    "jax.tree_unflatten": "jax.tree.unflatten",
     "jax.treedef_is_leaf": "jax.tree_util.treedef_is_leaf",
-    "jax.tree_all": "jax.tree.all",
 }
 
 IN_DEFINITIONS = True

@@ -19,15 +19,7 @@ which is functions made on the spot. What is in an old pickle is known to flax.o
 import libcst as cst
 
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import (
-    DEFINITION,
-    OPTIMIZER,
-    STATE,
-    Instance,
-    Items,
-    Kind,
-    Several,
-)
+from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Kind, within
 from migration_guide.codemod.tree import last_name
 
 _MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
@@ -107,21 +99,20 @@ def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Name) and node.value == "self":
         around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
         kind |= {Instance(around)} if around is not None else set()
-    return _holds(context, kind)
+    return _holds(context, kind, set())
 
 
-def _holds(context: Context, kind: Kind, deep: int = 0) -> bool:
-    for atom in kind if deep < 5 else ():
+def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
+    """Whether an optimizer is within a kind; instances hold each other, and are looked at once."""
+    for atom in within(kind):
         if atom in (OPTIMIZER, DEFINITION, STATE):
             return True
-        if isinstance(atom, Items) and _holds(context, atom.kind, deep + 1):
-            return True
-        if isinstance(atom, Several) and any(_holds(context, k, deep + 1) for k in atom.items):
-            return True
-        if isinstance(atom, Instance) and any(
-            owner is atom.node and _holds(context, context.analysis.kind(value), deep + 1)
-            for (owner, _), values in context.analysis.facts.set_on_self.items()
-            for value in values
-        ):
-            return True
+        if isinstance(atom, Instance) and atom not in seen:
+            seen.add(atom)
+            if any(
+                owner is atom.node and _holds(context, context.analysis.kind(value), seen)
+                for (owner, _), values in context.analysis.facts.set_on_self.items()
+                for value in values
+            ):
+                return True
     return False

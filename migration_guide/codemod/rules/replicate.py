@@ -35,7 +35,7 @@ functions of `jax_utils` stay as they are.
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED, Items, Kind, Several
+from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED, within
 from migration_guide.codemod.tree import argument, last_name
 
 _LEFT = (
@@ -106,7 +106,7 @@ def _saved(
             return None
         if position != index if arg.keyword is None else arg.keyword.value != keyword_:
             continue
-        if not _is_within(context.analysis.kind(arg.value)):
+        if REPLICATED not in within(context.analysis.kind(arg.value)):
             return None
         value = updated.args[position].value
         if _is_replicated(context, arg.value) and _replicated_here(context, arg.value) is False:
@@ -155,7 +155,7 @@ def _one_copy(
         if sure:
             return _called(context, _UNREPLICATE, updated)
         return updated if sure is False else None
-    if not _is_within(context.analysis.kind(original)):
+    if REPLICATED not in within(context.analysis.kind(original)):
         return updated
     if not deep or not isinstance(original, cst.Dict | cst.Tuple | cst.List):
         return None
@@ -203,16 +203,6 @@ def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.C
     )
 
 
-def _is_within(kind: Kind) -> bool:
-    """Whether a replicated optimizer is in a value, at any depth that is known."""
-    for atom in kind:
-        inside = atom.items if isinstance(atom, Several) else ()
-        inside = (atom.kind,) if isinstance(atom, Items) else inside
-        if atom == REPLICATED or any(map(_is_within, inside)):
-            return True
-    return False
-
-
 def averaged(
     context: Context, holder: cst.BaseExpression, gradients: cst.BaseExpression
 ) -> cst.BaseExpression:
@@ -220,8 +210,7 @@ def averaged(
     axis = axis_of_steps(context) if _is_replicated(context, holder) else None
     if axis is None:
         return gradients
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    args = [cst.Arg(gradients, comma=comma), keyword("axis_name", axis)]
+    args = separated([cst.Arg(gradients), keyword("axis_name", axis)])
     return cst.Call(context.dotted("jax.lax.pmean"), args)
 
 

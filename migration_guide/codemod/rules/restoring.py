@@ -24,7 +24,7 @@ import libcst as cst
 
 from migration_guide.codemod import constants, partition, standalone
 from migration_guide.codemod.context import Context, Restored
-from migration_guide.codemod.kinds import OPTIMIZER, Items, Kind, Several
+from migration_guide.codemod.kinds import OPTIMIZER, within
 from migration_guide.codemod.settings import only_definition
 from migration_guide.codemod.tree import argument, last_name
 
@@ -67,7 +67,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     """What is restored without a template."""
     del updated
     name = context.name(original.func)
-    if name == "flax.training.checkpoints.restore_checkpoint" and _is_concerned(context):
+    if name == "flax.training.checkpoints.restore_checkpoint" and context.uses_optim:
         template = argument(original, 1, "target")
         starred = any(arg.star for arg in original.args)
         if not starred and (template is None or _is_none(template)):
@@ -109,21 +109,23 @@ def _definition(context: Context) -> str:
 
 def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
     """Whether a function of Flax, called so or handed on, is replaced."""
-    if name not in FUNCTIONS or not _is_concerned(context):
+    if name not in FUNCTIONS or not context.uses_optim:
         return False
     if call is None or any(arg.star for arg in call.args):
         return True
     template = argument(call, FUNCTIONS[name][0], "target")
-    return template is not None and not _holds_none(context, template)
+    return template is not None and not _holds_none(context, template, set())
 
 
-def _is_concerned(context: Context) -> bool:
-    return context.analysis.uses_optim or context.analysis.project.uses_optim
+def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
+    """Whether what an expression gives surely holds no optimizer.
 
-
-def _holds_none(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether what an expression gives surely holds no optimizer."""
-    if _holds(context.analysis.kind(node)) or deep > 4:
+    Args:
+      context: of the file.
+      node: the expression.
+      seen: what was assigned to the names on the way, each looked at once.
+    """
+    if OPTIMIZER in within(context.analysis.kind(node)):
         return False
     if _is_none(node) or isinstance(
         node, cst.SimpleString | cst.ConcatenatedString | cst.Integer | cst.Float
@@ -134,27 +136,20 @@ def _holds_none(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
     if isinstance(node, cst.Call):
         return isinstance(node.func, cst.Attribute) and last_name(node.func) == "init"
     if isinstance(node, cst.Subscript):
-        return _holds_none(context, node.value, deep + 1)
+        return _holds_none(context, node.value, seen)
     if isinstance(node, cst.Dict):
         return all(
-            isinstance(e, cst.DictElement) and _holds_none(context, e.value, deep + 1)
+            isinstance(e, cst.DictElement) and _holds_none(context, e.value, seen)
             for e in node.elements
         )
     if isinstance(node, cst.Tuple | cst.List):
-        return all(_holds_none(context, e.value, deep + 1) for e in node.elements)
+        return all(_holds_none(context, e.value, seen) for e in node.elements)
     if isinstance(node, cst.Name):
         origin = constants.assigned(context, node)
-        return origin is not None and _holds_none(context, origin, deep + 1)
-    return False
-
-
-def _holds(kind: Kind) -> bool:
-    for atom in kind:
-        if isinstance(atom, Several):
-            if any(map(_holds, atom.items)):
-                return True
-        elif atom == OPTIMIZER or (isinstance(atom, Items) and _holds(atom.kind)):
-            return True
+        if origin is None or origin in seen:
+            return origin is not None
+        seen.add(origin)
+        return _holds_none(context, origin, seen)
     return False
 
 

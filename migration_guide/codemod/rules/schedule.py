@@ -39,11 +39,6 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    is_step = (
-        isinstance(original.func, cst.Attribute) and last_name(original.func) == "apply_gradient"
-    )
-    if not is_step and context.analysis.names.entry(original.func) is None:
-        return None
     found = context.once(provable)
     if found is None:
         return None
@@ -156,12 +151,9 @@ def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression |
     """What a variable was assigned, if only once, else the expression itself."""
     if not isinstance(value, cst.Name):
         return value
-    assignments = context.analysis.names.assignments(value)
-    if len(assignments) != 1:
-        return None
-    node = context.parent(getattr(assignments[0], "node", value))
-    statement = context.parent(node) if isinstance(node, cst.AssignTarget) else None
-    return statement.value if isinstance(statement, cst.Assign) else None
+    made = context.analysis.assigned_to(value)
+    once = len(made) == len(context.analysis.names.assignments(value)) == 1
+    return made[0] if once else None
 
 
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:

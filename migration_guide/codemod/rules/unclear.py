@@ -46,7 +46,7 @@ _DANGLING = (
     "nothing imports `optim` here; if it is flax.optim's, import it (from flax import optim) and "
     "run this again, or write its equal (`optax-bridge recipe`)"
 )
-_UNCLEAR = (
+UNCLEAR = (
     "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
 )
@@ -73,7 +73,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         return
     of_state = name in ("step", "param_states") and last_name(holder) == "state"
     if name in ("target", "optimizer_def") or of_state:
-        context.by_hand(original, _UNCLEAR)
+        context.by_hand(original, UNCLEAR)
     elif name == "create" and call is not None and call.args and call.args[0].keyword is None:
         context.by_hand(original, _UNCLEAR_DEFINITION)
 
@@ -101,8 +101,7 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
     named = holder
     if isinstance(holder, cst.Attribute) and holder.attr.value == "state":
         named = holder.value
-    concerned = context.analysis.uses_optim or context.analysis.project.uses_optim
-    if not concerned or not isinstance(named, cst.Name | cst.Attribute):
+    if not context.uses_optim or not isinstance(named, cst.Name | cst.Attribute):
         return False
     kind = context.analysis.kind(named)
     if kind or FOREIGN in kind or context.name(named):

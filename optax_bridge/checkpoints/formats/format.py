@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 Written = Callable[[int], None]  # told of the bytes written so far
 
@@ -25,6 +26,21 @@ class Contents:
     tree: PyTree
     version: int | None = None
     variant: str = ""
+
+
+def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str) -> None:
+    """Puts a leaf into nested dicts, which are made on the way.
+
+    Raises:
+      CheckpointError: there is something of that name.
+    """
+    for name in names[:-1]:
+        tree = tree.setdefault(name, {})
+        if type(tree) is not dict:
+            break
+    if type(tree) is not dict or names[-1] in tree:
+        raise CheckpointError(place, "each name once", "a leaf and a folder of one name", DAMAGED)
+    tree[names[-1]] = leaf
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats.format import Contents, Format, put
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import Params, PyTree
 
 _MAX_MEMBERS = 1_000_000
 # DEFLATE cannot pack tighter than this, so a larger promise is a lie.
@@ -88,7 +88,11 @@ def read_npz(path: Path) -> PyTree:
             )
         for info in infos:
             names = tuple(info.filename.removesuffix(".npy").split("/"))
-            _put(tree, names, _array(archive, info, path, names), path)
+            if len(names) > 100:
+                raise CheckpointError(
+                    path, "names of at most 100 parts", shown("/".join(names)), DAMAGED
+                )
+            put(tree, names, _array(archive, info, path, names), f"{path}, {leaf_name(names)}")
     except _BAD_ZIP as error:
         raise CheckpointError(path, "an npz file", shown(str(error)), DAMAGED) from None
     return _optimizer_under_opt(tree)
@@ -135,22 +139,6 @@ def _array(
         raise CheckpointError(where, "an array of numbers", str(dtype), "Save it as numbers.")
     own = np.dtype(ml_dtypes.bfloat16) if dtype.kind == "V" else dtype.newbyteorder("=")
     return NpzArray(where, tuple(shape), own, archive, info, start, dtype, fortran)
-
-
-def _put(tree: dict[str, PyTree], names: tuple[str, ...], array: Leaf, path: Path) -> None:
-    if len(names) > 100:
-        raise CheckpointError(path, "names of at most 100 parts", shown("/".join(names)), DAMAGED)
-    node = tree
-    for name in names[:-1]:
-        node = node.setdefault(name, {})
-        if not isinstance(node, dict):
-            break
-    if not isinstance(node, dict) or names[-1] in node:
-        raise CheckpointError(
-            f"{path}, {leaf_name(names)}", "each name once", "an array and a folder of that name",
-            DAMAGED,
-        )  # fmt: skip
-    node[names[-1]] = array
 
 
 def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, Any]:

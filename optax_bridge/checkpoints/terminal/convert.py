@@ -50,7 +50,7 @@ def run(
     Returns:
       0, 1 if the checkpoint cannot be converted, 2 if the optimizer is no legacy constructor call.
     """
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     # The old optimizers' advice to move on is what is being followed.
     warnings.simplefilter("ignore", DeprecationWarning)
     if like is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
@@ -58,24 +58,21 @@ def run(
     if like is not None and (optimizers or options.get("to_legacy") or options.get("params_only")):
         errors.print(
             "--like says what everything becomes: leave --optimizer, --to legacy and "
-            "--params-only out",
-            markup=False,
-            highlight=False,
+            "--params-only out"
         )
         return MISUSE
     try:
         named = parse_definitions(optimizers)
     except (ExpressionError, TypeError, ValueError) as error:
-        errors.print(str(error), markup=False, highlight=False)
+        errors.print(str(error))
         return MISUSE
     definition: Any = named[""] if set(named) == {""} else named or None
     alone = options.get("to_legacy") or options.get("params_only") or options.get("part")
     if isinstance(definition, dict) and (alone or options.get("layout") == FLAT):
         errors.print(
             "with several optimizers all are converted where they stand: leave --to legacy, "
-            "--params-only, --part and --layout flat out",
-            markup=False, highlight=False,
-        )  # fmt: skip
+            "--params-only, --part and --layout flat out"
+        )
         return MISUSE
     columns = (
         rich.progress.TextColumn("{task.description}"),
@@ -107,11 +104,8 @@ def run(
                 progress=progress if errors.is_terminal else None,
                 **options,
             )
-    except (CheckpointError, UnsupportedSetting) as error:
-        errors.print(str(error), markup=False, highlight=False)
-        return FAILED
-    except OSError as error:
-        errors.print(f"{destination}: {error}", markup=False, highlight=False)
+    except (CheckpointError, UnsupportedSetting, OSError) as error:
+        errors.print(f"{destination}: {error}" if isinstance(error, OSError) else str(error))
         return FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -121,9 +115,8 @@ def run(
     if is_new_state and _is_stock(done, options) and _has_small_floats(done.read.tree):
         errors.print(
             "note: the bounds of public Optax are for float32; these parameters have fewer bits, "
-            "and its steps may differ by more. `optax-bridge recipe` says how.",
-            markup=False, highlight=False,
-        )  # fmt: skip
+            "and its steps may differ by more. `optax-bridge recipe` says how."
+        )
     _report(done, destination, options.get("verify", True), json, like)
     return DONE
 
@@ -179,8 +172,7 @@ def _report(
         return
     what = name or ("as the template has it" if like else "parameters alone")
     checked = ", read again and compared" if verified else ""
-    Console(soft_wrap=True).print(
+    Console(soft_wrap=True, markup=False, highlight=False).print(
         f"{read.path} ({read.description}) -> {destination}: {what}, {len(arrays)} arrays, "
-        f"{size:,} bytes{checked}",
-        markup=False, highlight=False,
-    )  # fmt: skip
+        f"{size:,} bytes{checked}"
+    )

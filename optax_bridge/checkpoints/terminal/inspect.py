@@ -39,11 +39,12 @@ def run(path: Path, json: bool = False, everything: bool = False) -> int:
     Returns:
       0, or 1 if it cannot be read, or holds no optimizer's state where it seems to hold one.
     """
-    console, errors = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     try:
         read = read_checkpoint(path)
     except CheckpointError as error:
-        errors.print(str(error), markup=False, highlight=False)
+        errors.print(str(error))
         return FAILED
     parts, lines, states, problem = [], [], {}, None
     try:
@@ -52,23 +53,20 @@ def run(path: Path, json: bool = False, everything: bool = False) -> int:
         states = {path: _step(read, path) for path in find_states(read.tree)}
     except CheckpointError as error:  # no state of an optimizer known here; its leaves are listed
         problem = error
-        errors.print(str(error), markup=False, highlight=False)
+        errors.print(str(error))
     if json:
         print(dumps(_facts(read, *((parts, states) if problem is None else ([], {})))))
         return FOUND if problem is None else FAILED
     arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
-    console.print(
-        f"{read.path}: {read.description}, {len(arrays)} arrays, {size:,} bytes",
-        markup=False, highlight=False,
-    )  # fmt: skip
+    console.print(f"{read.path}: {read.description}, {len(arrays)} arrays, {size:,} bytes")
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     for path_in_it, step in states.items():
         where = f"TrainState {'/'.join(path_in_it)}: " if path_in_it else ""
-        console.print(f"{where}step {step}", markup=False, highlight=False)
+        console.print(f"{where}step {step}")
     if not states and not parts and problem is None:
-        console.print("no optimizer in it: parameters or other data only", highlight=False)
+        console.print("no optimizer in it: parameters or other data only")
     print_outline(console, read.path.name, read.tree, None if everything else AT_FIRST)
     return FOUND if problem is None else FAILED
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from optax_bridge.correspondence.entry import RATE, Case, Entry, HyperParam, LegacyClass
-from optax_bridge.correspondence.parts import Row
+from optax_bridge.correspondence.parts import Row, tree
 from optax_bridge.correspondence.recipe import Name, call
 from optax_bridge.metadata.trees import OptState, Params
 
@@ -35,23 +35,17 @@ class _Groups:
         return definition.sub_optimizers
 
     def params(self, definition: Any, params: Params, own: Any) -> Any:
-        import jax  # slow, and no recipe needs it
-
         del own
-        leaves = jax.tree.leaves(params)
+        leaves = tree().leaves(params)
         return [group.tree(leaves) for group in _groups(definition, params)]
 
     def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
-        import jax  # slow, and no recipe needs it
-
-        rows = jax.tree.structure(params).flatten_up_to(param_states)
+        rows = tree().structure(params).flatten_up_to(param_states)
         return [group.tree(rows) for group in _groups(definition, params)]
 
     def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
-        import jax  # slow, and no recipe needs it
-
         del own
-        treedef = jax.tree.structure(params)
+        treedef = tree().structure(params)
         rows: list[Any] = [None] * treedef.num_leaves
         for group, states in zip(_groups(definition, params), inner, strict=True):
             for index, row in zip(group.indices, group.treedef.flatten_up_to(states), strict=True):

@@ -16,7 +16,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     rounding,
 )
-from optax_bridge.correspondence.parts import Row
+from optax_bridge.correspondence.parts import Row, tree
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.metadata.trees import OptState, Params
@@ -36,19 +36,16 @@ class _DirectionAndScale:
         return [{"direction": own["direction"], "scale": own["scale"]}]
 
     def param_states(self, definition: Any, params: Params, param_states: Any) -> Any:
-        import jax  # slow, and no recipe needs it
-
         del definition
-        treedef = jax.tree.structure(params)
+        treedef = tree().structure(params)
         rows = treedef.flatten_up_to(param_states)
         direction = treedef.unflatten([row.direction_state for row in rows])
         return [{"direction": direction, "scale": treedef.unflatten([r.scale_state for r in rows])}]
 
     def joined(self, definition: Any, params: Params, own: Any, inner: Any) -> Any:
-        import jax  # slow, and no recipe needs it
-        import jax.numpy as jnp
+        import jax.numpy as jnp  # slow, and no recipe needs it
 
-        treedef, (states,) = jax.tree.structure(params), inner
+        treedef, (states,) = tree().structure(params), inner
         columns = [states["direction"], states["scale"], own["direction"], own["scale"]]
         make = type(definition.init_state({"w": jnp.zeros((2, 2))}).param_states["w"])
         rows = zip(*map(treedef.flatten_up_to, columns), strict=True)

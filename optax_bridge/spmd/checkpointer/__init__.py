@@ -1,3 +1,4 @@
+# pyright: strict
 """Checkpoints of a training: when they are saved, what is in them, which of them stay."""
 
 from optax_bridge.spmd.checkpointer.checkpointer import BaseCheckpointer as BaseCheckpointer

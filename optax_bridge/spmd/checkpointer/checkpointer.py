@@ -94,7 +94,6 @@ class BaseCheckpointer(Module):
         return cls.checkpoint_steps(base_dir)[-1]
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the policy."""
         super().__init__(cfg, parent=parent)
         self._within_context = False
         self._save_policy = maybe_instantiate(cfg.save_policy)
@@ -180,7 +179,6 @@ class Checkpointer(BaseCheckpointer):
         validation: CheckpointValidationType = CheckpointValidationType.EXACT
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes nothing on disk yet."""
         super().__init__(cfg, parent=parent)
         self._manager: ocp.CheckpointManager | None = None
         self._replaces = False

@@ -67,7 +67,6 @@ class RestoreIterators(ocp_args.CheckpointArgs):
     """What `IteratorHandler.restore` is given."""
 
     def __init__(self, iterators: Mapping[str, SavableIterator]):
-        """The iterators, by path."""
         self.iterators = dict(iterators)
 
 

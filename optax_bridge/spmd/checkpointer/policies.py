@@ -20,9 +20,6 @@ def every_n_steps_policy(n: int = 1, *, min_step: int = 1) -> CheckpointPolicy:
     Args:
       n: see above.
       min_step: not before this step.
-
-    Returns:
-      The policy.
     """
 
     def policy(*, step: int, evaler_summaries: EvalerSummaries) -> bool:
@@ -41,9 +38,6 @@ def every_n_steps_and_last_policy(
       n: see above.
       min_step: not before this step.
       max_step: the last step.
-
-    Returns:
-      The policy.
     """
     every_n = every_n_steps_policy(n, min_step=min_step)
 

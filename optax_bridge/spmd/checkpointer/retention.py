@@ -1,3 +1,4 @@
+# pyright: strict
 """Which checkpoints stay."""
 
 import dataclasses
@@ -29,7 +30,8 @@ class KeepLastAndEvery:
         """For each checkpoint, by rising step, whether it stays."""
         del context
         older = max(0, len(checkpoints) - self.keep_last_n)
-        kept, last = [], None
+        kept: list[bool] = []
+        last: int | None = None
         for index, checkpoint in enumerate(checkpoints):
             keep = index >= older
             if not keep and self.keep_every_n_steps is not None:

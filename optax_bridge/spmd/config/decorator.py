@@ -68,19 +68,12 @@ def rename(cls: type, name: str) -> None:
     cls.__name__ = cls.__qualname__ = name
 
 
-def is_decorated(cls: type) -> bool:
-    """Whether the class itself, not only a base, has been decorated."""
-    return "__attrs_attrs__" in vars(cls)
-
-
-def _dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
-
-
 def _check_body(cls: type) -> None:
     annotated = vars(cls).get("__annotations__", {})
     for name, value in vars(cls).items():
-        if _dunder(name) or name in annotated or _is_own_method(cls, name, value):
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        if name in annotated or _is_own_method(cls, name, value):
             continue
         raise NonConfigFieldError(
             f"{cls.__module__}.{cls.__qualname__}.{name} is no field: a field needs a type "
@@ -104,7 +97,7 @@ def check_instantiable(cls: type) -> None:
       NonConfigFieldError: it has an attribute that is neither a field nor one of
         InstantiableConfig.
     """
-    if not is_decorated(cls):
+    if "__attrs_attrs__" not in vars(cls):  # a base may have them
         raise MissingConfigClassDecoratorError(
             f"{cls.__module__}.{cls.__qualname__} must be decorated with @config_class."
         )

@@ -1,3 +1,4 @@
+# pyright: strict
 """Keys and values as text: read by a parser of literals, never evaluated."""
 
 import ast
@@ -11,6 +12,8 @@ from optax_bridge.spmd.config.required import REQUIRED
 Step = str | list[Any]
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
+# What is in brackets; those in strings do not count.
+_ELEMENT = re.compile(r"""\[((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^]'"])*)\]""")
 _NAMES = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": math.nan}
 _NAMES["REQUIRED"] = REQUIRED
 
@@ -91,10 +94,10 @@ def parse_key(text: str, start: int = 0) -> tuple[list[Step], int]:
     steps: list[Step] = []
     at = start
     while True:
-        if text[at : at + 1] == "[" and steps:
-            end = _closing_bracket(text, at)
-            steps.append([parse_value(text[at + 1 : end])])
-            at = end + 1
+        element = _ELEMENT.match(text, at) if steps else None
+        if element is not None:
+            steps.append([parse_value(element.group(1))])
+            at = element.end()
             continue
         if steps and text[at : at + 1] != ".":
             return steps, at
@@ -103,28 +106,6 @@ def parse_key(text: str, start: int = 0) -> tuple[list[Step], int]:
             raise ValueError(f"not a key: {text[start:]!r}")
         steps.append(field.group())
         at = field.end()
-
-
-def _closing_bracket(text: str, start: int) -> int:
-    """Where the bracket that opens at start closes; brackets in strings do not count."""
-    depth, quote, at = 0, "", start
-    while at < len(text):
-        char = text[at]
-        if quote:
-            if char == "\\":
-                at += 1
-            elif char == quote:
-                quote = ""
-        elif char in "'\"":
-            quote = char
-        elif char in "[({":
-            depth += 1
-        elif char in "])}":
-            depth -= 1
-            if not depth:
-                return at
-        at += 1
-    raise ValueError(f"no closing bracket: {text[start:]!r}")
 
 
 def key_text(steps: list[Step]) -> str:

@@ -56,7 +56,6 @@ class LanguageModel(BaseModel):
         length: Required[int] = REQUIRED
 
     def __init__(self, cfg: Config, *, parent: Any):
-        """Makes the layers."""
         super().__init__(cfg, parent=parent)
         layer = TransformerLayer.default_config()
         layer.self_attention.attention.set(num_heads=cfg.num_heads, causal=True)

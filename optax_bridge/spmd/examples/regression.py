@@ -1,3 +1,4 @@
+# pyright: strict
 """The smallest trainer: two linear layers learn a sine.
 
     optax-bridge train optax_bridge.spmd.examples.regression.trainer --dir run

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a layer says of its parameters before they exist."""
 
 import dataclasses

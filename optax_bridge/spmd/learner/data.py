@@ -118,9 +118,6 @@ class Updates(struct.PyTreeNode):
         Args:
           keep: a function from a field's tree to a prefix of it, of bools.
           fields: the fields to mask; those that are None stay so.
-
-        Returns:
-          The masked updates.
         """
         masked = {}
         for name in fields:
@@ -149,9 +146,6 @@ def mask_tree(tree: PyTree, *, keep: PyTree, mask_value: PyTree) -> PyTree:
       tree: a tree; None is a leaf of it.
       keep: a tree like it, of bools; None is taken for False.
       mask_value: the other value.
-
-    Returns:
-      The tree.
     """
     return jax.tree.map(
         lambda leaf, kept: leaf if kept else mask_value, tree, keep, is_leaf=is_none

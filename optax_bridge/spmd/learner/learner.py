@@ -103,7 +103,6 @@ class Learner(LearnerModule):
         norm_summaries: bool | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the optimizer."""
         super().__init__(cfg, parent=parent)
         self._rules = [(rule, UpdateType(update_type)) for rule, update_type in cfg.update_rules]
         self._add_child("optimizer", as_learner_config(cfg.optimizer))

@@ -200,7 +200,6 @@ class ConditionalUpdateTransformation(UpdateTransformation):
         update_schedule: ConfigOr[Callable[[jax.Array], ArrayLike]] | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Makes the inner optimizer."""
         super().__init__(cfg, parent=parent)
         self._add_child("inner", as_learner_config(cfg.inner))
         self._schedule = maybe_instantiate(cfg.update_schedule)

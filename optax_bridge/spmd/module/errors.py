@@ -1,3 +1,4 @@
+# pyright: strict
 """What can be wrong with names in trees of modules and contexts."""
 
 

@@ -157,9 +157,6 @@ class Module(Configurable, metaclass=_ModuleType):
           child_config: a `Module.Config`.
           **kwargs: for the child's `__init__`.
 
-        Returns:
-          The child.
-
         Raises:
           ValueError: the name is not in lower_case_with_underscores, or not that of the config.
           TypeError: child_config is no config of a module.

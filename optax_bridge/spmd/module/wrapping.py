@@ -1,3 +1,4 @@
+# pyright: strict
 """Public methods of modules enter a context of their own when they are called."""
 
 import contextlib

@@ -106,9 +106,6 @@ def ema(
       debias: what is returned is over `1 - decay ** count`.
       accumulator_dtype: float32, bfloat16, int16, int8, or None for the parameter's own.
 
-    Returns:
-      The transformation.
-
     Raises:
       ValueError: another dtype.
     """

@@ -26,9 +26,6 @@ def clip_by_global_norm(
       max_norm: the largest norm of all updates together, None for any.
       drop_norm: the norm from which on a step is dropped, None for none.
       eps: added to the norm.
-
-    Returns:
-      The transformation.
     """
 
     def update(updates: Updates, params: Params) -> Updates:
@@ -58,9 +55,6 @@ def clip_by_block_rms(
     Args:
       threshold: the largest root mean square, None for any.
       summary_suffix: adds the summary `<path>/<summary_suffix>`, the root mean square before.
-
-    Returns:
-      The transformation.
     """
 
     def update(updates: Updates, params: Params) -> Updates:

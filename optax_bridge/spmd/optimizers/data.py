@@ -76,9 +76,6 @@ def with_partition_fn(
     Args:
       tx: the transformation.
       partition_fn: `partition_fn(param_specs) -> state_specs`.
-
-    Returns:
-      The transformation.
     """
 
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
@@ -155,9 +152,6 @@ def without_state(
     Args:
       update: `update(updates, params) -> updates`.
       state: the empty state, `optax.EmptyState()` unless given.
-
-    Returns:
-      The transformation.
     """
     empty = optax.EmptyState() if state is None else state
     return PartitionedGradientTransformation(

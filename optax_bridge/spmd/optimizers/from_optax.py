@@ -113,9 +113,6 @@ def with_learning_rate(
     Args:
       optimizer: a config of the optimizer, with a field `learning_rate`; or a function of it.
       learning_rate: the schedule.
-
-    Returns:
-      The transformation.
     """
     schedule = as_schedule_fn(learning_rate)
 

@@ -28,9 +28,6 @@ def per_param_scale_by_path(
       scale_by_path: pairs of a regular expression for whole paths and a scale; the first that fits.
       description: what the scales are for, in listings of settings.
       default_scale: the scale of what no expression fits.
-
-    Returns:
-      A function of the parameters.
     """
 
     def scales_of(params: Params) -> PyTree:

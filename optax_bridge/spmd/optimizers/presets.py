@@ -44,9 +44,6 @@ def sgd_optimizer(
       momentum: decay of the accumulated gradient.
       weight_decay: see `add_decayed_weights`.
       weight_decay_per_param_scale: likewise.
-
-    Returns:
-      The optimizer.
     """
     trace = trace_partition(optax.trace(decay=momentum))
     decay = add_decayed_weights(weight_decay, per_param_scale=weight_decay_per_param_scale)
@@ -74,9 +71,6 @@ def adam_optimizer(
       l2_regularizer_weight: see `l2_regularizer`.
       l2_regularizer_per_param_scale: likewise.
       mu_dtype: dtype of the first moment, None for the parameter's.
-
-    Returns:
-      The optimizer.
     """
     return chain(
         l2_regularizer(l2_regularizer_weight, l2_regularizer_per_param_scale),
@@ -100,16 +94,13 @@ def adamw_optimizer(
 
     Args:
       learning_rate: a schedule.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
+      b1: as of `adam_optimizer`.
+      b2: likewise.
+      eps: likewise.
       weight_decay: see `add_decayed_weights`.
       weight_decay_per_param_scale: likewise.
-      mu_dtype: dtype of the first moment, None for the parameter's.
+      mu_dtype: as of `adam_optimizer`.
       adam_update_transformation: applied to Adam's direction.
-
-    Returns:
-      The optimizer.
     """
     return chain(
         *_adam(b1, b2, eps, mu_dtype, adam_update_transformation),
@@ -134,17 +125,14 @@ def adamw_decoupled_optimizer(
 
     Args:
       learning_rate: of Adam's direction alone.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
+      b1: as of `adam_optimizer`.
+      b2: likewise.
+      eps: likewise.
       update_schedule: scales direction and decay.
       weight_decay: see `add_decayed_weights`.
       weight_decay_per_param_scale: likewise.
-      mu_dtype: dtype of the first moment, None for the parameter's.
+      mu_dtype: as of `adam_optimizer`.
       adam_update_transformation: applied to Adam's direction.
-
-    Returns:
-      The optimizer.
     """
     return chain(
         *_adam(b1, b2, eps, mu_dtype, adam_update_transformation),
@@ -192,9 +180,6 @@ def adafactor_optimizer(
       eps: added to the squared gradient.
       factored: False: the second moment is kept whole.
       apply_scale_by_trust_ratio: see `scale_by_trust_ratio`.
-
-    Returns:
-      The optimizer.
 
     Raises:
       ValueError: weight decay without an exponent of the learning rate.

@@ -80,9 +80,6 @@ def scale_from_learning_rate(
     Args:
       learning_rate: a schedule.
       flip_sign: False: the learning rate itself.
-
-    Returns:
-      A function of the step.
     """
     schedule = as_schedule_fn(learning_rate)
 
@@ -116,9 +113,6 @@ def scale_by_trust_ratio(
       min_norm: the least norm of parameters and updates.
       trust_coefficient: the ratio is times this.
       eps: added to the norm of the updates.
-
-    Returns:
-      The transformation.
     """
     inner = optax.scale_by_trust_ratio(min_norm, trust_coefficient, eps)
 
@@ -135,9 +129,6 @@ def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTran
 
     Args:
       min_scale: the least scale.
-
-    Returns:
-      The transformation.
     """
 
     def scaled(update: jax.Array, value: jax.Array) -> jax.Array:

@@ -50,9 +50,6 @@ def polynomial(
       end_value: the last value.
       power: 1 for a straight line.
 
-    Returns:
-      The schedule.
-
     Raises:
       ValueError: it ends before it begins.
     """
@@ -78,9 +75,6 @@ def exponential(
       begin_value: the first value, above 0.
       end_step: from it on the value is `end_value`.
       end_value: the last value, above 0.
-
-    Returns:
-      The schedule.
 
     Raises:
       ValueError: a value is not above 0, or the steps are not in order.
@@ -126,9 +120,6 @@ def adafactor(
       warmup_steps: length of the warm-up.
       decay_power: exponent of the decay.
       step_offset: added to the step.
-
-    Returns:
-      The schedule.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -144,9 +135,6 @@ def adafactor_decay_rate(c: float = 0.8, step_offset: int = 0) -> ScheduleFn:
     Args:
       c: the exponent.
       step_offset: taken from the step, for fine-tuning.
-
-    Returns:
-      The schedule.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -181,9 +169,6 @@ def ema_schedule(
       decay: the constant.
       warmup_steps: the steps t below it are those of the warm-up.
       step_offset: taken from the step; up to it t is 0.
-
-    Returns:
-      The schedule.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -199,9 +184,6 @@ def stepwise(sub: Sequence[Schedule], start_step: Sequence[int]) -> ScheduleFn:
     Args:
       sub: the schedules.
       start_step: of each but the first, at which step it starts; increasing.
-
-    Returns:
-      The schedule.
 
     Raises:
       ValueError: there is not one start less than there are schedules.
@@ -256,9 +238,6 @@ def cosine_with_linear_warmup(
       alpha: the last value as a fraction of the peak.
       decay_begin_step: where the decay begins, if later than the warm-up's end.
 
-    Returns:
-      The schedule.
-
     Raises:
       ValueError: the steps are not in order.
     """
@@ -287,9 +266,6 @@ def warmup_stable_decay(
       begin_value: the value at step 0.
       alpha: the last value as a fraction of the peak.
 
-    Returns:
-      The schedule.
-
     Raises:
       ValueError: the steps are not in order.
     """
@@ -307,9 +283,6 @@ def constant_with_linear_warmup(
       peak_lr: the constant.
       warmup_steps: length of the warm-up.
       begin_value: the value at step 0.
-
-    Returns:
-      The schedule.
     """
     return _with_warmup(peak_lr, warmup_steps, begin_value, warmup_steps, peak_lr)
 
@@ -330,9 +303,6 @@ def linear_schedule_with_warmup(
       warmup_steps: length of the warm-up.
       begin_value: the value at step 0.
       end_value: the value from `max_step` on.
-
-    Returns:
-      The schedule.
 
     Raises:
       ValueError: the steps are not in order.

@@ -44,9 +44,6 @@ def add_decayed_weights(
       learning_rate: a schedule, given 1 at the first step.
       per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
 
-    Returns:
-      The transformation.
-
     Raises:
       ValueError: an exponent without a learning rate.
     """
@@ -87,9 +84,6 @@ def l2_regularizer(
     Args:
       regularizer_weight: the weight.
       per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
-
-    Returns:
-      The transformation.
     """
     return without_state(
         lambda updates, params: _decayed(regularizer_weight, per_param_scale, updates, params)

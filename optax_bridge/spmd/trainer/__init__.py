@@ -1,3 +1,4 @@
+# pyright: strict
 """The trainer, its state, its mesh."""
 
 from optax_bridge.spmd.launch import setup as setup

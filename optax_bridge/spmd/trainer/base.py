@@ -3,13 +3,14 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer
@@ -91,14 +92,14 @@ class BaseTrainer(Module):
         mesh_shape: Required[Sequence[int] | HybridMeshShape] = REQUIRED
         mesh_axis_names: Required[Sequence[str]] = REQUIRED
         batch_axis_names: str | Sequence[str] = "data"
-        mesh_rules: Sequence[tuple[str, Any]] | None = None
+        mesh_rules: Sequence[tuple[str, object]] | None = None
         max_step: int | float = math.inf
         summary_writer: BaseWriter.Config = SummaryWriter.default_config()
         checkpointer: BaseCheckpointer.Config = Checkpointer.default_config()
         evalers: dict[str, SpmdEvaler.Config] = {}  # noqa: RUF012
         init_state_builder: ConfigOr[Callable[..., Any]] | None = None
         save_input_iterator: bool = False
-        train_dtype: Any = None
+        train_dtype: DTypeLike | None = None
         start_trace_steps: Sequence[int] = []
         n_steps_for_each_trace: int | None = None
         start_trace_process_indices: Sequence[int] | str = [0]
@@ -197,7 +198,7 @@ class BaseTrainer(Module):
             return jax.tree.map(lambda spec: spec.sharding, self.trainer_state_specs)
 
     @nowrap
-    def mesh_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def mesh_scope(self) -> contextlib.AbstractContextManager[object]:
         """A scope in which the mesh is set, within the config's `context_manager`."""
         stack = contextlib.ExitStack()
         stack.enter_context(mesh_in_scope(self._mesh))
@@ -290,8 +291,10 @@ class BaseTrainer(Module):
             self.set_state(step, TrainerState(**state))
             return step
 
-    def _restore(self, step: int | None, *, with_input: bool) -> tuple[int | None, dict[str, Any]]:
-        target: dict[str, Any] = self.trainer_state_specs._asdict()
+    def _restore(
+        self, step: int | None, *, with_input: bool
+    ) -> tuple[int | None, dict[str, PyTree]]:
+        target: dict[str, PyTree] = self.trainer_state_specs._asdict()
         if with_input:
             target["input_iter"] = self.input_iterator()
             if not is_iterator(target["input_iter"]):
@@ -302,16 +305,16 @@ class BaseTrainer(Module):
         return self.checkpointer.restore(step=step, state=target)
 
     @nowrap
-    def input_iterator(self) -> Any:
+    def input_iterator(self) -> Iterator[PyTree]:
         """The iterator of the training's input; the same one throughout a run."""
         if not hasattr(self, "_input_iter"):
             self._input_iter = iter(self.input.dataset())
         return self._input_iter
 
     @nowrap
-    def saved_state(self) -> dict[str, Any]:
+    def saved_state(self) -> dict[str, PyTree]:
         """What a checkpoint of now would have."""
-        state: dict[str, Any] = self._existing_state().trainer_state._asdict()
+        state: dict[str, PyTree] = self._existing_state().trainer_state._asdict()
         if self._config.save_input_iterator:
             state["input_iter"] = self.input_iterator()
         return state
@@ -322,10 +325,10 @@ class BaseTrainer(Module):
     def compile_train_step(
         self,
         *,
-        trainer_state: Any = None,
+        trainer_state: TrainerState | None = None,
         input_batch: PyTree = None,
-        compiler_options: dict[str, Any] | None = None,
-    ) -> Any:
+        compiler_options: dict[str, str | bool] | None = None,
+    ) -> jax.stages.Compiled:
         """Compiles the step ahead of time, from specs alone unless arrays are given.
 
         Args:
@@ -349,7 +352,7 @@ class BaseTrainer(Module):
             return lowered.compile(compiler_options=compiler_options)
 
     @nowrap
-    def take_step(self, host_batch: PyTree) -> dict[str, Any]:
+    def take_step(self, host_batch: PyTree) -> dict[str, PyTree]:
         """Begins the next step with this process's part of a batch.
 
         Args:
@@ -361,13 +364,15 @@ class BaseTrainer(Module):
         partition = self.input.partition_for(host_batch)
         return self._run_step(host_to_global_array(host_batch, partition=partition))
 
-    def _run_step(self, input_batch: PyTree) -> dict[str, Any]:
+    def _run_step(self, input_batch: PyTree) -> dict[str, PyTree]:
         """Begins the next step with a global batch."""
         self._state, outputs = self._jit_train_step()(self._existing_state(), input_batch)
         self._step = (self._step or 0) + 1
         return outputs
 
-    def _train_step(self, state: TrainerState, input_batch: PyTree) -> tuple[Any, dict[str, Any]]:
+    def _train_step(
+        self, state: TrainerState, input_batch: PyTree
+    ) -> tuple[TrainerState, dict[str, PyTree]]:
         """One step as a pure function; its loss decides nothing here."""
         parts = StepParts(
             model=self.model,
@@ -389,12 +394,12 @@ class BaseTrainer(Module):
 
     def _step_of_train_state(
         self, state: SpmdTrainState, batch: PyTree
-    ) -> tuple[SpmdTrainState, dict[str, Any]]:
+    ) -> tuple[SpmdTrainState, dict[str, PyTree]]:
         new, outputs = self._train_step(state.trainer_state, batch)
         state = state.with_trainer_state(new).replace(step=state.step + 1)
         return state, {**outputs, "finite": is_finite(outputs)}
 
-    def _assembled(self, state: TrainerState, step: Any) -> SpmdTrainState:
+    def _assembled(self, state: TrainerState, step: Leaf) -> SpmdTrainState:
         """A `TrainState` of arrays, of shapes or of shardings."""
         return SpmdTrainState(
             step=step,

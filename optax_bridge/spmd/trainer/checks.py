@@ -18,9 +18,6 @@ def mesh_of(cfg: Any, devices: Sequence[Any] | None) -> Mesh:
       cfg: the config.
       devices: all devices unless given.
 
-    Returns:
-      The mesh.
-
     Raises:
       ValueError: names and shape do not fit each other, or the devices.
     """
@@ -82,15 +79,12 @@ def check_axes(where: str, param_specs: PyTree, mesh: Mesh) -> None:
                 )
 
 
-def forced_evalers(wanted: Any, evalers: Collection[str]) -> set[str]:
+def forced_evalers(wanted: object, evalers: Collection[str]) -> set[str]:
     """The evalers that `SpmdTrainer.run` is asked to run at last.
 
     Args:
       wanted: None or False for none, True for all, or names.
       evalers: the names that there are.
-
-    Returns:
-      The names.
 
     Raises:
       ValueError: something else, or a name that there is not.

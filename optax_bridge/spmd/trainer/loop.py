@@ -196,8 +196,8 @@ class TrainingLoop:
         """
         trainer, folder = self._trainer, self._checkpoint_dir()
         trainer.checkpointer.wait_until_finished()
-        if self._beginning is not None:
-            iterator = trainer.input_iterator()
+        iterator = trainer.input_iterator()
+        if self._beginning is not None and is_iterator(iterator):
             if trainer.restore_checkpoint() is None:
                 prng_key, position = self._beginning
                 trainer.begin(prng_key)
@@ -261,7 +261,8 @@ class TrainingLoop:
             left = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
             raise SavingError(
                 f"{self._cfg.dir}: nothing more can be written: {_first_line(error)}. Of the "
-                f"checkpoints {left}. Make room, and start the run again: it goes on from there."
+                f"checkpoints {left}. Make room, or take another folder (`dir`), and start the run "
+                "again: it goes on from its last checkpoint."
             ) from error
 
     def _is_to_stop(self, step: int) -> bool:

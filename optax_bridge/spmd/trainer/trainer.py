@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.spmd.config import config_class
 from optax_bridge.spmd.module import nowrap
 from optax_bridge.spmd.trainer.analysis import changed_lines, write_descriptions
 from optax_bridge.spmd.trainer.base import BaseTrainer
@@ -19,6 +20,10 @@ _log = logging.getLogger(__name__)
 
 class SpmdTrainer(BaseTrainer):
     """Trains a model on a mesh of devices, over all processes."""
+
+    @config_class
+    class Config(BaseTrainer.Config):
+        """Configures SpmdTrainer; the fields are those of `BaseTrainer.Config`."""
 
     @nowrap
     def run(

@@ -14,6 +14,7 @@ import numpy as np
 import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import LAYOUT, read_layout
 from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -24,7 +25,7 @@ _STRINGS = "_strings.json"
 # A block of zstd holds 128 KiB and takes 4 bytes at least, so a larger promise is a lie.
 _MAX_RATIO = 2**15
 _ARRAYS = ("jax.Array", "np.ndarray")
-_EMPTY: dict[str, Any] = {"Dict": {}, "List": {}, "Tuple": {}, "NamedTuple": {}, "None": None}
+_EMPTY = ("Dict", "List", "Tuple", "NamedTuple", "None")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def read_orbax(folder: Path) -> PyTree:
         names, kind = _entry(entry, folder)
         place = f"{folder}, {leaf_name(names)}"
         if kind in _EMPTY:
-            leaf: Leaf = _EMPTY[kind]
+            leaf: Leaf = None if kind == "None" else {}
         elif kind == "string":
             leaf = _json(folder / _STRINGS).get(".".join(names))
         elif kind == "scalar" or kind in _ARRAYS:
@@ -77,7 +78,7 @@ def read_orbax(folder: Path) -> PyTree:
             raise CheckpointError(
                 place, "an array, a number or text", shown(kind), "Nothing else is read."
             )
-        _put(tree, names, leaf, place)
+        put(tree, names, leaf, place)
     remembered = found.get("custom_metadata")
     if isinstance(remembered, Mapping) and LAYOUT in remembered:
         tree[LAYOUT] = read_layout(remembered[LAYOUT], folder).tree()
@@ -141,17 +142,6 @@ def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
     if not 0 < len(names) <= 100 or not isinstance(kind, str):
         raise CheckpointError(folder / METADATA, "a leaf's path and type", shown(entry), DAMAGED)
     return names, kind
-
-
-def _put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str) -> None:
-    node = tree
-    for name in names[:-1]:
-        node = node.setdefault(name, {})
-        if not isinstance(node, dict):
-            break
-    if not isinstance(node, dict) or names[-1] in node:
-        raise CheckpointError(place, "each name once", "a leaf and a folder of one name", DAMAGED)
-    node[names[-1]] = dict(leaf) if isinstance(leaf, dict) else leaf
 
 
 def _json(path: Path) -> Mapping[str, Any]:

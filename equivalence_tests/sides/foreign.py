@@ -1,0 +1,40 @@
+"""What sides of other frameworks have in common."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from equivalence_tests.sides.errors import EquivalenceError
+
+
+def written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Arguments as they stand in a call."""
+    named = (f"{name}={value!r}" for name, value in kwargs.items())
+    return ", ".join([*map(repr, args), *named])
+
+
+def checked(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
+    """What is made, if it is of a class.
+
+    Args:
+      make: makes it.
+      kind: the class.
+      expected: its name, for messages.
+      what: the side and the optimizer, `torch_side: AdamW`, for messages.
+
+    Raises:
+      EquivalenceError: it cannot be made, or is something else.
+    """
+    try:
+        result = make()
+    except Exception as error:
+        raise EquivalenceError(f"{what} raised {type(error).__name__}: {error}") from None
+    if not isinstance(result, kind):
+        raise EquivalenceError(f"{what} made a {type(result).__name__}; expected a {expected}")
+    return result
+
+
+def has_base(value: Any, module: str, name: str) -> bool:
+    """Whether this is a class with a base of that name; imports nothing."""
+    return isinstance(value, type) and any(
+        base.__module__.startswith(module) and base.__name__ == name for base in value.__mro__
+    )
