@@ -47,6 +47,7 @@ QUIET = {
     "state-dict": "pickle.dump(opt.state_dict(), f)",
     "data": "data = pickle.load(f)\ndata['x']",
     "another-dump": "json.dump(opt, f)",
+    "within-a-class": AGENT.format("data = 1; pickle.dump(data, f)"),
     "a-part": "x = pickle.load(f).data['x']",
     "holds-itself": (
         "class A:\n    def __init__(self):\n        self.me = (self, 1)\n"
