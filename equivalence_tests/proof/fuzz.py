@@ -134,8 +134,8 @@ _PRIMITIVES = {
 def fault(jaxpr: Any, rng: np.random.Generator) -> tuple[Any, str] | None:
     """A program with one change, and what was changed; None if there was nothing at that place."""
     inner = jaxpr.jaxpr
-    place = int(rng.integers(len(inner.eqns)))
-    eqn = inner.eqns[place]
+    position = int(rng.integers(len(inner.eqns)))
+    eqn = inner.eqns[position]
     kind = rng.choice(["operation", "constant", "operand", "order"])
     name = eqn.primitive.name
     if kind == "operation":
@@ -150,34 +150,34 @@ def fault(jaxpr: Any, rng: np.random.Generator) -> tuple[Any, str] | None:
             params = {}
         bound = _PRIMITIVES[other]
         changed = eqn.replace(primitive=bound, params=_params_of(bound, eqn, params))
-        told = f"{name} -> {other}"
+        text = f"{name} -> {other}"
     elif kind == "constant":
-        places = [i for i, atom in enumerate(eqn.invars) if _is_number(atom)]
-        if not places:
+        positions = [i for i, atom in enumerate(eqn.invars) if _is_number(atom)]
+        if not positions:
             return None
-        at = int(rng.choice(places))
+        at = int(rng.choice(positions))
         literal = eqn.invars[at]
         factor = float(rng.choice([2.0, 0.5, 1.01, -1.0, 0.0, 1.5]))
         value = np.asarray(np.asarray(literal.val) * factor).astype(literal.aval.dtype)
         invars = list(eqn.invars)
         invars[at] = core.Literal(value[()], literal.aval)
-        changed, told = eqn.replace(invars=invars), f"{name}: {literal.val} * {factor}"
+        changed, text = eqn.replace(invars=invars), f"{name}: {literal.val} * {factor}"
     elif kind == "operand":
-        before = [*inner.invars, *(v for e in inner.eqns[:place] for v in e.outvars)]
+        before = [*inner.invars, *(v for e in inner.eqns[:position] for v in e.outvars)]
         at = int(rng.integers(len(eqn.invars))) if eqn.invars else 0
         same = [v for v in before if eqn.invars and _alike(v, eqn.invars[at])]
         if not same:
             return None
         invars = list(eqn.invars)
         invars[at] = same[int(rng.integers(len(same)))]
-        changed, told = eqn.replace(invars=invars), f"{name}: another operand {at}"
+        changed, text = eqn.replace(invars=invars), f"{name}: another operand {at}"
     else:
         if len(eqn.invars) < 2 or not _alike(eqn.invars[0], eqn.invars[1]):
             return None
         invars = [eqn.invars[1], eqn.invars[0], *eqn.invars[2:]]
-        changed, told = eqn.replace(invars=invars), f"{name}: operands exchanged"
-    eqns = [*inner.eqns[:place], changed, *inner.eqns[place + 1 :]]
-    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns)), f"equation {place}, {told}"
+        changed, text = eqn.replace(invars=invars), f"{name}: operands exchanged"
+    eqns = [*inner.eqns[:position], changed, *inner.eqns[position + 1 :]]
+    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns)), f"equation {position}, {text}"
 
 
 def _params_of(primitive: Any, eqn: Any, fallback: dict[str, Any]) -> dict[str, Any]:
@@ -187,8 +187,8 @@ def _params_of(primitive: Any, eqn: Any, fallback: dict[str, Any]) -> dict[str, 
     if function is None:
         return fallback
     spread = [jnp.zeros(eqn.outvars[0].aval.shape, var.aval.dtype) for var in eqn.invars]
-    found = jax.make_jaxpr(function)(*spread).eqns
-    own = [each for each in found if each.primitive is primitive]
+    outcome = jax.make_jaxpr(function)(*spread).eqns
+    own = [each for each in outcome if each.primitive is primitive]
     return dict(own[0].params) if own else fallback
 
 
@@ -208,13 +208,13 @@ def told_apart(made: Optimizer, jaxpr: Any, rng: np.random.Generator) -> bool:
         params = [np.asarray(rng.standard_normal(np.shape(v))) for v in PARAMS.values()]
         tree = jax.tree.unflatten(jax.tree.structure(PARAMS), params)
         start = [np.asarray(leaf) for leaf in jax.tree.leaves(made.init(tree))]
-        held = [[*start, *params], [*start, *params]]
+        states = [[*start, *params], [*start, *params]]
         for _ in range(4):
             grads = [np.asarray(rng.standard_normal(np.shape(v))) for v in PARAMS.values()]
             for i, program in enumerate((made.jaxpr, jaxpr)):
-                results = interpreter.run(program, [*grads, *held[i]])
-                held[i] = [*results[count:], *results[:count]]
-            for a, b in zip(held[0][-count:], held[1][-count:], strict=True):
+                results = interpreter.run(program, [*grads, *states[i]])
+                states[i] = [*results[count:], *results[:count]]
+            for a, b in zip(states[0][-count:], states[1][-count:], strict=True):
                 a, b = np.asarray(a, float), np.asarray(b, float)
                 if not np.array_equal(np.isnan(a), np.isnan(b)):
                     return True
@@ -235,10 +235,10 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
             name = str(rng.choice(list(OPTIMIZERS)))
             if name not in made:
                 made[name] = optimizer(name)
-            found = fault(made[name].jaxpr, rng)
-            if found is None:
+            outcome = fault(made[name].jaxpr, rng)
+            if outcome is None:
                 continue
-            jaxpr, told = found
+            jaxpr, text = outcome
             try:
                 apart = told_apart(made[name], jaxpr, rng)
             except interpreter.NoRule:
@@ -246,7 +246,7 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
             sides = made[name].side(made[name].jaxpr), made[name].side(jaxpr)
             proof = prove_equivalence(*sides, PARAMS)
             done += 1
-            yield name, told, apart, proof.verdict
+            yield name, text, apart, proof.verdict
 
 
 # Expressions are nested tuples: ("add", a, b), ("mul", a, b), ... over "p", "g", "s" and numbers.
@@ -350,11 +350,11 @@ def main() -> int:
     options = parser.parse_args()
     started, bad = time.perf_counter(), 0
     counts: Counter[tuple[bool, str]] = Counter()
-    for name, told, apart, verdict in faults(options.faults, options.seed):
+    for name, text, apart, verdict in faults(options.faults, options.seed):
         counts[apart, verdict] += 1
         if apart and verdict in (IDENTICAL, REALS):
             bad += 1
-            print(f"PROVED: {name}: {told}: {verdict}")
+            print(f"PROVED: {name}: {text}: {verdict}")
     for (apart, verdict), number in sorted(counts.items()):
         print(f"{number} faults that runs {'tell apart' if apart else 'do not see'}: {verdict}")
     verdicts: Counter[str] = Counter()

@@ -1,15 +1,16 @@
-"""Places in arrays, with symbols for indices."""
+"""Indices of arrays, with symbols for numbers, and where operations that move entries read."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from equivalence_tests.proof.atoms import Index
+from equivalence_tests.proof.nodes import Node
 
 
 def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
-    """A general place in an array: a symbol for each axis, 0 for an axis of length 1."""
+    """The general index of an array: a symbol for each axis, 0 for an axis of length 1."""
     return tuple(0 if size == 1 else f"{name}{axis}" for axis, size in enumerate(shape))
 
 
@@ -80,17 +81,13 @@ def _digit(index: Index, stride: int, size: int, total: int) -> Index:
 
 def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
     """The index below `total` of which these are digits, each with what it counts."""
-    digits = [part for part, _ in parts]
-    if all(isinstance(part, int) for part in digits):
-        return sum(part * stride for part, stride in parts)
-    first = digits[0]
-    of_one = all(
-        isinstance(part, tuple) and part[:2] == ("of", first[1]) and part[2] == stride
-        for part, stride in parts
-    )
-    if of_one and first[3] == total:  # perhaps all digits of one index, put together again
-        strides = [stride for _, stride in parts]
-        if [part[3] * part[2] for part in digits[1:]] == strides[:-1]:
+    if all(isinstance(part, int) for part, _ in parts):
+        return sum(part * stride for part, stride in parts if isinstance(part, int))
+    first, strides = parts[0][0], [stride for _, stride in parts]
+    if isinstance(first, tuple) and first[0] == "of" and first[3] == total:
+        sizes = [strides[i] // strides[i + 1] for i in range(len(parts) - 1)]
+        of_one = [("of", first[1], *each) for each in zip(strides, (total, *sizes), strict=True)]
+        if [part for part, _ in parts] == of_one:  # all digits of one index, put together again
             return first[1]
     return ("join", *(item for pair in parts for item in pair))
 
@@ -100,3 +97,22 @@ def shifted(index: Index, by: int) -> Index:
     if by == 0:
         return index
     return index + by if isinstance(index, int) else ("join", index, 1, by, 1)
+
+
+def _broadcast(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    dims = node.settings["broadcast_dimensions"]
+    pairs = zip(node.args[0].shape, dims, strict=True)
+    return tuple(0 if size == 1 else index[dim] for size, dim in pairs)
+
+
+def _transposed(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    sources = dict(zip(node.settings["permutation"], index, strict=True))
+    return tuple(sources[axis] for axis in range(len(index)))
+
+
+# From the index of an entry to the operand's index at which it is read; None if not simply said.
+MOVES: dict[str, Callable[[Node, tuple[Index, ...]], tuple[Index, ...] | None]] = {
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transposed,
+    "reshape": lambda node, index: reshaped_index(node.args[0].shape, node.shape, index),
+}

@@ -161,7 +161,7 @@ class Sums(Powers):
         best: tuple[Any, ...] | None = None
         orders = itertools.permutations(bounds) if len(bounds) <= 4 else [tuple(bounds)]
         for order in orders:
-            names = {name: f"b{depth}.{place}" for place, (name, _) in enumerate(order)}
+            names = {name: f"b{depth}.{number}" for number, (name, _) in enumerate(order)}
             sizes = tuple((names[name], size) for name, size in order)
             renamed = self.renamed(body, names)
             key = ([size for _, size in sizes], self.texts((renamed,)))

@@ -171,10 +171,10 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     def right(hp: Mapping[str, Any]) -> Any:
         return build(recipe_of(_filled(described, hp, ""), exact)[0])
 
-    found = [Statement(left, right, params, dict(_numbers(described, "")))]
+    both = [Statement(left, right, params, dict(_numbers(described, "")))]
     if claim.verdict is Verdict.IDENTICAL:
-        found.append(Statement(definition, build(recipe), params, None))
-    return claim, found
+        both.append(Statement(definition, build(recipe), params, None))
+    return claim, both
 
 
 def prove_task(task: Task) -> Row:
@@ -213,8 +213,8 @@ def _numbers(described: Any, prefix: str) -> Iterator[tuple[str, float]]:
         return
     kept = {unsupported.name for unsupported in described.entry.unsupported}
     for name, value in described.settings.items():
-        for place, nested in _nested(name, value):
-            yield from _numbers(nested, f"{prefix}{place}.")
+        for name_in, nested in _nested(name, value):
+            yield from _numbers(nested, f"{prefix}{name_in}.")
         if isinstance(value, float) and value != 0 and name not in kept:
             yield f"{prefix}{name}", value
 
@@ -251,9 +251,9 @@ def _filled(described: Any, hp: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _replaced(described: Described, hp: Any, prefix: str, inner: Any, leaf: Any) -> dict[str, Any]:
-    def value_of(place: str, value: Any) -> Any:
+    def value_of(name_in: str, value: Any) -> Any:
         if isinstance(value, Described):
-            return inner(value, hp, f"{prefix}{place}.")
+            return inner(value, hp, f"{prefix}{name_in}.")
         if isinstance(value, tuple):
             return tuple(value_of(str(index), item) for index, item in enumerate(value))
         return value

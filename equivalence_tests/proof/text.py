@@ -134,5 +134,5 @@ def nested(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
             rows.append(row)
         return numbers[gen]
 
-    found = [quotient(value) for value in values]
-    return {"values": found, "atoms": rows}
+    quotients = [quotient(value) for value in values]
+    return {"values": quotients, "atoms": rows}
