@@ -51,6 +51,7 @@ QUIET = {
     "state-dict": "pickle.dump(opt.state_dict(), f)",
     "data": "data = pickle.load(f)\ndata['x']",
     "another-dump": "json.dump(opt, f)",
+    "within-a-class": AGENT.format("data = 1; pickle.dump(data, f)"),
     "a-part": "x = pickle.load(f).data['x']",
     "another-field": AGENT.format("pickle.dump((self.epoch, epoch), f)"),
     "another-state": "x = pickle.load(f).state['x']",

@@ -32,6 +32,7 @@ REWRITTEN = {
     "nothing-known": "restore_checkpoint(d, make())",
     "one-of-two": "restore_checkpoint(d, a if c else b)",
     "starred": "restore_checkpoint(*args)",
+    "either": "restore_checkpoint(d, a or b)",
     "given-on": "partial(restore_checkpoint, d)",
 }
 LEFT = {

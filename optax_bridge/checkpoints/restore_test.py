@@ -223,6 +223,8 @@ def test_a_definition_of_ones_own_is_restored_by_its_fields() -> None:
     )
     same_bits(state.opt_state, optimizer.state)
     same_bits(state.params, optimizer.target)
+    with pytest.raises(ValueError, match="the learning rate is given per call"):
+        _ = state.learning_rate
 
 
 class Pair(NamedTuple):

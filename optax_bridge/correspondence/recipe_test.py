@@ -22,6 +22,7 @@ from optax_bridge.correspondence import (
     Entry,
     UnsupportedSetting,
     default_recipe,
+    describe,
     recipe_of,
 )
 from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, parse
@@ -286,6 +287,9 @@ def test_the_default_recipe_is_public_optax_where_it_is_the_same():
         written = default_recipe(parse(text)).render()
         assert written.startswith(start)
         assert default_recipe(legacy_optim.Adam(0.1)).render().startswith("optax.adam(")
+    described = describe(legacy_optim.WeightNorm(legacy_optim.Adam(0.1)))
+    assert isinstance(described, Described)
+    assert isinstance(described.settings["wrapped_optimizer"], Described)
     nested = default_recipe(parse("WeightNorm(Adam(0.1))")).render()
     assert nested.startswith("optax_bridge.weight_norm(inner=optax.adam(")
 

@@ -72,6 +72,14 @@ def test_selectors(selector: Any, params: Any):
     np.testing.assert_array_equal(new["bias"], BIAS)
 
 
+@pytest.mark.parametrize("params", [Pair(KERNEL, BIAS), Layer(KERNEL, BIAS)], ids=["pair", "class"])
+def test_a_traversal_by_attribute(params: Any):
+    tx = optax_bridge.multi_optimizer((t_identity.kernel, optax_bridge.sgd(1.0)))
+    new, _ = take_step(tx, params, tx.init(params), params)
+    np.testing.assert_array_equal(new.kernel, 0 * KERNEL)
+    np.testing.assert_array_equal(new.bias, BIAS)
+
+
 @pytest.mark.filterwarnings("ignore:.*none of the 1 parameters is selected")
 @pytest.mark.parametrize("by", ["shape", "dtype"])
 def test_parameters_of_another_form_are_grouped_anew(by: str):

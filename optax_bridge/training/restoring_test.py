@@ -257,7 +257,7 @@ def test_orbax_is_checked_when_it_is_imported_and_nothing_else(
     orbax.check_what_orbax_restores()
     (finder,) = (found for found in sys.meta_path if isinstance(found, orbax._WhenImported))
     assert finder.find_spec("colorsys", None) is None and finder in sys.meta_path
-    spec = finder.find_spec("orbax.checkpoint", None)
+    spec = finder.find_spec(".".join(("orbax", "checkpoint")), None)
     assert finder not in sys.meta_path
     loader: Any = getattr(spec, "loader", None)
     assert loader.exec_module.__module__ == orbax.__name__
