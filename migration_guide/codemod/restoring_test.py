@@ -30,7 +30,6 @@ REWRITTEN = {
     "tuple": "restore_checkpoint(d, (1, [opt]))",
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
-    "one-of-two": "restore_checkpoint(d, a if c else b)",
     "starred": "restore_checkpoint(*args)",
     "either": "restore_checkpoint(d, a or b)",
     "given-on": "partial(restore_checkpoint, d)",
