@@ -167,6 +167,8 @@ def test_left_to_a_person_with_one_comment(case: str):
     assert expected in message.text
     assert code.splitlines()[message.line - 1].strip() in before
     assert result.code.count(PREFIX) == 1
+    for method in (".compute_gradient(", ".optimize("):
+        assert (method in before) == (method in result.code)
     again = rewrite(result.code, Options())
     assert again.code == result.code
 
