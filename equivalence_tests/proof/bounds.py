@@ -52,8 +52,8 @@ class Bound:
             + (f" ({self.stopped[path]})" if path in self.stopped else "")
             for path in self.absolute
         ]
-        told = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.ranges.items())
-        return "\n".join([f"after one step, for {told}:", *(f"  {line}" for line in lines)])
+        ranges = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.ranges.items())
+        return "\n".join([f"after one step, for {ranges}:", *(f"  {line}" for line in lines)])
 
 
 def rounding_bound(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb, fmpq
@@ -21,7 +22,11 @@ from equivalence_tests.proof.dtypes import is_key
 from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.metadata.trees import Params
 
+Arrays = list[np.ndarray]
+Pair = list[Arrays]  # of the left and of the right side
+Number = arb | float | np.generic
 _DIGITS = 1e-30
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
 
@@ -53,7 +58,7 @@ def check(
     certificate: str | Mapping[str, Any],
     left: SideLike | MakeSide,
     right: SideLike | MakeSide,
-    params: Any,
+    params: Params,
     *,
     hyper_params: Mapping[str, float] | None = None,
     points: int = 2,
@@ -163,7 +168,7 @@ class _Run:
             result[index] = arb(fmpq(int(np.asarray(values)[index]), 16))
         return result
 
-    def _special(self, leaf: Any) -> np.ndarray:
+    def _special(self, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         values = np.asarray(self.rng.standard_normal(leaf.shape))
         chosen = np.asarray(self.rng.random(leaf.shape) < 0.3)
         odd = np.asarray(self.rng.choice(np.array(_SPECIAL), leaf.shape))
@@ -171,9 +176,10 @@ class _Run:
             return np.where(chosen, odd, values).astype(leaf.dtype)
 
     def _both(
-        self, program: Callable[[Program], tuple[AnyJaxpr, list[np.ndarray]]], *, exact: bool
-    ) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
-        states, shown = [], []
+        self, program: Callable[[Program], tuple[AnyJaxpr, Arrays]], *, exact: bool
+    ) -> tuple[Pair, Pair]:
+        states: Pair = []
+        shown: Pair = []
         for side in self.sides:
             jaxpr, args = program(side)
             run = interpreter.exactly(jaxpr, args) if exact else interpreter.run(jaxpr, args)
@@ -181,11 +187,11 @@ class _Run:
             shown.append(run[len(side.paths) :])
         return states, shown
 
-    def _agree(self, shown: list[Any], when: str) -> None:
+    def _agree(self, shown: Pair, when: str) -> None:
         for path, a, b in zip(self.given.paths, *shown, strict=True):
             self._equal(a, b, f"{path} {when}")
 
-    def _related(self, states: list[Any], when: str) -> None:
+    def _related(self, states: Pair, when: str) -> None:
         ours, theirs = self.case["symbols"]
         for i, name in enumerate(ours):
             for j, other in enumerate(theirs):
@@ -193,7 +199,7 @@ class _Run:
                     where = f"{self.sides[0].paths[i]} and {self.sides[1].paths[j]} {when}"
                     self._equal(states[0][i], states[1][j], where)
 
-    def _equal(self, a: Any, b: Any, where: str) -> None:
+    def _equal(self, a: np.ndarray, b: np.ndarray, where: str) -> None:
         if is_key(a.dtype):
             return
         a, b = np.asarray(a), np.asarray(b)
@@ -201,7 +207,7 @@ class _Run:
             self._close(a[index], b[index], f"{where} at {list(index)}")
             self.checked.values += 1
 
-    def _close(self, a: Any, b: Any, where: str) -> None:
+    def _close(self, a: Number | np.ndarray, b: Number | np.ndarray, where: str) -> None:
         a, b = arb(_plain(a)), arb(_plain(b))
         if not a.is_finite() and not b.is_finite():
             return
@@ -210,9 +216,7 @@ class _Run:
         if a.rad() > _DIGITS * max(1, abs(float(a.mid()))):
             self.checked.skipped[f"{where}: too few digits are left to tell"] = None
 
-    def _forms(
-        self, hyper: list[Any], before: list[Any], grads: list[Any], states: Any, shown: Any
-    ) -> None:
+    def _forms(self, hyper: Arrays, before: Pair, grads: Arrays, states: Pair, shown: Pair) -> None:
         known = dict(zip(sorted(self.given.numbers), hyper, strict=True))
         paths = [path.replace("params", "grads", 1) for path in self.given.paths]
         known |= dict(zip(paths, grads, strict=True))
@@ -246,7 +250,7 @@ class _Run:
                 self._close(value, array[index], f"normal form of {row['leaf']}")
                 self.checked.forms += 1
 
-    def _same_bits(self, shown: list[Any], when: str) -> None:
+    def _same_bits(self, shown: Pair, when: str) -> None:
         for path, a, b in zip(self.given.paths, *shown, strict=True):
             both_nan = np.isnan(a.astype(float)) & np.isnan(b.astype(float))
             same = both_nan | (_bits(a) == _bits(b))
@@ -264,7 +268,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return flat.reshape(array.shape)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Number | np.ndarray) -> arb | float:
     if isinstance(value, np.bool_ | np.integer | int):
         return int(value)
     return value if isinstance(value, arb) else float(value)

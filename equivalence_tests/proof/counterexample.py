@@ -295,8 +295,8 @@ class Search:
                     apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
                 apart = np.where(np.isnan(apart), np.inf, apart)
                 index = np.unravel_index(int(np.argmax(apart)), apart.shape)
-                found = [float(value[index]) for value in values]
-                return self._example(params, grads[:step], entry, index, found, self.arithmetic)
+                both = [float(value[index]) for value in values]
+                return self._example(params, grads[:step], entry, index, both, self.arithmetic)
         return None
 
     def _example(

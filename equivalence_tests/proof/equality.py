@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from equivalence_tests.proof.algebra import Algebra, Full
+from equivalence_tests.proof.algebra import Algebra, Full, Rat
+from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.indexing import indices
@@ -222,7 +223,7 @@ class Comparer:
             stopped=stopped,
         )
 
-    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Any, second: Any) -> bool:
+    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
         """Equal where a count is none of some numbers, and for each of these numbers."""
         cases = algebra.counts_asked(algebra.sub(first, second))
         if not 0 < len(cases) <= _MOST_CASES:
@@ -242,7 +243,7 @@ class Comparer:
         return True
 
 
-def _is_real(dtype: Any) -> bool:
+def _is_real(dtype: DType) -> bool:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return False
     return dtype == jnp.bool_ or (

@@ -1,3 +1,4 @@
+# pyright: strict
 """Programs as graphs in which equal values are one node, under rules that keep every bit.
 
 A node is one array operation. Nodes are made by `Graph.apply`, which first rewrites by rules that

@@ -1,3 +1,4 @@
+# pyright: strict
 """Indices of arrays, with symbols for numbers, and where operations that move entries read."""
 
 import itertools
@@ -20,13 +21,13 @@ def reshaped_index(
     """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
     if 0 in (*old, *new):
         return None
-    place: list[Index] = []
+    source: list[Index] = []
     i = j = 0
     while i < len(old) or j < len(new):
         a, b = i, j
         size_old = size_new = 1
         while i < len(old) and old[i] == 1:
-            place.append(0)
+            source.append(0)
             i += 1
         while j < len(new) and new[j] == 1:
             j += 1
@@ -46,15 +47,15 @@ def reshaped_index(
                 j += 1
         if i - a == 1:  # its digits are the new indices
             parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
-            place.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
+            source.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
         elif j - b == 1:
             for k in range(a, i):
                 stride = int(np.prod(old[k + 1 : i]))
                 digit = _digit(index[b], stride, old[k], size_old)
-                place.append(0 if old[k] == 1 else digit)
+                source.append(0 if old[k] == 1 else digit)
         else:
             return None
-    return tuple(place)
+    return tuple(source)
 
 
 def _digit(index: Index, stride: int, size: int, total: int) -> Index:

@@ -66,10 +66,10 @@ def by_given_relation(
 
     def obligations(when: str, ours: Step, theirs: Step) -> list[Obligation]:
         (state, params), (other, other_params) = ours, theirs
-        return [
-            *world.obligations(when, world.given.paths, params, other_params, True, level),
-            *world.obligations(when, names, related(state), other, False, level),
-        ]
+        # States first: parameters are computed of parts that are then known to be equal.
+        of_states = world.obligations(when, names, related(state), other, False, level)
+        of_params = world.obligations(when, world.given.paths, params, other_params, True, level)
+        return [*of_params, *of_states]
 
     starts = world.start(left), world.start(right)
     general = _general(world.symbols(left), constants(world, left, starts[0][0]))

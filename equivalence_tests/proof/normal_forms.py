@@ -1,3 +1,4 @@
+# pyright: strict
 """Normal forms of a certificate, evaluated in exact arithmetic. Knows nothing of the prover."""
 
 import itertools

@@ -62,9 +62,9 @@ RELATED: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("name", RELATED)
 def test_relations_are_found_by_trying(name: str):
-    left, right, told = RELATED[name]
+    left, right, expected = RELATED[name]
     proof = proved(left, right, REALS)
-    assert any(told in text for text in proof.cases[0].induction.relation), proof.cases[
+    assert any(expected in text for text in proof.cases[0].induction.relation), proof.cases[
         0
     ].induction.relation
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """What came of a proof."""
 
 import functools

@@ -161,10 +161,10 @@ class Roundoff:
         """The number of the row that computes an entry of a node."""
         key = (node.id, index)
         if key not in self._numbers:
-            places = self._places(node, index)
+            sources = self._sources(node, index)
             args = [
                 self._planned(arg, index, ranges)
-                for arg, index in zip(node.args, places, strict=True)
+                for arg, index in zip(node.args, sources, strict=True)
             ]
             name = ""
             if node.op == "leaf":
@@ -186,7 +186,7 @@ class Roundoff:
         """Whether the entry of which all is computed is one that a sum is over."""
         return indices(node.args[0].shape) == self.root
 
-    def _places(self, node: Node, index: tuple[Index, ...]) -> list[tuple[Index, ...]]:
+    def _sources(self, node: Node, index: tuple[Index, ...]) -> list[tuple[Index, ...]]:
         """The indices at which the operands of an entry are read."""
         if node.op == "reduce_sum":
             # One of the terms: that of the entry itself if it is among them, else any.

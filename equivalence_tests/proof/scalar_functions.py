@@ -52,7 +52,7 @@ class Scalars:
         return self.wrapped(node, result) if node.op in _OVERFLOW else result
 
     def numbered(self, key: Hashable) -> int:
-        """A number for what an unknown function is told by."""
+        """A number for what an unknown function is known by."""
         return self._names.setdefault(key, len(self._names))
 
     def wrapped(self, node: Node, value: Rat) -> Rat:
@@ -195,8 +195,8 @@ def _convert(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         return args[0] if fits else _call("as", whole=True)(scalars, node, args)
     both = is_float(source) and is_float(target)
     if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
-        told = f"rounding to {jnp.dtype(target)} is left out, as all rounding"
-        scalars.algebra.assumptions[told] = None
+        text = f"rounding to {jnp.dtype(target)} is left out, as all rounding"
+        scalars.algebra.assumptions[text] = None
     if is_float(source) and is_whole(target):
         return _rounded(scalars, node, args)
     if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
@@ -206,8 +206,8 @@ def _convert(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
 
 def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     bits = [node.settings[f"{part}_bits"] for part in ("exponent", "mantissa")]
-    told = f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa is left out"
-    scalars.algebra.assumptions[told] = None
+    text = f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa is left out"
+    scalars.algebra.assumptions[text] = None
     return args[0]
 
 

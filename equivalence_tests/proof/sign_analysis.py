@@ -1,4 +1,5 @@
-"""What a side holds that is never negative: counts, averages of squares."""
+# pyright: strict
+"""What in a state is never negative: counts, averages of squares."""
 
 from collections.abc import Collection, Sequence
 
@@ -24,7 +25,7 @@ def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[
       after: what a step makes of them.
 
     Returns:
-      Their places: the largest set that keeps itself.
+      Their numbers: the largest set that keeps itself.
     """
     candidates = {number for number, node in enumerate(before) if node is not None}
     while True:
