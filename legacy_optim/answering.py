@@ -13,6 +13,8 @@ from legacy_optim.uses import note
 Undo = Callable[[], object]
 # From an owner's name and a name in it to what answers; raises KeyError where nothing does.
 Answer = Callable[[str, str], Any]
+# From an owner's name to the names in it that something answers for.
+Names = Callable[[str], list[str]]
 # From a dotted name to what to say instead of "no such attribute", or None.
 Said = Callable[[str], str | None]
 
@@ -24,14 +26,19 @@ class Answering(types.ModuleType):
       name: the old name.
       answer: for its attributes.
       said: for those that nothing answers for.
+      names: which there are, for `from name import *`.
     """
 
-    def __init__(self, name: str, answer: Answer, said: Said):
+    def __init__(self, name: str, answer: Answer, said: Said, names: Names):
         super().__init__(name)
         self.__dict__["_answering"] = answer
         self.__dict__["_said"] = said
+        self.__dict__["_names"] = names
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            note(f"{self.__name__}.*")
+            return self._names(self.__name__)
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"

@@ -66,6 +66,9 @@ _TRAVERSALS = (
 # Modules that older releases still have, though all that is in them raises when it is called.
 _HOLLOW = frozenset({"jax.experimental.host_callback"})
 
+# What `legacy_optim` has beyond the `flax.optim` of then: a star import must not bring it.
+_NOT_IN_OPTIM = ("DynamicScale", "Traversal", "install", "t_identity", "uninstall")
+
 # Linen's cells that had no `features` then, and a static `initialize_carry`.
 CELLS = ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
 
@@ -187,7 +190,7 @@ def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str,
 def _add_module(name: str) -> None:
     from legacy_optim import answering  # not at every start
 
-    sys.modules[name] = module = answering.Answering(name, _answer, _said)
+    sys.modules[name] = module = answering.Answering(name, _answer, _said, _names)
     module.__path__ = []  # a package: the finders are asked for what is below it
     _undo.append(lambda: sys.modules.pop(name, None))
 
@@ -218,6 +221,21 @@ def _answer(owner: str, name: str) -> "Any":
     if entry is None or entry.new is None:
         raise KeyError(full)
     return answering.value(entry.new)
+
+
+def _names(owner: str) -> list[str]:
+    """The names that a module of that time had, as far as they answer."""
+    from legacy_optim import gone  # not at every start
+
+    if owner == "flax.optim":
+        names: list[str] = importlib.import_module("legacy_optim").__all__
+        return [name for name in names if name not in _NOT_IN_OPTIM]
+    if owner.startswith("flax.optim."):
+        module = importlib.import_module(owner.replace("flax.optim", "legacy_optim"))
+        return [name for name in vars(module) if not name.startswith("_")]
+    answers = _ANSWERS[owner.partition(".")[0]]
+    known = importlib.import_module(answers).NAMES.get(owner, {}) if answers is not None else {}
+    return sorted({*known, *gone.names_with_an_equal(owner)})
 
 
 def _said(full: str) -> str | None:

@@ -187,6 +187,10 @@ except AttributeError as error:
     assert "never had 'NeverWas'" in str(error)
 else:
     raise AssertionError
+space = {}
+exec("from flax.optim import *; from flax.optim.lamb import *; from jax.ops import *", space)
+assert space["Adam"] is legacy_optim.Adam and "install" not in space
+assert space["LAMB"] is legacy_optim.LAMB and "segment_sum" in space
 legacy_optim.uninstall()
 legacy_optim.uninstall()
 assert "flax.optim" not in sys.modules and "jax.config" not in sys.modules
@@ -209,6 +213,7 @@ def test_install_and_uninstall_inside_a_program(folder: Path):
     assert done.returncode == 0, done.stderr
     assert "flax.optim.Momentum" in done.stdout
     assert "jax.tree_multimap" in done.stdout
+    assert "flax.optim.*" in done.stdout and "flax.optim.Adam'" not in done.stdout
 
 
 OLD_HABITS = """\

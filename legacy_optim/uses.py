@@ -42,7 +42,9 @@ def note(name: str) -> None:
     while frame is not None:
         module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
         if not str(module).startswith(_OWN) and not file.startswith(_OWN):
-            _count(Use(name, file, frame.f_lineno))
+            star = f"{name.rpartition('.')[0]}.*"  # of a star import that alone is told
+            if Use(star, file, frame.f_lineno) not in _uses:
+                _count(Use(name, file, frame.f_lineno))
             return
         frame = frame.f_back
 

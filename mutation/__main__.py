@@ -22,9 +22,9 @@ from typing import Any
 
 from mutation.faults import Fault, sample
 from mutation.modules import DESELECTED, modules
+from mutation.report import DEAD, GONE, KILLED, SURVIVED, TIMEOUT, Recorded, living, page, read
 
 ROOT = Path(__file__).parents[1]
-KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
 _PASSED = 0
 # Seconds of processor, and times what the tests take without a fault: a loop that no longer ends is
 # not waited for.
@@ -49,11 +49,18 @@ def main() -> int:
         "--report", type=Path, default=Path(".cache", "mutants.jsonl"),
         help="a line for each fault; what was killed there is not run again",
     )  # fmt: skip
+    parser.add_argument(
+        "--again", action="store_true", help="only what lives by the report, on the code of now"
+    )
+    parser.add_argument("--results", type=Path, help="write the report as a page")
     given = parser.parse_args()
     tests = {module: own for module, own in modules(ROOT).items() if given.only in module}
-    faults = sample(ROOT, sorted(tests), given.sample, given.seed)
     given.report.parent.mkdir(exist_ok=True)
-    known = _read(given.report)
+    earlier = read(given.report)
+    known = {name: times[-1] for name, times in earlier.items()}
+    faults: Sequence[Fault | Recorded] = [f for f in living(earlier) if f.module in tests]
+    if not given.again:
+        faults = sample(ROOT, sorted(tests), given.sample, given.seed)
     runpy.run_path(str(ROOT / "conftest.py"))  # what JAX reads of the environment
     for library in _LIBRARIES:
         importlib.import_module(library)
@@ -79,12 +86,11 @@ def main() -> int:
                 known[str(fault)] = found
                 print(json.dumps(found), file=report, flush=True)
                 print(f"{found['outcome']:8} {found['seconds']:4.0f} s {fault}", flush=True)
-    return _summary([known[str(fault)] for fault in faults if str(fault) in known], given.goal)
-
-
-def _read(report: Path) -> dict[str, dict[str, Any]]:
-    lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
-    return {found["fault"]: found for found in map(json.loads, lines)}
+    if given.results is not None:
+        text = page(read(given.report), given.sample, given.seed)
+        given.results.write_text(text, encoding="utf-8")
+    names = known if given.again else [str(fault) for fault in faults if str(fault) in known]
+    return _summary([known[name] for name in names], given.goal)
 
 
 def _copy(folder: Path) -> Path:
@@ -98,10 +104,14 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _tried(copy: Path, fault: Fault, tests: Sequence[str], limit: int) -> dict[str, Any]:
+def _tried(copy: Path, fault: Fault | Recorded, tests: Sequence[str], limit: int) -> dict[str, Any]:
     file = copy / fault.module
-    source = (ROOT / fault.module).read_text(encoding="utf-8")
-    right, wrong = file.read_text(encoding="utf-8"), fault.planted(source)
+    right = file.read_text(encoding="utf-8")
+    try:
+        wrong = fault.planted((ROOT / fault.module).read_text(encoding="utf-8"))
+    except ValueError as error:  # of an earlier run, and the line is another now
+        found = {"fault": str(fault), "outcome": GONE, "test": str(error), "seconds": 0}
+        return found | {"change": None}
     compiled = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.pyc"
     compiled.unlink(missing_ok=True)  # else it may pass for that of a file as long and as old
     try:
@@ -174,7 +184,7 @@ def _summary(found: Sequence[dict[str, Any]], goal: float) -> int:
         if each["outcome"] == SURVIVED:
             line, right, wrong = each["change"] or (0, "", "")
             print(f"\n{each['fault']}\n  {line}: {right.strip()}\n  {line}: {wrong.strip()}")
-    dead = counts[KILLED] + counts[TIMEOUT]
+    dead = sum(counts[outcome] for outcome in (*DEAD, GONE))
     share = dead / max(len(found), 1)
     print(f"\n{len(found)} faults: {dead} killed ({counts[TIMEOUT]} by time), {share:.1%}")
     return int(share < goal)

@@ -10,15 +10,20 @@ _RULES = [
     f"{_CODEMOD}/{name}_test.py"
     for name in (
         "rewrite", "bridge", "gone_names", "restoring", "standalone", "hyper_params", "imports",
-        "jax_names", "left_alone", "modules", "pins", "notebook", "flow", "scopes", "registry",
+        "jax_names", "left_alone", "pickled", "modules", "pins", "notebook", "flow", "scopes",
+        "registry", "command", "driver",
     )
 ]  # fmt: skip
 _CONVERSION = [
+    f"{_CHECKPOINTS}/fitting_test.py",
     f"{_CHECKPOINTS}/restore_test.py",
     "optax_bridge/command/kept_layout_test.py",
     f"{_CHECKPOINTS}/conversion_test.py",
     f"{_CHECKPOINTS}/hostile_test.py",
+    f"{_CHECKPOINTS}/sharded_test.py",
+    f"{_CHECKPOINTS}/formats/t5x_test.py",
     "optax_bridge/command/checkpoints_test.py",
+    "optax_bridge/command/new_format_test.py",
 ]
 
 TESTS: dict[str, list[str]] = {
@@ -77,6 +82,7 @@ TESTS: dict[str, list[str]] = {
     "optax_bridge/correspondence/*.py": [
         "optax_bridge/correspondence/recipe_test.py",
         "optax_bridge/correspondence/correspondence_test.py",
+        f"{_CHECKPOINTS}/expressions_test.py",
     ],
     f"{_CODEMOD}/rules/*.py": _RULES,
 }

@@ -8,12 +8,17 @@ from types import FrameType
 INTERRUPTED = 130  # the exit code of shells for it
 
 
+def end(number: int, frame: FrameType | None) -> None:
+    """Ends the process with one line, as long as no command has anything to clean up."""
+    del number, frame
+    print("interrupted", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
+
+
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Ends the process during an import, else raises KeyboardInterrupt, which commands handle."""
-    del number
     if _is_importing(frame):
-        print("interrupted", file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
+        end(number, frame)
     raise KeyboardInterrupt
 
 

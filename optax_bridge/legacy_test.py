@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import legacy_optim
 from optax_bridge.correspondence import UnsupportedSetting
-from optax_bridge.legacy import from_legacy
+from optax_bridge.legacy import from_legacy, to_legacy
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,10 @@ from optax_bridge.legacy import from_legacy
 def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
     with pytest.raises(UnsupportedSetting, match=message):
         from_legacy(definition(), exact=False)
+
+
+def test_parameters_that_the_state_was_not_made_for_are_named():
+    definition = legacy_optim.Adam(0.1)
+    state = from_legacy(definition).init({"w": jnp.ones(2), "b": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"opt_state's grad_ema: .* found \['b'\] besides. Pass"):
+        to_legacy(definition, {"w": jnp.ones(2)}, state, 0)

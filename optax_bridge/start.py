@@ -8,13 +8,13 @@ while libraries are being imported they turn it into another error, or go on.
 import signal
 import sys
 
-from optax_bridge._interrupts import interrupt, repeat_interrupt
+from optax_bridge._interrupts import end, interrupt, repeat_interrupt
 
 
 def main() -> None:
     """Runs the command; 2 and how to install it where the packages for it are missing."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
-        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGINT, end)
         sys.unraisablehook = repeat_interrupt
     # Only now, so that an interrupt is heard meanwhile.
     from optax_bridge.installed import MissingExtraError, require
@@ -29,5 +29,5 @@ def main() -> None:
     try:
         command.main()
     finally:  # done, and said so: while Python ends, an interrupt just ends it
-        if signal.getsignal(signal.SIGINT) is interrupt:
+        if signal.getsignal(signal.SIGINT) in (end, interrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)

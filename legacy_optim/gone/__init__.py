@@ -130,6 +130,12 @@ def modules() -> list[str]:
     return sorted({*_inventory()["modules"], *_inventory()["objects"]})
 
 
+def names_with_an_equal(module: str) -> list[str]:
+    """The names of a module, those of classes in it left out, that are something else today."""
+    known = (*_inventory()["moved"], *remedies.RENAMED)
+    return sorted({name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == module})
+
+
 def answered_modules(package: str) -> list[str]:
     """A package's modules that are gone while some of their names are known to be elsewhere."""
     gone = {*_inventory()["modules"], *_inventory()["objects"]}

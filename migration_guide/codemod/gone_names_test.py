@@ -85,6 +85,11 @@ CASES = {
     "string": ("import numpy as np\nx: 'np.asscalar' = 1", "# optax-bridge: numpy.asscalar"),
     "clip": ("import jax.numpy as jnp\nx = (1 - jnp.exp(y)).clip(a_max=1)", ".clip(max=1)"),
     "clip-of-variable": ("import jax\ny = jax.nn.relu(x)\ny.clip(a_min=0)", "y.clip(min=0)"),
+    "clip-of-arithmetic": (
+        "import jax.numpy as jnp\nx = -jnp.ones(3)\n(2 * x[0]).sum().clip(a_min=0)",
+        "(2 * x[0]).sum().clip(min=0)",
+    ),
+    "clip-of-itself": ("x = -x\nx.clip(a_min=0)", "clip takes min= and max= now"),
     "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
     "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),
 }

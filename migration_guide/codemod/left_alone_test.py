@@ -65,13 +65,16 @@ BY_HAND = {
         "Nothing here says so",
     ),
     "unclear-step": ("def f(s): return s.optimizer.state.step", "Nothing here says so"),
-    "unclear-definition": ("def f(opt_def): return opt_def.create(p)", "Nothing here says so"),
+    "unclear-definition": (
+        "def f(opt_def): return opt_def.create(p, focus=t)",
+        "Nothing here says so",
+    ),
     "attribute-by-string": (
         "x = getattr(optim.Adam(1.0).create(p), name)",
         "looked up by a string",
     ),
     "attribute-getter": (
-        "import operator\nx = map(operator.attrgetter('state.step'), [o])",
+        "import operator\nx = map(operator.attrgetter('agent.critic.target'), [o])",
         "looked up by a string",
     ),
     "method-as-value": ("f = optim.Adam(1.0).create(p).apply_gradient", "taken as a value"),
@@ -129,7 +132,27 @@ BY_HAND = {
         "r = optim.Adam(1.0).create(p).compute_gradient(f)",
         "value_and_grad",
     ),
+    "gradient-of-four": (
+        "a, b, c, g = optim.Adam(1.0).create(p).compute_gradient(f)",
+        "value_and_grad",
+    ),
+    "optimize-with-something-else": (
+        "o = optim.Adam(1.0).create(p)\nif x:\n    o, l = o.optimize(f, nothing_like_it=1)",
+        "value_and_grad",
+    ),
+    "optimize-of-nobody-knows-what": (
+        "o = optim.Adam(1.0).create(p)\nif x:\n    o, l = o.optimize(*fs, learning_rate=lr)",
+        "value_and_grad",
+    ),
     "jax-name-without-an-equal": ("import jax.numpy as jnp\nx = jnp.NINF", "-jnp.inf"),
+    "cell-without-a-size": (
+        "from flax import linen as nn\nx = nn.LSTMCell()",
+        "LSTMCell(features=",
+    ),
+    "carry-of-a-class": (
+        "from flax import linen as nn\nc = nn.GRUCell.initialize_carry(k, b, 3)",
+        "GRUCell",
+    ),
     "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
 }
 
@@ -144,6 +167,8 @@ def test_left_to_a_person_with_one_comment(case: str):
     assert expected in message.text
     assert code.splitlines()[message.line - 1].strip() in before
     assert result.code.count(PREFIX) == 1
+    for method in (".compute_gradient(", ".optimize("):
+        assert (method in before) == (method in result.code)
     again = rewrite(result.code, Options())
     assert again.code == result.code
 

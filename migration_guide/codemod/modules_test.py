@@ -5,6 +5,7 @@ import ast
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -201,3 +202,11 @@ def test_any_tree(codes: list[str], options: Options):
             assert undefined(new) <= undefined(code) | {"legacy_optim"}
         again = driver.migrate([Path(name)], options)
         assert [(r.old, r.new) for r in again.changed] == []
+
+
+@pytest.mark.parametrize("stem", ["train", "__init__"])
+def test_a_dead_import_stays_where_others_may_import_it_from(stem: str, tmp_path: Path):
+    (tmp_path / f"{stem}.py").write_text("from flax.optim import Adam\nx = 1\n")
+    (tmp_path / "main.py").write_text("from flax import optim\ny = optim.Adam(0.1)\n")
+    new = {result.path.stem: result.new for result in driver.migrate([tmp_path], Options()).changed}
+    assert ("from legacy_optim import Adam\n" in new[stem]) == (stem == "__init__")

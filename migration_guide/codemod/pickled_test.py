@@ -26,12 +26,16 @@ CASES = {
     "pickler": ("P = pickle.Pickler(f)\nP.dump(opt)", WRITTEN),
     "by-a-function": ("def save(o): pickle.dump(o, f)\nsave(opt)", WRITTEN),
     "self": (AGENT.format("pickle.dump(self, f)"), WRITTEN),
+    "self-in-a-dict": (AGENT.format("pickle.dump({'agent': (self, 1)}, f)"), WRITTEN),
+    "fields-of-self": (AGENT.format("pickle.dump(self.__dict__, f)"), WRITTEN),
+    "fields-by-vars": (AGENT.format("pickle.dump({**vars(self)}, f)"), WRITTEN),
     "instance": (AGENT.format("pass") + "agent = Agent()\npickle.dump(agent, f)", WRITTEN),
     "read": ("opt = pickle.load(f)", READ),
     "read-of-a-dict": ("opt = pickle.load(f)['opt']\nopt.target", READ),
     "item-of-what-was-read": ("d = pickle.load(f)\nopt = d['opt']", READ),
     "items-of-what-was-read": ("d = pickle.load(f)\nopt, n = d['opt'], d['n']", READ),
     "used": ("a, b = pickle.loads(d)\na.target", READ),
+    "used-deep": ("n = pickle.load(f)['opt'].state.step", READ),
     "used-at-once": ("p = pickle.load(f).target", READ),
 }
 
@@ -49,6 +53,14 @@ QUIET = {
     "state-dict": "pickle.dump(opt.state_dict(), f)",
     "data": "data = pickle.load(f)\ndata['x']",
     "another-dump": "json.dump(opt, f)",
+    "within-a-class": AGENT.format("data = 1; pickle.dump(data, f)"),
+    "a-part": "x = pickle.load(f).data['x']",
+    "another-field": AGENT.format("pickle.dump((self.epoch, 1), f)"),
+    "another-state": "x = pickle.load(f).state['x']",
+    "holds-itself": (
+        "class A:\n    def __init__(self):\n        self.me = (self, 1)\n"
+        "    def save(self): pickle.dump(self, f)\n"
+    ),
 }
 
 

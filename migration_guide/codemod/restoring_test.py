@@ -31,6 +31,7 @@ REWRITTEN = {
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
     "starred": "restore_checkpoint(*args)",
+    "either": "restore_checkpoint(d, a or b)",
     "given-on": "partial(restore_checkpoint, d)",
 }
 LEFT = {
@@ -39,6 +40,7 @@ LEFT = {
     "numbers": "from_state_dict({'epoch': 0, 'name': 'x'}, saved)",
     "raw": "msgpack_restore(data)",
     "saved": "to_bytes(opt)",
+    "itself": "v = (w, w)\nw = {'a': v}\nserialization.from_bytes(v, data)",
 }
 
 
@@ -150,6 +152,12 @@ def test_a_folder_that_no_call_shows_gets_a_comment_once(use: str):
     assert [m.by_hand for m in again.messages] == [False]
 
 
+def test_what_has_no_folder_may_be_handed_on():
+    code = f"from flax.training import checkpoints\n{HEAD}f(checkpoints.latest_checkpoint)\n"
+    result = rewrite(code, Options())
+    assert "f(checkpoints.latest_checkpoint)\n" in result.code and result.messages == ()
+
+
 def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
     path = tmp_path / "train.py"
     path.write_text(
@@ -159,6 +167,7 @@ def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
         "with open(os.path.join(DIR, 'a.msgpack'), 'rb') as f:\n"
         "    opt = serialization.from_bytes(opt, f.read())\n"
         "opt = checkpoints.restore_checkpoint(elsewhere, opt)\n"
+        "opt = serialization.from_bytes(opt, 'a string'.encode())\n"
     )
     first, second = command.convert_commands(driver.migrate([path], Options()))
     assert first.startswith("optax-bridge convert 'my runs' 'my runs_new' --like ")

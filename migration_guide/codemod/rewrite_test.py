@@ -33,9 +33,13 @@ REWRITES = {
         "rest, q = v.pop('params')",
         "rest, q = flax.core.pop(v, 'params')",
     ),
+    "frozen-dict-copy": (
+        "v = v.copy({'params': q})\nu = u.copy(add_or_replace=w)",
+        "v = flax.core.copy(v, {'params': q})\nu = flax.core.copy(u, w)",
+    ),
     "dict-pop": (
-        "q = v.pop('params')\na, b = v.pop('x')",
-        "q = v.pop('params')\na, b = v.pop('x')",
+        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
+        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
     ),
     "relative-folder": (
         "from flax.training import checkpoints\ncheckpoints.save_checkpoint('run', opt, 3)",
@@ -153,6 +157,12 @@ REWRITES = {
         "flax.jax_utils.unreplicate(o), "
         "flax.serialization.to_state_dict(flax.jax_utils.unreplicate(o))))",
     ),
+    "replicate-and-restore-what-nobody-sees": (
+        "o = opt.replicate()\no = o.apply_gradient(g)\no = o.restore_state(*x)",
+        "o = flax.jax_utils.replicate(opt)\n"
+        'o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
+        "o = o.restore_state(*x)",
+    ),
     "replicate-through-pmap": (
         "def f(o, g): return o.apply_gradient(grads=g)\njax.pmap(f, 'batch')(opt.replicate(), g)",
         'def f(o, g): return o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
@@ -268,6 +278,11 @@ CONSTRUCTORS = {
         "optim.ModelParamTraversal(lambda path, _: 'w' in path)",
         "optax_bridge.path_mask(lambda path, _: 'w' in path)",
     ),
+    "nothing-left": ("optim.LAMB(weight_decay=0)", "optax_bridge.lamb()"),
+    "line-by-line": (
+        "optim.Adam(\n    0.1,\n    0.8,\n)",
+        "optax.adam(\n    learning_rate=0.1,\n    b1=0.8,\n    b2=0.999, eps=1e-08,\n)",
+    ),
     "comments-stay": (
         "optim.GradientDescent(\n    0.1,  # found by search\n)",
         "optax.sgd(\n    learning_rate=0.1,  # found by search\n)",
@@ -293,6 +308,8 @@ def test_a_rate_per_call_needs_the_exact_port():
     body = _body(_rewritten(code).code)
     assert "d = optax_bridge.adam(learning_rate=0.1)" in body
     assert "opt.apply_gradients(grads=g, learning_rate=fn(opt.step))" in body
+    body = _body(_rewritten(IMPORTS + SETUP + "opt, l = opt.optimize(f, learning_rate=lr)").code)
+    assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
 
 
 def test_what_would_overflow_a_parser_is_refused():
@@ -356,6 +373,7 @@ def test_rename_refuses(more: str):
 def test_dropped_replace_is_noted():
     code = f"{IMPORTS}o = optim.Adam(1.0).create(p)\no.target.replace(params=q)\n"
     assert "did nothing" in rewrite(code, Options()).messages[0].text
+    assert rewrite(code.replace("o.target.", "p = o.target."), Options()).messages == ()
 
 
 @pytest.mark.parametrize(
@@ -399,7 +417,6 @@ def test_a_rate_from_the_step_becomes_a_schedule():
     [
         (", lr\n", "\n", False),
         (", lr\n", "  # with lr\n", False),
-        ("lr = fn(opt.state.step)", "lr = fn(opt.state.step)  # falls", True),
         (", lr\n", ", (lambda: lr)\n", True),
         ("lr", "learning_rate", True),
         (", lr\n", ", h(lr=1)\n", False),
@@ -407,7 +424,6 @@ def test_a_rate_from_the_step_becomes_a_schedule():
     ids=[
         "unused",
         "in-a-comment",
-        "has-a-comment",
         "in-a-closure",
         "as-the-keyword",
         "other-keyword",
@@ -417,6 +433,21 @@ def test_a_rate_that_nothing_reads_any_longer_goes(old: str, new: str, stays: bo
     code = rewrite(SCHEDULED.replace(old, new), Options()).code
     assert "momentum(learning_rate=fn" in code
     assert ("= fn(opt.step)" in code) == stays
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(1)\n    lr = fn(opt.state.step); n = 1",
+        "lr = fn(opt.state.step)  # falls",
+        "# falls\n    lr = fn(opt.state.step)",
+        "lr = n = fn(opt.state.step)",
+    ],
+    ids=["more-on-the-line", "has-a-comment", "has-one-above", "two-names"],
+)
+def test_a_line_that_says_or_does_more_stays(line: str):
+    code = SCHEDULED.replace(", lr\n", "\n").replace("lr = fn(opt.state.step)", line)
+    assert line.replace(".state", "") in rewrite(code, Options()).code
 
 
 @pytest.mark.parametrize(

@@ -83,14 +83,15 @@ def _call(value: Any, expression: str, name: str = "") -> Any:
 def _groups(groups: Any, expression: str) -> tuple[Any, ...]:
     made = []
     for group in groups:
-        fits = isinstance(group, tuple) and len(group) == 2
-        if not fits or not isinstance(group[0], str) or not isinstance(group[1], Described):
-            raise ExpressionError(
-                f"{expression!r}: each group of a MultiOptimizer is a pair of a pattern of paths "
-                'and an optimizer here, e.g. ("*/kernel", Adam(1e-3)); a traversal is '
-                "code, and no code is run. Or use TrainState.from_legacy_checkpoint in Python."
-            )
-        made.append((Source(group[0], path_pattern(group[0])), _call(group[1], expression)))
+        match group:  # the parser lets code pass in place of any of it
+            case (str(pattern), Described() as inner):
+                made.append((Source(pattern, path_pattern(pattern)), _call(inner, expression)))
+            case _:
+                raise ExpressionError(
+                    f"{expression!r}: each group of a MultiOptimizer is a pair of a pattern of "
+                    'paths and an optimizer here, e.g. ("*/kernel", Adam(1e-3)); a traversal is '
+                    "code, and no code is run. Or use TrainState.from_legacy_checkpoint in Python."
+                )
     return tuple(made)
 
 

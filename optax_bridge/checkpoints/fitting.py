@@ -69,7 +69,7 @@ def register_states_of(target: Params) -> bool:
     """
     states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
     for cls in {type(state) for state in states} - _STATES:
-        register(cls, _fields_to_state_dict, _fields_from_state_dict)
+        register(cls, _fields_to_state_dict, fields_from_state_dict)
     return bool(states)
 
 
@@ -77,7 +77,7 @@ def _fields_to_state_dict(state: Any) -> dict[str, Any]:
     return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
 
 
-def _fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
     """As Flax restores its dataclasses."""
     return state.replace(
         **{
@@ -330,7 +330,7 @@ class Fit:
         left = self.surplus + self.left
         if left:
             warnings.warn(
-                f"{self.place}: {_listed(left)} left over: nothing that was restored has a "
+                f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has a "
                 "place for it. Give the template a field of that name to have it.",
                 LeftOverWarning,
                 stacklevel=5,
@@ -342,12 +342,12 @@ class Fit:
         if len(self.wrong) == 1 and not missing and not surplus:
             path, expected, found = self.wrong[0]
             return CheckpointError(self.named(path), expected, found, self.remedy)
-        found = [f"no {_listed(missing)}"] if missing else []
+        found = [f"no {listed_leaves(missing)}"] if missing else []
         found += [
             f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
         ]
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
-        found += [f"{_listed(surplus)} besides"] if surplus else []
+        found += [f"{listed_leaves(surplus)} besides"] if surplus else []
         remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
         if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
             remedies.append(_OTHER_STATE)
@@ -422,5 +422,6 @@ def kind(leaf: Leaf) -> str:
     return shown(leaf)
 
 
-def _listed(paths: list[Names]) -> str:
+def listed_leaves(paths: list[Names]) -> str:
+    """The first leaves by name, and how many more there are."""
     return listed(sorted(leaf_name(path) for path in paths))

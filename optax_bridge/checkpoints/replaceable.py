@@ -33,8 +33,9 @@ def check_replaceable(destination: Path) -> None:
         return
     located = registry.located(destination)
     if located is None or located[1] != destination:
-        what = sorted(os.listdir(destination)) if stat.S_ISDIR(mode) else "a file of another kind"
-        raise _refused(destination, shown(what) if isinstance(what, list) else what)
+        is_folder = stat.S_ISDIR(mode)
+        what = shown(sorted(os.listdir(destination))) if is_folder else "a file of another kind"
+        raise _refused(destination, what)
     format, _ = located
     try:
         tree = registry.contents(format, destination).tree

@@ -223,6 +223,8 @@ def test_a_definition_of_ones_own_is_restored_by_its_fields() -> None:
     )
     same_bits(state.opt_state, optimizer.state)
     same_bits(state.params, optimizer.target)
+    with pytest.raises(ValueError, match="the learning rate is given per call"):
+        _ = state.learning_rate
 
 
 class Pair(NamedTuple):
@@ -291,9 +293,9 @@ def test_what_is_of_another_make_is_refused_by_name(wrong: str) -> None:
 
 def test_a_trace_after_the_scaling_is_not_taken_for_the_momentum() -> None:
     optimizer = optim.Momentum(0.1).create(PARAMS).apply_gradient(GRADS)
-    tx = optax.chain(optax.scale(-0.1), optax.trace(0.9))
-    with pytest.raises(CheckpointError, match="before the step is scaled"):
-        from_state_dict(fresh(tx), serialization.to_state_dict(optimizer))
+    for tx in (optax.chain(optax.scale(-0.1), optax.trace(0.9)), optax.trace(0.9)):
+        with pytest.raises(CheckpointError, match="before the step is scaled"):
+            from_state_dict(fresh(tx), serialization.to_state_dict(optimizer))
 
 
 @pytest.mark.parametrize("restore", ["bytes", "folder"])
@@ -429,6 +431,9 @@ def test_collections_fill_the_fields_that_they_are_of(name: str, tmp_path: Path)
     restored = from_bytes(template, data)
     same_bits(getattr(restored, field), expected)
     assert_taken_over(restored)
+    if field == "rngs":  # one key is the one key, whatever it is called
+        restored = from_bytes(fresh(rngs={"own": np.zeros_like(KEY)}), data)
+        same_bits(restored.rngs, {"own": KEY})
 
 
 def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._text import listed
 from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.devices import on_device
-from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place, leaf_name
-from optax_bridge.checkpoints.fitting import fields_of, is_state, plain
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
+from optax_bridge.checkpoints.fitting import fields_of, is_state, listed_leaves, plain
 from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.mapping import Converted, convert_tree
 from optax_bridge.checkpoints.mapping_back import legacy_tree
@@ -106,9 +105,9 @@ def train_state(
     if left:
         _say_left(
             place,
-            f"{listed([leaf_name(path) for path in left])} left over: {made.__name__} has no field "
-            "for it. FullTrainState has those of statistics, keys, averages and scales; a subclass "
-            "with a field of that name has any other.",
+            f"{listed_leaves(left)} left over: {made.__name__} has no field for it. "
+            "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
+            "field of that name has any other.",
         )
     tx = converted.definition
     if not is_transformation(tx):

@@ -11,20 +11,26 @@ module is imported when the subcommand is called or its help is printed, so it l
 to import to the function.
 """
 
+import errno
 import functools
+import signal
+import sys
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from optax_bridge._interrupts import INTERRUPTED
+from optax_bridge._interrupts import INTERRUPTED, end, interrupt
 from optax_bridge.installed import MissingExtraError, require, versions
 
 GROUP = "optax_bridge.commands"
 
 # How every subcommand is shown; completion belongs to the command as a whole.
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Subcommands(TyperGroup):
@@ -42,11 +48,21 @@ class Subcommands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
+        if signal.getsignal(signal.SIGINT) is end:
+            signal.signal(signal.SIGINT, interrupt)
         try:
-            return super().invoke(ctx)
+            value = super().invoke(ctx)
+            sys.stdout.flush()
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno not in _FULL or error.filename is not None:
+                raise
+            sys.stdout = None  # else Python tries once more when it ends
+            typer.echo(f"the output could not be written: {error.strerror}", err=True)
+            raise typer.Exit(1) from None
+        return value
 
 
 @functools.cache

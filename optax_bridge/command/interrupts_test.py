@@ -58,6 +58,21 @@ def test_interrupt_of_an_import_is_one_line(when: str, arguments: list[str | Pat
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+def test_interrupt_while_arguments_are_read_is_one_line() -> None:
+    program = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from optax_bridge import command, start
+command.Subcommands.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["optax-bridge", "check"]
+start.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("when", ["jaxlib.", "write"], ids=["import", "write"])
 def test_interrupt_is_one_line_and_leaves_things_as_they_were(when: str, tmp_path: Path) -> None:
     done = interrupted(when, "convert", ADAM, tmp_path / "new", "--optimizer", "Adam(1e-2)")
@@ -80,11 +95,13 @@ def collected(phase, info):
     time.sleep(0.01)  # here, where exceptions are dropped
 
 def work():
+    signal.signal(signal.SIGINT, interrupt)  # as when a subcommand begins
     gc.callbacks.append(collected)
     gc.collect()
     time.sleep(600)
 
 from optax_bridge import command, start
+from optax_bridge._interrupts import interrupt
 command.main = work
 start.main()
 """

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import contextlib, io, sys
 from optax_bridge.command import app
@@ -29,3 +31,14 @@ def test_help_version_and_recipe_do_not_import_jax():
     assert done.returncode == 0, done.stderr
     told = [line.rsplit(" [", 1)[1] for line in done.stdout.splitlines()]
     assert told == ["] True"] * 4, done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")
+def test_output_on_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "optax_bridge", "recipe", "Adam(0.1)"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "the output could not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)

@@ -21,9 +21,11 @@ from optax_bridge.correspondence import (
     Described,
     Entry,
     UnsupportedSetting,
+    default_recipe,
+    describe,
     recipe_of,
 )
-from optax_bridge.correspondence.expression import ExpressionError, parse
+from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, parse
 from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
 from optax_bridge.correspondence.terminal import FOUND, MISUSE, NO_EQUAL, print_recipe
 from optax_bridge.correspondence.values import expected
@@ -145,6 +147,8 @@ def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
         ("Adam([0.1])", r"'\[0.1\]' is no setting"),
         ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
         ("Adam(" + "-" * 80 + "1)", "nested too deep"),
+        ("-" * 100, "^'-{100}' is not"),
+        ("-" * 101, r"^'-{100}'\.\.\. is not"),
         ("WeightNorm(" * 60 + "Adam()" + ")" * 60, "nested too deep"),
         ("Adam(" + "a." * 3000 + "b)", "not a Python expression|nested too deep"),
         ("Adam('" + "x" * 20_000 + "')", "at most 10000"),
@@ -154,6 +158,12 @@ def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
 def test_what_is_no_constructor_call_is_refused(text: str, message: str):
     with pytest.raises(ExpressionError, match=message):
         parse(text)
+
+
+def test_depth_is_allowed_up_to_the_limit():
+    assert parse("Adam(" + "-" * (MAX_DEPTH - 1) + "1)").settings["beta1"] == 0.9
+    with pytest.raises(ExpressionError, match="nested too deep"):
+        parse("Adam(" + "-" * MAX_DEPTH + "1)")
 
 
 def test_nested_optimizers_are_parsed_and_written():
@@ -269,3 +279,26 @@ def test_groups_are_worth_what_the_weakest_of_them_is():
     assert len(set(bounds)) == 3
     groups = legacy_optim.MultiOptimizer(*((every, part) for part in parts))
     assert recipe_of(groups, exact=False)[1].ulp == max(bound or 0 for bound in bounds)
+
+
+def test_the_default_recipe_is_public_optax_where_it_is_the_same():
+    expected = {"Adam(0.1)": "optax.adam(", "LAMB(0.1)": "optax_bridge.lamb("}
+    for text, start in expected.items():
+        written = default_recipe(parse(text)).render()
+        assert written.startswith(start)
+        assert default_recipe(legacy_optim.Adam(0.1)).render().startswith("optax.adam(")
+    described = describe(legacy_optim.WeightNorm(legacy_optim.Adam(0.1)))
+    assert isinstance(described, Described)
+    assert isinstance(described.settings["wrapped_optimizer"], Described)
+    nested = default_recipe(parse("WeightNorm(Adam(0.1))")).render()
+    assert nested.startswith("optax_bridge.weight_norm(inner=optax.adam(")
+
+
+def test_a_class_within_a_module_is_reached():
+    assert imports(Call("optax_bridge.TrainState.create")) == ("optax_bridge",)
+
+
+def test_a_reason_says_what_was_measured():
+    _, claim = recipe_of(parse("Adam(0.1)"), exact=False)
+    assert claim.reason.startswith(claim.why) and claim.reason.endswith(" ULP measured")
+    assert recipe_of(parse("Adam(0.1)"))[1].reason.startswith("the legacy operations")

@@ -167,6 +167,14 @@ def test_errors_name_the_parameter_its_shape_and_its_axes(rules: Any, params: An
         optax_bridge.adafactor(0.1, **rules).init(params)
 
 
+@pytest.mark.parametrize(
+    ("roles", "v"), [(("batch", "none"), (150, 130)), (("none", "none"), (1,))], ids=str
+)
+def test_t5x_let_rules_decide_of_a_matrix_where_they_name_a_batch_alone(roles: Any, v: Any):
+    tx: Any = optax_bridge.adafactor(0.1, path_rules={"bias": roles}, as_in_t5x=True)
+    assert tx.init({"bias": jnp.ones((150, 130))}).v["bias"].shape == v
+
+
 def by_axis(learning_rate: Any = 0.1) -> Any:
     rules = {name: RULES[name] for name in ("layers", "embed", "mlp")}
     return optax_bridge.adafactor(learning_rate, axis_rules=rules)

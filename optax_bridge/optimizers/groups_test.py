@@ -72,6 +72,14 @@ def test_selectors(selector: Any, params: Any):
     np.testing.assert_array_equal(new["bias"], BIAS)
 
 
+@pytest.mark.parametrize("params", [Pair(KERNEL, BIAS), Layer(KERNEL, BIAS)], ids=["pair", "class"])
+def test_a_traversal_by_attribute(params: Any):
+    tx = optax_bridge.multi_optimizer((t_identity.kernel, optax_bridge.sgd(1.0)))
+    new, _ = take_step(tx, params, tx.init(params), params)
+    np.testing.assert_array_equal(new.kernel, 0 * KERNEL)
+    np.testing.assert_array_equal(new.bias, BIAS)
+
+
 @pytest.mark.filterwarnings("ignore:.*none of the 1 parameters is selected")
 @pytest.mark.parametrize("by", ["shape", "dtype"])
 def test_parameters_of_another_form_are_grouped_anew(by: str):
@@ -94,8 +102,17 @@ def test_overlap_names_the_leaves_and_the_groups():
 
 def test_a_mask_of_another_tree_names_what_differs():
     tx = optax_bridge.multi_optimizer(({"kernel": True}, optax_bridge.sgd(0.1)))
-    with pytest.raises(ValueError, match="bias"):
+    with pytest.raises(ValueError, match=r"differ at \['bias'\]"):
         tx.init(CONTAINERS["dict"])
+    more = {**CONTAINERS["dict"], **{str(i): BIAS for i in range(5)}}
+    with pytest.raises(ValueError, match=r"\['0', '1', '2', '3', '4'\]$"):
+        tx.init(more)
+
+
+def test_three_are_no_group():
+    group: Any = (is_kernel, optax.sgd(0.1), 1)
+    with pytest.raises(TypeError, match=r"groups\[0\]: expected a pair .* found tuple"):
+        optax_bridge.multi_optimizer(group)
 
 
 def test_arguments_go_to_every_group_or_to_each_its_own():
@@ -140,26 +157,26 @@ def test_traversal_mask_for_optax_masked():
 nothing = optax_bridge.path_mask(lambda path, _: "kernl" in path)
 NOTHING_SELECTED = {
     "group": (
-        lambda strict: (
+        lambda **strict: (
             optax_bridge.multi_optimizer(
                 (is_kernel, optax_bridge.sgd(0.1)),
                 (ModelParamTraversal(lambda path, _: "/biass" in path), optax_bridge.sgd(0.1)),
-                strict=strict,
+                **strict,
             ).init
         ),
         "multi_optimizer, group 1",
     ),
     "frozen": (
-        lambda strict: optax_bridge.frozen(nothing, optax_bridge.sgd(0.1), strict=strict).init,
+        lambda **strict: optax_bridge.frozen(nothing, optax_bridge.sgd(0.1), **strict).init,
         "frozen",
     ),
     "mask": (
-        lambda strict: optax_bridge.path_mask(lambda path, _: "kernl" in path, strict=strict),
+        lambda **strict: optax_bridge.path_mask(lambda path, _: "kernl" in path, **strict),
         "this mask",
     ),
     "traversal": (
-        lambda strict: optax_bridge.traversal_mask(
-            ModelParamTraversal(lambda path, _: "kernl" in path), strict=strict
+        lambda **strict: optax_bridge.traversal_mask(
+            ModelParamTraversal(lambda path, _: "kernl" in path), **strict
         ),
         "this mask",
     ),
@@ -172,7 +189,9 @@ def test_a_selector_that_matches_nothing_says_so(case: str):
     make, who = NOTHING_SELECTED[case]
     said = f"{who}: none of the 2 parameters is selected; their paths are '/bias', '/kernel'"
     with pytest.warns(UserWarning, match=said):
-        make(False)(CONTAINERS["dict"])
-    with pytest.raises(ValueError, match=said):
-        make(True)(CONTAINERS["dict"])
-    make(True)({})  # of no parameters there is nothing to select
+        make()(CONTAINERS["dict"])
+    with pytest.raises(ValueError, match=f"{said}$"):
+        make(strict=True)(CONTAINERS["dict"])
+    with pytest.raises(ValueError, match=r"of the 6 .*'/4', \.\.\.$"):
+        make(strict=True)({str(i): BIAS for i in range(6)})
+    make(strict=True)({})  # of no parameters there is nothing to select

@@ -83,6 +83,15 @@ def test_everything_at_once_compiles_once_under_donation():
     assert_equal(restored, state.replace(rngs=None))
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_each_call_has_the_keys_of_its_number(every: int):
+    state: Any = create(rngs={"dropout": jax.random.key(2)}, accumulate_every=every)
+    for call in range(7):
+        expected = jax.random.fold_in(jax.random.key(2), call)
+        assert state.step_rngs() == {"dropout": expected}
+        state = state.apply_gradients(grads=GRADS)
+
+
 def test_a_state_that_starts_as_the_parameters_is_donated_with_them():
     params = jax.tree.map(jnp.copy, PARAMS)
     state: Any = FullTrainState.create(apply_fn=None, params=params, tx=optax.contrib.dog())

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import functools
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState
 from optax_bridge.checkpoints import LeftOverWarning, from_state_dict, restore_checkpoint
 from optax_bridge.checkpoints.fitting import fields_of, is_key
+from optax_bridge.training import orbax
 
 ocp = pytest.importorskip("orbax.checkpoint")
 
@@ -244,6 +246,21 @@ def test_nothing_is_logged_unless_asked_for(
         WAYS[way](("step",), "nothing")
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_orbax_is_checked_when_it_is_imported_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.delitem(sys.modules, "orbax.checkpoint")
+    orbax.check_what_orbax_restores()
+    orbax.check_what_orbax_restores()
+    (finder,) = (found for found in sys.meta_path if isinstance(found, orbax._WhenImported))
+    assert finder.find_spec("colorsys", None) is None and finder in sys.meta_path
+    spec = finder.find_spec(".".join(("orbax", "checkpoint")), None)
+    assert finder not in sys.meta_path
+    loader: Any = getattr(spec, "loader", None)
+    assert loader.exec_module.__module__ == orbax.__name__
 
 
 def test_other_trees_are_restored_as_ever(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from flax import serialization
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_bridge
+from optax_bridge.training.shardings import _Located
 
 SIZE, HEADS = 16, 2
 
@@ -203,6 +204,25 @@ def test_saved_on_one_mesh_goes_on_identically_on_another(saved_by: str, tmp_pat
     on_one = [jax.device_put(s, jax.devices()[0]) for s in (state, restored)]
     left, right = (jax.jit(train_step)(s, DATA) for s in on_one)
     assert_close(left, right, 0)
+
+
+def test_what_is_like_the_parameters_lies_where_they_do_and_the_rest_everywhere():
+    params = {"w": jnp.ones((8, 2))}
+    state = optax_bridge.FullTrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.sgd(0.1), ema_decay=0.9,
+        accumulate_every=2, batch_stats={"mean": jnp.ones(8)},
+    )  # fmt: skip
+    found: Any = optax_bridge.state_shardings(state, mesh(), fsdp)
+    assert found.params["w"].spec[0] == "devices"
+    assert found.params == found.ema_params == found.accumulated
+    assert found.batch_stats["mean"].is_fully_replicated and found.step.is_fully_replicated
+
+
+def test_an_axis_that_comes_and_goes_leaves_the_others_where_they_were():
+    box = _Located(jnp.ones((2, 3, 4)), ("a", "b", "c"))
+    for index, left in ((0, ("b", "c")), (1, ("a", "c")), (2, ("a", "b"))):
+        assert box.remove_axis(index, {}).spec == left
+        assert box.remove_axis(index, {}).add_axis(index, {}).remove_axis(index, {}).spec == left
 
 
 def test_an_axis_of_the_mesh_is_used_once_in_an_array():

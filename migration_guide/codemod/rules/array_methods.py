@@ -32,7 +32,6 @@ _CLIP = "of JAX's arrays, clip takes min= and max= now, not a_min= and a_max="
 # Gone from arrays, and hardly the name of anything else.
 _GONE = ("itemset", "newbyteorder", "ptp", "tostring")
 _ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.", "numpy.")
-_DEEPEST = 8
 
 
 def rewrite_call(
@@ -50,7 +49,7 @@ def rewrite_call(
     given = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
     if func.attr.value != "clip" or not _LIMITS.keys() & set(given):
         return None
-    if not _is_array(context, func.value):
+    if not _is_array(context, func.value, set()):
         context.by_hand(original, _CLIP)
         return None
     args = [
@@ -60,24 +59,29 @@ def rewrite_call(
     return updated.with_changes(args=args)
 
 
-def _is_array(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether an expression is surely an array: made by JAX or NumPy, or arithmetic of those."""
-    if deep > _DEEPEST:
-        return False
+def _is_array(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
+    """Whether an expression is surely an array: made by JAX or NumPy, or arithmetic of those.
+
+    Args:
+      context: of the file.
+      node: the expression.
+      seen: what was assigned to the names on the way, each looked at once.
+    """
     if isinstance(node, cst.Name):
         origin = constants.assigned(context, node)
-        return origin is not None and _is_array(context, origin, deep + 1)
+        if origin is None or origin in seen:
+            return False
+        seen.add(origin)
+        return _is_array(context, origin, seen)
     if isinstance(node, cst.Call):
         if context.name(node.func).startswith(_ARRAYS):
             return True
-        return isinstance(node.func, cst.Attribute) and _is_array(
-            context, node.func.value, deep + 1
-        )
+        return isinstance(node.func, cst.Attribute) and _is_array(context, node.func.value, seen)
     if isinstance(node, cst.BinaryOperation):
-        return any(_is_array(context, part, deep + 1) for part in (node.left, node.right))
+        return any(_is_array(context, part, seen) for part in (node.left, node.right))
     if isinstance(node, cst.UnaryOperation):
-        return _is_array(context, node.expression, deep + 1)
-    return isinstance(node, cst.Subscript) and _is_array(context, node.value, deep + 1)
+        return _is_array(context, node.expression, seen)
+    return isinstance(node, cst.Subscript) and _is_array(context, node.value, seen)
 
 
 def _has_arrays(context: Context) -> bool:

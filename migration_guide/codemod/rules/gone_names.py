@@ -119,18 +119,15 @@ def rewrite_statement(
 ) -> None:
     """An import that fails, where what it imports has no new name."""
     del updated
-    for node in original.body:
-        if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
-            module = dotted(node.module) if not node.relative else None
-            entry = _entry(context, module or "")
-            if entry is not None:
+    for node in imports.made_by(original):
+        entry = _entry(context, imports.star(node))
+        if entry is not None:
+            context.by_hand(original, entry.message)
+        for name, _, _ in imports.aliases(node):
+            # With a new name, or names below it that have some, it goes when its uses went.
+            entry = _entry(context, name)
+            if entry is not None and entry.new is None and name not in _TAKEN_APART:
                 context.by_hand(original, entry.message)
-        elif isinstance(node, cst.Import | cst.ImportFrom):
-            for name, _, _ in imports.aliases(node):
-                # With a new name, or names below it that have some, it goes when its uses went.
-                entry = _entry(context, name)
-                if entry is not None and entry.new is None and name not in _TAKEN_APART:
-                    context.by_hand(original, entry.message)
 
 
 def _module_variables(context: Context) -> frozenset[str]:

@@ -37,11 +37,8 @@ def rewrite_reference(
     name = context.legacy(original)
     if context.name(original) == OPTIM and context.legacy_class(original) is not None:
         return context.dotted("legacy_optim")  # handed to something: `getattr(optim, name)`
-    if name and context.legacy_class(original) is not None and "." not in name:
-        return context.dotted(f"legacy_optim.{name}")
     if name and context.legacy_class(original) is not None:
-        context.needed.add("legacy_optim")
-        return cst.parse_expression(f"legacy_optim.{name}")
+        return context.dotted(f"legacy_optim.{name}")
     return None
 
 

@@ -40,6 +40,7 @@ _ARRAYS = (
     "numpy.asarray of them there"
 )
 _MARKS = {"target", "optimizer_def", "apply_gradient", "state.step", "state.param_states"}
+_ENDS = tuple(f".{mark}" for mark in _MARKS)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
@@ -74,8 +75,11 @@ def _gives(context: Context, call: cst.Call) -> bool:
     if _holds_optimizer(context, call):
         return True
     above: cst.CSTNode | None = context.parent(call)
+    read = ""
     while isinstance(above, cst.Subscript | cst.Attribute):
-        if isinstance(above, cst.Attribute) and above.attr.value in _MARKS:
+        if isinstance(above, cst.Attribute):
+            read = f"{read}.{above.attr.value}"
+        if read.endswith(_ENDS):
             return True
         above = context.parent(above)
     if not isinstance(above, cst.Assign):
@@ -117,21 +121,37 @@ def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
     """Whether an optimizer, its state or a definition is in a value, at any depth."""
+    if any(_holds_optimizer(context, part) for part in _parts(node)):
+        return True
     kind = context.analysis.kind(node)
     if isinstance(node, cst.Name) and node.value == "self":
         around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
         kind |= {Instance(around)} if around is not None else set()
-    return _holds(context, kind)
+    return _holds(context, kind, set())
 
 
-def _holds(context: Context, kind: Kind, deep: int = 0) -> bool:
-    for atom in within(kind) if deep < 5 else ():
+def _parts(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """The items of a literal; the object whose `__dict__` or `vars` a value is."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "__dict__":
+        return [node.value]
+    if isinstance(node, cst.Call) and last_name(node.func) == "vars":
+        return [arg.value for arg in node.args]
+    if isinstance(node, cst.Dict | cst.Tuple | cst.List | cst.Set):
+        return [element.value for element in node.elements]
+    return []
+
+
+def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
+    """Whether an optimizer is within a kind; instances hold each other, and are looked at once."""
+    for atom in within(kind):
         if atom in (OPTIMIZER, DEFINITION, STATE):
             return True
-        if isinstance(atom, Instance) and any(
-            owner is atom.node and _holds(context, context.analysis.kind(value), deep + 1)
-            for (owner, _), values in context.analysis.facts.set_on_self.items()
-            for value in values
-        ):
-            return True
+        if isinstance(atom, Instance) and atom not in seen:
+            seen.add(atom)
+            if any(
+                owner is atom.node and _holds(context, context.analysis.kind(value), seen)
+                for (owner, _), values in context.analysis.facts.set_on_self.items()
+                for value in values
+            ):
+                return True
     return False

@@ -114,12 +114,18 @@ def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
     if call is None or any(arg.star for arg in call.args):
         return True
     template = argument(call, FUNCTIONS[name][0], "target")
-    return template is not None and not _holds_none(context, template)
+    return template is not None and not _holds_none(context, template, set())
 
 
-def _holds_none(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether what an expression gives surely holds no optimizer."""
-    if OPTIMIZER in within(context.analysis.kind(node)) or deep > 4:
+def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
+    """Whether what an expression gives surely holds no optimizer.
+
+    Args:
+      context: of the file.
+      node: the expression.
+      seen: what was assigned to the names on the way, each looked at once.
+    """
+    if OPTIMIZER in within(context.analysis.kind(node)):
         return False
     if _is_none(node) or isinstance(
         node, cst.SimpleString | cst.ConcatenatedString | cst.Integer | cst.Float
@@ -130,17 +136,20 @@ def _holds_none(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
     if isinstance(node, cst.Call):
         return isinstance(node.func, cst.Attribute) and last_name(node.func) == "init"
     if isinstance(node, cst.Subscript):
-        return _holds_none(context, node.value, deep + 1)
+        return _holds_none(context, node.value, seen)
     if isinstance(node, cst.Dict):
         return all(
-            isinstance(e, cst.DictElement) and _holds_none(context, e.value, deep + 1)
+            isinstance(e, cst.DictElement) and _holds_none(context, e.value, seen)
             for e in node.elements
         )
     if isinstance(node, cst.Tuple | cst.List):
-        return all(_holds_none(context, e.value, deep + 1) for e in node.elements)
+        return all(_holds_none(context, e.value, seen) for e in node.elements)
     if isinstance(node, cst.Name):
         origin = constants.assigned(context, node)
-        return origin is not None and _holds_none(context, origin, deep + 1)
+        if origin is None or origin in seen:
+            return origin is not None
+        seen.add(origin)
+        return _holds_none(context, origin, seen)
     return False
 
 

@@ -1,0 +1,248 @@
+"""What does not fit a template is named, with the remedy that helps; what fits no array comes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization
+from flax.training import checkpoints
+
+import legacy_optim
+from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
+from optax_bridge.checkpoints import (
+    LeftOverWarning,
+    conversion,
+    convert_file,
+    from_state_dict,
+    read_checkpoint,
+    restore_checkpoint,
+)
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.restore_test import (
+    PARAMS,
+    assert_taken_over,
+    fresh,
+    replicated,
+    trained,
+)
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+from optax_bridge.checkpoints.write import write
+from optax_bridge.correspondence.expression import ExpressionError
+
+
+def saved(tree: Any) -> Any:
+    return serialization.to_state_dict(tree)
+
+
+def taken(exact: bool) -> Any:
+    return saved(TrainState.from_legacy(trained(), exact=exact))
+
+
+def with_others(count: int) -> Any:
+    return fresh(params={**PARAMS, **{f"more_{i}": jnp.ones(1) for i in range(count)}})
+
+
+def halved(tree: Any) -> Any:
+    """Parameters and moments in bfloat16."""
+    if isinstance(tree, dict):
+        return {name: halved(value) for name, value in tree.items()}
+    return jnp.asarray(tree, jnp.bfloat16) if np.ndim(tree) else tree
+
+
+# Template, state dict, what the error says and what it does not.
+MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
+    "the other kind": (fresh, lambda: taken(exact=True), r"--exact, --stock or --like", "replicat"),
+    "lost": (
+        fresh,
+        lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
+        r"no \['step'\].*saved from\. optax",
+        "--exact",
+    ),
+    "another shape": (
+        lambda: fresh(params={"dense": {**PARAMS["dense"], "kernel": jnp.ones(6)}}),
+        lambda: taken(exact=False),
+        r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from",
+        "a copy for each",
+    ),
+    "eight": (lambda: with_others(8), lambda: saved(trained()), r"\['more_7'\]\.", " more"),
+    "nine": (
+        lambda: with_others(9), lambda: saved(trained()), r"\['more_7'\] and 1 more", "more_8",
+    ),
+    "two for one": (
+        fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
+        r"expected a TrainState.*optax-bridge convert", "Traceback",
+    ),
+    "something for nothing": (
+        lambda: fresh(rngs={"a": jnp.zeros(2, jnp.uint32)}),
+        lambda: taken(False) | {"rngs": {"a": np.zeros(2, np.uint32)}, "ema_params": np.ones(2)},
+        r"\['ema_params'\] besides", "no [",
+    ),
+    "moments in one array": (
+        lambda: fresh(optax.flatten(optax.adam(0.1))), lambda: saved(trained()),
+        r"no \['opt_state'\].*\['mu'\]", "Traceback",
+    ),
+    "a dtype that is kept": (
+        lambda: fresh(optax.adam(0.1, mu_dtype=jnp.float32)), lambda: halved(saved(trained())),
+        r"float32, which the new state keeps.*bfloat16.*would be lost", "saved from",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_what_does_not_fit_is_said_with_the_remedy(misfit: str) -> None:
+    template, state, message, wrong = MISFITS[misfit]
+    with pytest.raises(CheckpointError, match=message) as error:
+        from_state_dict(template(), state())
+    assert wrong not in str(error.value)
+    assert str(error.value).startswith("state dict")
+    with pytest.raises(CheckpointError, match=r"^the run"):
+        from_state_dict(template(), state(), "the run")
+
+
+def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
+    template = {"state": fresh(), "name": "adam", "epoch": 3, "notes": None}
+    beside = {"name": 3, "epoch": 4, "notes": {"a": "b"}}
+    restored = from_state_dict(template, {"state": saved(trained()), **beside})
+    assert {name: restored[name] for name in beside} == beside
+
+
+def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:
+    by_axis = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2).create({"w": jnp.ones((4, 3))})
+    with pytest.raises(CheckpointError, match=r"which axes are reduced \(min_dim_size_to_factor"):
+        convert_state(saved(by_axis), legacy_optim.Adafactor(0.1))
+    adam = saved(trained())
+    adam["state"]["param_states"]["dense"]["bias"]["grad_ema"] = jnp.ones(4)
+    with pytest.raises(CheckpointError, match="that of another optimizer"):
+        convert_state(adam, legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize("groups", ["*more", "more", '("*", one)', "(code, Adam(0.1))"])
+def test_a_group_that_is_code_is_refused_and_not_run(groups: str) -> None:
+    with pytest.raises(ExpressionError, match=r"a pair of a pattern|takes pairs"):
+        parse_definition(f"MultiOptimizer({groups})")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(8, r"\['7'\] left over"), (9, "and 1 more left over")]
+)
+def test_what_nothing_takes_is_listed_up_to_a_number(count: int, said: str, tmp_path: Path) -> None:
+    tree = {"optimizer": trained(), **{str(i): 1.5 for i in range(count)}}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
+    with pytest.warns(LeftOverWarning, match=said):
+        TrainState.from_legacy_checkpoint(tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        {"name": "Pair", "fields": {"0": "a"}, "values": 3},
+        {"name": "Pair", "fields": {"0": "a"}, "values": {"1": 3}},
+        {"name": "Pair", "fields": 3, "values": {"0": 3}},
+    ],
+    ids=["values", "others", "fields"],
+)
+def test_what_only_looks_like_a_named_tuple_of_long_ago_is_none(pair: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"no \['pair'\]\['a'\]"):
+        from_state_dict(
+            {"state": fresh(), "pair": {"a": 1}}, {"state": saved(trained()), "pair": pair}
+        )
+
+
+def test_an_array_with_more_copies_than_devices_is_refused() -> None:
+    state = {"optimizer": saved(replicated(trained(), 2)), "epoch": np.full(3, 4)}
+    with pytest.raises(CheckpointError, match=r"\['epoch'\]"):
+        from_state_dict({"optimizer": fresh(), "epoch": np.asarray(0)}, state)
+
+
+@pytest.mark.parametrize("dtype", [bool, jnp.int8, jnp.float8_e5m2], ids=lambda d: d.__name__)
+def test_parameters_of_other_types_are_refused(dtype: Any) -> None:
+    tree = saved(trained())
+    tree["target"] = {"dense": {**tree["target"]["dense"], "bias": jnp.ones(3, dtype)}}
+    with pytest.raises(CheckpointError, match="in floating point of 16 bits or more"):
+        convert_state(tree, legacy_optim.Adam(0.1))
+
+
+def test_what_is_not_replicated_beside_what_is_comes_as_it_is() -> None:
+    state = {"optimizer": saved(replicated(trained(), 2)), "epoch": 4, "note": "x"}
+    restored = from_state_dict({"optimizer": fresh(), "epoch": 0, "note": ""}, state)
+    assert (type(restored["epoch"]), restored["epoch"], restored["note"]) == (int, 4, "x")
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_of_orbax_arrays_come_to_where_the_template_has_them(
+    copies: int | None, tmp_path: Path
+) -> None:
+    state = TrainState.from_legacy(trained(), exact=False)
+    whole: Any = jax.tree.map(lambda x: jnp.stack([x] * copies), state) if copies else state
+    checkpoints.save_checkpoint(tmp_path, whole, 2)
+    restored: Any = restore_checkpoint(tmp_path, fresh())
+    assert_taken_over(restored)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(restored))
+
+
+def test_moments_that_are_read_later_change_sign_for_public_optax(tmp_path: Path) -> None:
+    optimizer = legacy_optim.LARS(0.1).create(PARAMS).apply_gradient(PARAMS)
+    write_t5x(tmp_path / "checkpoint_1", saved(optimizer))
+    state: Any = TrainState.from_legacy_checkpoint(
+        tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1), exact=False
+    )
+    (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
+    momentum = optimizer.state.param_states["dense"]["bias"].momentum
+    np.testing.assert_array_equal(trace["dense"]["bias"], -momentum)
+
+
+class WithTokens(TrainState):
+    """A state with a field whose name comes late in the alphabet."""
+
+    tokens_seen: Any = None
+
+
+def test_a_field_of_ones_own_is_filled_whatever_its_name(tmp_path: Path) -> None:
+    tree = {"optimizer": trained(), "tokens_seen": 5}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
+    definition = legacy_optim.Adam(0.1)
+    state: Any = WithTokens.from_legacy_checkpoint(tmp_path / "old", optimizer_def=definition)
+    assert state.tokens_seen == 5
+
+
+@pytest.mark.parametrize(
+    "keys", [jnp.ones(2), 3, {"a": jnp.ones(2)}], ids=["floats", "int", "dict"]
+)
+def test_only_bits_are_taken_for_keys(keys: Any, tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(serialization.to_bytes({"optimizer": trained(), "rng": keys}))
+    with pytest.warns(LeftOverWarning, match=r"\['rng'\]"):
+        state: Any = FullTrainState.from_legacy_checkpoint(
+            tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1)
+        )
+    assert state.rngs is None
+
+
+def test_a_group_of_long_ago_with_other_leaves_says_how_many() -> None:
+    group = {"step": 1, "param_states": {"0": {"momentum": jnp.ones(2)}}}
+    tree = {"target": {"a": jnp.ones(2), "b": jnp.ones(2)}, "state": {"0": group}}
+    with pytest.raises(CheckpointError, match="group 0: expected states of 2 leaves, found 1"):
+        convert_state(tree, parse_definition('MultiOptimizer(("*", Momentum(0.1)))'))
+    with pytest.raises(CheckpointError, match="Say which"):
+        convert_state(tree)
+
+
+def test_what_was_written_is_read_again_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").write_bytes(serialization.to_bytes(trained()))
+
+    def forgets_the_step(path: Path, tree: Any, *args: Any, **kwargs: Any) -> None:
+        write(path, {**tree, "step": np.int32(0)}, *args, **kwargs)
+
+    monkeypatch.setattr(conversion, "write", forgets_the_step)
+    given = {"optimizer_def": legacy_optim.Adam(0.1), "msgpack": True}
+    with pytest.raises(CheckpointError, match="what was written"):
+        convert_file(tmp_path / "old", tmp_path / "new", **given)
+    assert not (tmp_path / "new").exists()
+    convert_file(tmp_path / "old", tmp_path / "new", **given, verify=False)
+    assert read_checkpoint(tmp_path / "new").tree["step"] == 0
