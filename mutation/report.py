@@ -13,9 +13,9 @@ DEAD = (KILLED, TIMEOUT)
 REASONS = Path(__file__).with_name("reasons.toml")
 _HEAD = """# Random single faults
 
-Written by `python -m mutation --again --results mutation/RESULTS.md` from the report of a run of `nox -s mutants`
-(`--sample {sample} --seed {seed}`); why a fault may live is said in `reasons.toml`. Each fault is run through the tests
-that `modules.py` names for its module.
+Written by `python -m mutation --again --results mutation/RESULTS.md` from the report of a run of
+`nox -s mutants` (`--sample {sample} --seed {seed}`); why a fault may live is said in
+`reasons.toml`. Each fault is run through the tests that `modules.py` names for its module.
 
 | of {count} faults | number |
 | --- | ---: |

@@ -57,8 +57,12 @@ FAULTS = (
     _fault("adam", "beta swapped", "hp.b1 * mu + (1.0 - hp.b1)", "hp.b2 * mu + (1.0 - hp.b2)"),
     _fault("adam", "one beta swapped", "nu + (1.0 - hp.b2)", "nu + (1.0 - hp.b1)"),
     _fault("adam", "square missing", "jnp.square(grad)", "jnp.abs(grad)"),
-    _fault("adam", "second moment uncorrected", "nu / bias_correction(hp.b2, count, param)", "nu"),
-    _fault("adam", "first moment uncorrected", "mu / bias_correction(hp.b1, count, param)", "mu"),
+    _fault(
+        "adam", "second moment uncorrected", 'nu / bias_correction(hp, "b2", count, param)', "nu"
+    ),
+    _fault(
+        "adam", "first moment uncorrected", 'mu / bias_correction(hp, "b1", count, param)', "mu"
+    ),
     _fault("adam", "state not carried", "hp.eps), (mu, nu)", "hp.eps), (0 * mu, nu)"),
     _fault("adam", "states exchanged", "hp.eps), (mu, nu)", "hp.eps), (nu, mu)"),
     _fault("adam", "correction one late", "array(count + 1,", "array(count + 2,", file=_STEP),
@@ -66,8 +70,8 @@ FAULTS = (
     _fault(
         "adam",
         "correction in float32",
-        "count + 1, jnp.result_type(param)",
-        "count + 1, jnp.float32",
+        "jnp.array(count + 1, dtype)",
+        "jnp.array(count + 1, jnp.float32)",
         file=_STEP,
         dtype="bfloat16",
     ),

@@ -26,10 +26,16 @@ CASES = {
     "pickler": ("P = pickle.Pickler(f)\nP.dump(opt)", WRITTEN),
     "by-a-function": ("def save(o): pickle.dump(o, f)\nsave(opt)", WRITTEN),
     "self": (AGENT.format("pickle.dump(self, f)"), WRITTEN),
+    "self-in-a-dict": (AGENT.format("pickle.dump({'agent': (self, 1)}, f)"), WRITTEN),
+    "fields-of-self": (AGENT.format("pickle.dump(self.__dict__, f)"), WRITTEN),
+    "fields-by-vars": (AGENT.format("pickle.dump({**vars(self)}, f)"), WRITTEN),
     "instance": (AGENT.format("pass") + "agent = Agent()\npickle.dump(agent, f)", WRITTEN),
     "read": ("opt = pickle.load(f)", READ),
     "read-of-a-dict": ("opt = pickle.load(f)['opt']\nopt.target", READ),
+    "item-of-what-was-read": ("d = pickle.load(f)\nopt = d['opt']", READ),
+    "items-of-what-was-read": ("d = pickle.load(f)\nopt, n = d['opt'], d['n']", READ),
     "used": ("a, b = pickle.loads(d)\na.target", READ),
+    "used-deep": ("n = pickle.load(f)['opt'].state.step", READ),
     "used-at-once": ("p = pickle.load(f).target", READ),
 }
 
@@ -47,7 +53,10 @@ QUIET = {
     "state-dict": "pickle.dump(opt.state_dict(), f)",
     "data": "data = pickle.load(f)\ndata['x']",
     "another-dump": "json.dump(opt, f)",
+    "within-a-class": AGENT.format("data = 1; pickle.dump(data, f)"),
     "a-part": "x = pickle.load(f).data['x']",
+    "another-field": AGENT.format("pickle.dump((self.epoch, 1), f)"),
+    "another-state": "x = pickle.load(f).state['x']",
     "holds-itself": (
         "class A:\n    def __init__(self):\n        self.me = (self, 1)\n"
         "    def save(self): pickle.dump(self, f)\n"
@@ -60,3 +69,35 @@ def test_what_holds_none_gets_no_comment(code: str):
     result = rewrite(f"{HEAD}{code}\n", Options())
     assert PREFIX not in result.code
     assert [m for m in result.messages if m.by_hand] == []
+
+
+NAMES = f"{PREFIX}names of flax.optim's state dict"
+LOOKUPS = {
+    "file": "d = serialization.msgpack_restore(b)\nn = d['a']['state']['step']",
+    "at-once": "m = serialization.msgpack_restore(b)['state']['param_states']",
+    "state-dict": "d = opt.state_dict()\nd['target']['w'] = 1",
+    "of-a-method": "d = self.state_dict()\nd['state']['step'] = 1",
+    "function": "d = serialization.to_state_dict(opt)\np = d['target']",
+}
+
+
+@pytest.mark.parametrize("code", LOOKUPS.values(), ids=LOOKUPS)
+def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
+    result = rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options())
+    assert result.code.count(NAMES) == 1
+    assert rewrite(result.code, Options()).code == result.code
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["d = serialization.msgpack_restore(b)\nd['step'], d['state']['x']", "d = e()\nd['target']"],
+    ids=["other-names", "other-dict"],
+)
+def test_other_names_and_dicts_get_none(code: str):
+    assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
+
+
+def test_an_archive_of_arrays_is_spoken_of_in_the_summary():
+    result = rewrite(f"import numpy as np\n{HEAD}np.savez('x', **arrays)\n", Options())
+    assert PREFIX not in result.code
+    assert any("unflatten_dict" in message.text for message in result.messages)

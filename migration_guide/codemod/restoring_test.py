@@ -167,7 +167,7 @@ def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
         "with open(os.path.join(DIR, 'a.msgpack'), 'rb') as f:\n"
         "    opt = serialization.from_bytes(opt, f.read())\n"
         "opt = checkpoints.restore_checkpoint(elsewhere, opt)\n"
-        "opt = serialization.from_bytes(opt, DIR.encode())\n"
+        "opt = serialization.from_bytes(opt, 'a string'.encode())\n"
     )
     first, second = command.convert_commands(driver.migrate([path], Options()))
     assert first.startswith("optax-bridge convert 'my runs' 'my runs_new' --like ")

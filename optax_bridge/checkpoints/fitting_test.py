@@ -227,6 +227,8 @@ def test_a_group_of_long_ago_with_other_leaves_says_how_many() -> None:
     tree = {"target": {"a": jnp.ones(2), "b": jnp.ones(2)}, "state": {"0": group}}
     with pytest.raises(CheckpointError, match="group 0: expected states of 2 leaves, found 1"):
         convert_state(tree, parse_definition('MultiOptimizer(("*", Momentum(0.1)))'))
+    with pytest.raises(CheckpointError, match="Say which"):
+        convert_state(tree)
 
 
 def test_what_was_written_is_read_again_unless_told_otherwise(

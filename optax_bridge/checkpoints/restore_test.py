@@ -323,6 +323,24 @@ def test_what_is_left_over_beside_the_states_is_listed() -> None:
         assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["legacy", "new"])
+def test_what_a_program_puts_into_the_dict_of_an_optimizer_is_listed(is_new: bool) -> None:
+    saved = serialization.to_state_dict(trained())
+    if is_new:
+        saved = serialization.to_state_dict(from_state_dict(fresh(), saved))
+    saved |= {"flax_mutables": STATS}
+    with pytest.warns(LeftOverWarning, match="flax_mutables"):
+        assert_taken_over(from_state_dict(fresh(), saved))
+
+
+def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
+    saved = {"optimizer": from_state_dict(fresh(), serialization.to_state_dict(trained()))}
+    checkpoints.save_checkpoint(tmp_path, {**saved, "best": np.float32(0.25)}, 2)
+    found = restore_checkpoint(tmp_path, {"optimizer": fresh(), "best": np.float32(1.0)})
+    assert_taken_over(found["optimizer"])
+    assert found["best"] == np.float32(0.25)
+
+
 def experiment() -> Any:
     saved = {"optimizer": trained(), "model_state": STATS, "epoch": np.int32(3)}
     return serialization.to_state_dict(saved)

@@ -261,13 +261,26 @@ def resolve(
     return SimpleNamespace(**values)
 
 
-def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array:
+def bias_correction(
+    hp: SimpleNamespace, name: str, count: jax.Array, param: jax.Array
+) -> jax.Array:
     """`1 - decay ** (count + 1)`, with the power taken in the parameter's own dtype.
 
     In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by
     it, and so does everything here that is called exact.
+
+    Args:
+      hp: the hyper-parameters of this step, which keep what was computed for one parameter: to
+        trace it for each takes as long as the rest.
+      name: of the decay among them.
+      count: steps taken.
+      param: the parameter, for its dtype.
     """
-    return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
+    known: dict[Any, jax.Array] = vars(hp).setdefault("bias_corrections", {})
+    dtype = jnp.result_type(param)
+    if (name, dtype) not in known:
+        known[name, dtype] = 1 - getattr(hp, name) ** jnp.array(count + 1, dtype)
+    return known[name, dtype]
 
 
 def described(params: Params) -> list[Leaf]:

@@ -72,8 +72,8 @@ def _step(
 ) -> tuple[Array, tuple[Array, Array]]:
     mu = hp.b1 * mu + (1.0 - hp.b1) * grad
     nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
-    mu_hat = mu / bias_correction(hp.b1, count, param)
-    nu_hat = nu / bias_correction(hp.b2, count, param)
+    mu_hat = mu / bias_correction(hp, "b1", count, param)
+    nu_hat = nu / bias_correction(hp, "b2", count, param)
     update = mu_hat / (jnp.sqrt(nu_hat) + hp.eps)
     if not is_zero(hp.weight_decay):
         update = update + hp.weight_decay * param

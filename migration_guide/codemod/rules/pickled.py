@@ -40,6 +40,7 @@ _ARRAYS = (
     "numpy.asarray of them there"
 )
 _MARKS = {"target", "optimizer_def", "apply_gradient", "state.step", "state.param_states"}
+_ENDS = tuple(f".{mark}" for mark in _MARKS)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
@@ -74,17 +75,42 @@ def _gives(context: Context, call: cst.Call) -> bool:
     if _holds_optimizer(context, call):
         return True
     above: cst.CSTNode | None = context.parent(call)
+    read = ""
     while isinstance(above, cst.Subscript | cst.Attribute):
-        if isinstance(above, cst.Attribute) and above.attr.value in _MARKS:
+        if isinstance(above, cst.Attribute):
+            read = f"{read}.{above.attr.value}"
+        if read.endswith(_ENDS):
             return True
         above = context.parent(above)
     if not isinstance(above, cst.Assign):
         return False
     return any(
-        _holds_optimizer(context, node) or bool(_MARKS & context.analysis.read_of(node))
+        _holds_optimizer(context, node)
+        or bool(_MARKS & context.analysis.read_of(node))
+        or (isinstance(node, cst.Name) and _gives_on(context, node))
         for target in above.targets
         for node in _names(target.target)
     )
+
+
+def _gives_on(context: Context, name: cst.Name) -> bool:
+    """Whether something of what a variable holds is assigned to an optimizer: `o = d["o"]`."""
+    for target, value in context.analysis.facts.assignments:
+        pairs = [(target, value)]
+        if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+            elements = zip(target.elements, value.elements, strict=False)
+            pairs = [(one.value, other.value) for one, other in elements]
+        for into, part in pairs:
+            while isinstance(part, cst.Subscript):
+                part = part.value
+            if (
+                isinstance(part, cst.Name)
+                and part.value == name.value
+                and context.analysis.scopes.get(part) is context.analysis.scopes.get(name)
+                and _holds_optimizer(context, into)
+            ):
+                return True
+    return False
 
 
 def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -95,11 +121,24 @@ def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
     """Whether an optimizer, its state or a definition is in a value, at any depth."""
+    if any(_holds_optimizer(context, part) for part in _parts(node)):
+        return True
     kind = context.analysis.kind(node)
     if isinstance(node, cst.Name) and node.value == "self":
         around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
         kind |= {Instance(around)} if around is not None else set()
     return _holds(context, kind, set())
+
+
+def _parts(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """The items of a literal; the object whose `__dict__` or `vars` a value is."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "__dict__":
+        return [node.value]
+    if isinstance(node, cst.Call) and last_name(node.func) == "vars":
+        return [arg.value for arg in node.args]
+    if isinstance(node, cst.Dict | cst.Tuple | cst.List | cst.Set):
+        return [element.value for element in node.elements]
+    return []
 
 
 def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
