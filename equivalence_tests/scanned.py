@@ -8,7 +8,7 @@ def constants_and_carry(params: Mapping[str, Any]) -> tuple[int, int]:
     """How many of a scan's inputs are constants, and how many are its carry; then come the rows.
 
     Args:
-
+      params: of the equation; with jax 0.12 they hold a tree of the inputs in place of the counts.
     """
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
