@@ -247,3 +247,20 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
     assert not (tmp_path / "new").exists()
     convert_file(tmp_path / "old", tmp_path / "new", **given, verify=False)
     assert read_checkpoint(tmp_path / "new").tree["step"] == 0
+
+
+@pytest.mark.parametrize("restore", ["bytes", "folder"])
+def test_flax_itself_names_the_remedy(restore: str, tmp_path: Path) -> None:
+    data = serialization.to_bytes({"optimizer": trained()})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    with pytest.raises(CheckpointError, match="optax-bridge convert"):
+        if restore == "bytes":
+            serialization.from_bytes({"optimizer": fresh()}, data)
+        else:
+            checkpoints.restore_checkpoint(tmp_path, {"optimizer": fresh()})
+
+
+def test_what_is_left_over_beside_the_states_is_listed() -> None:
+    saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
+    with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
+        assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])

@@ -298,29 +298,12 @@ def test_a_trace_after_the_scaling_is_not_taken_for_the_momentum() -> None:
             from_state_dict(fresh(tx), serialization.to_state_dict(optimizer))
 
 
-@pytest.mark.parametrize("restore", ["bytes", "folder"])
-def test_flax_itself_names_the_remedy(restore: str, tmp_path: Path) -> None:
-    data = serialization.to_bytes({"optimizer": trained()})
-    (tmp_path / "checkpoint_2").write_bytes(data)
-    with pytest.raises(CheckpointError, match="optax-bridge convert"):
-        if restore == "bytes":
-            serialization.from_bytes({"optimizer": fresh()}, data)
-        else:
-            checkpoints.restore_checkpoint(tmp_path, {"optimizer": fresh()})
-
-
 def test_no_checkpoint_yet_leaves_the_target_as_it_is(tmp_path: Path) -> None:
     state = fresh()
     assert restore_checkpoint(tmp_path, state) is state
     assert restore_checkpoint(tmp_path / "none", state) is state
     with pytest.raises(ValueError, match="checkpoint_3"):
         restore_checkpoint(tmp_path, state, 3)
-
-
-def test_what_is_left_over_beside_the_states_is_listed() -> None:
-    saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
-    with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
-        assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
 
 
 def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
