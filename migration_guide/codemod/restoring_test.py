@@ -108,7 +108,7 @@ FOLDERS = {
 def test_a_folder_that_can_be_seen(folder: str):
     head = (
         "import os, tempfile\nfrom os.path import abspath\nfrom flax.training import checkpoints\n"
-        f"FOLDER = 'run'\n{HEAD}"
+        f"FOLDER: str = 'run'\n{HEAD}"
     )
     result = rewrite(f"{head}checkpoints.save_checkpoint({folder}, opt, 1)\n", Options())
     expected = "abspath('run')" if folder == "abspath('run')" else FOLDERS[folder]
