@@ -1,13 +1,14 @@
-"""Adam with decay on CPUs, in other words: what might close the gap to PyTorch's fused step.
+"""Adam with decay on CPUs, in other words: what closes the gap to PyTorch's fused step.
 
 XLA compiles a step into loops for the moments and for the parameter, which read and write more
 arrays than one loop over all of them would. Each variant is the same arithmetic written or compiled
 otherwise; it is timed in turn with PyTorch's and with the plain one, and its result is compared
 with the plain one's, to the bit.
 
-    python -m benchmarks.cpu_step FLAGS TREE REPEATS      (one set of flags; prints JSON)
+    python -m benchmarks.cpu_step FLAGS TREE DTYPE REPEATS
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -18,38 +19,62 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas
 
 import optax_bridge
 from benchmarks import problem
 from benchmarks.figures import Figure, NotRun, Outcome
-from benchmarks.timing import Stepper, in_turn, spread
+from benchmarks.timing import Stepper, in_turn, interval, spread
 from benchmarks.torch_fused import has_torch, torch_stepper
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.exact.one_loop import FLAG as MULTI_OUTPUT
+from optax_bridge.exact.one_loop import OneLoopState
 
 SECTION = "CPU step"
 RATE, DECAY = 1e-3, 0.01
 BLOCK = 2**16  # elements: four arrays of them are 1 MiB, which a core's cache holds
+LARGE, MANY = "16 x 1024x1024", "400 x 64x64"
 
-# Flags of XLA, each tried for itself in a process of its own; the variants only without any.
-#
-# XLA joins loops that read the same arrays only where it is told to (MULTI_OUTPUT): the moments'
-# then, and 9 arrays move in place of 10. If the parameter's loop computes the moments once more, it
-# reads the same arrays as theirs: one loop, 7 arrays, as few as there can be. But there the
-# compiler contracts the other product of `b1 * mu + (1 - b1) * g` with the sum: 1 ULP a step.
-MULTI_OUTPUT = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
-FLAGS = (
-    "",
-    MULTI_OUTPUT,
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_prefer_vector_width=512",
-    "--xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-    "--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_RUNTIME",
-    "--xla_cpu_copy_insertion_use_region_analysis=true",
+_JOINING = ("one flat array", "leaves stacked by shape")
+_JOINED = ("one_loop", "one_loop, one flat array")
+# What is measured: tree, dtype, flags of XLA, variants; each in a process of its own. Of the many
+# leaves, which take long to compile, only what joins them.
+RUNS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        LARGE,
+        "float32",
+        "",
+        (
+            "as it is",
+            "leaves in the opposite order",
+            "a barrier behind the step",
+            "moments computed twice",
+            "a map over blocks that stay in the cache",
+            *_JOINING,
+        ),
+    ),
+    (
+        LARGE,
+        "float32",
+        MULTI_OUTPUT,
+        ("as it is", "moments computed twice", "a loop over blocks, in place", *_JOINED),
+    ),
+    *(
+        (LARGE, "float32", flag, ("as it is",))
+        for flag in (
+            "--xla_cpu_use_fusion_emitters=false",
+            "--xla_cpu_prefer_vector_width=512",
+            "--xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+            "--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_RUNTIME",
+            "--xla_cpu_copy_insertion_use_region_analysis=true",
+        )
+    ),
+    (MANY, "float32", "", ("as it is", *_JOINING)),
+    (MANY, "float32", MULTI_OUTPUT, _JOINED),
+    (LARGE, "bfloat16", "", ("as it is",)),
+    (LARGE, "bfloat16", MULTI_OUTPUT, ("one_loop",)),
+    (LARGE, "bfloat16", "--xla_cpu_prefer_vector_width=512", ("as it is",)),
 )
-TREES = ("16 x 1024x1024", "400 x 64x64")
-# Of the many leaves, which take long to compile, only what joins them.
-OF_MANY = ("as it is", "one flat array", "leaves stacked by shape")
-UNDER_FLAGS = {MULTI_OUTPUT: ("as it is", "moments computed twice")}
 
 Step = Callable[[Any, Any], Any]
 
@@ -163,7 +188,51 @@ def _blocks(params: Any, grads: Any) -> tuple[Step, Any, Any]:
     return step, state, flat
 
 
-VARIANTS = {
+def _blocks_in_place(params: Any, grads: Any) -> tuple[Step, Any, Any]:
+    """One flat array, block by block, each written back to where it was read."""
+    _, state, flat = _concatenated(params, grads)
+    size = flat["all"].size
+
+    def step(state: Any, grads: Any) -> Any:
+        if size < 2 * BLOCK or size % BLOCK:
+            return state.apply_gradients(grads=grads)
+
+        def one(index: Any, trees: Any) -> Any:
+            def cut(leaf: Any) -> Any:
+                whole = leaf.size == size
+                return jax.lax.dynamic_slice(leaf, (index * BLOCK,), (BLOCK,)) if whole else leaf
+
+            def put(leaf: Any, new: Any) -> Any:
+                whole = leaf.size == size
+                return jax.lax.dynamic_update_slice(leaf, new, (index * BLOCK,)) if whole else leaf
+
+            params, opt_state = jax.tree.map(cut, trees)
+            own = state.replace(params=params, opt_state=opt_state)
+            new = own.apply_gradients(grads=jax.tree.map(cut, grads))
+            return jax.tree.map(put, trees, (new.params, new.opt_state))
+
+        trees = (state.params, state.opt_state)
+        params, opt_state = jax.lax.fori_loop(0, size // BLOCK, one, trees)
+        opt_state = opt_state._replace(count=state.opt_state.count + 1)
+        return state.replace(step=state.step + 1, params=params, opt_state=opt_state)
+
+    return step, state, flat
+
+
+def _one_loop(params: Any, grads: Any) -> tuple[Step, Any, Any]:
+    """The option of the package."""
+    tx = optax_bridge.one_loop(optax_bridge.adam(RATE, weight_decay=DECAY))
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    return _adam, state, grads
+
+
+def _one_loop_flat(params: Any, grads: Any) -> tuple[Step, Any, Any]:
+    """The same on one flat array."""
+    _, state, flat = _concatenated(params, grads)
+    return _one_loop(state.params, flat)
+
+
+VARIANTS: dict[str, Callable[[Any, Any], tuple[Step, Any, Any]]] = {
     "as it is": _plain,
     "leaves in the opposite order": _last_first,
     "a barrier behind the step": _barriers,
@@ -171,31 +240,48 @@ VARIANTS = {
     "one flat array": _concatenated,
     "leaves stacked by shape": _stacked,
     "a map over blocks that stay in the cache": _blocks,
+    "a loop over blocks, in place": _blocks_in_place,
+    "one_loop": _one_loop,
+    "one_loop, one flat array": _one_loop_flat,
 }
 
 
 def measure(quick: bool) -> Iterator[Outcome]:
-    """Every variant without flags, and every flag; quick: two variants in this process."""
+    """Every run; quick: two variants in this process."""
     if not has_torch():
         yield NotRun(SECTION, "variants against PyTorch's fused step", "torch is not installed")
         return
     if quick:
-        few = {name: VARIANTS[name] for name in ("as it is", "one flat array")}
-        yield from _figures(_timed(problem.QUICK_TREE, few, 2), problem.QUICK_TREE, "")
+        few = ("as it is", "one flat array")
+        yield from _figures(_timed(problem.QUICK_TREE, "float32", few, 2), "tiny", "float32", "")
         return
-    for tree in TREES:
-        for flags in FLAGS if tree == TREES[0] else FLAGS[:2]:
-            yield from _in_a_process(tree, flags)
+    for tree, dtype, flags, names in RUNS:
+        yield from _in_a_process(tree, dtype, flags, names)
+    yield from _kernels()
 
 
-def _timed(tree: str, variants: dict[str, Any], repeats: int) -> dict[str, Any]:
+def _kernels() -> Iterator[NotRun]:
+    """Kernels of one's own, and why there is none."""
+    ones = jnp.ones(8)
+
+    def double(read: Any, written: Any) -> None:
+        written[...] = 2 * read[...]
+
+    try:
+        pallas.pallas_call(double, out_shape=ones)(ones)
+        why = "it compiles for CPUs here: to be tried"
+    except (ValueError, NotImplementedError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+    yield NotRun(SECTION, "a Pallas kernel", why)
+    why = "no kept package has one; one of one's own needs a compiler where it is installed"
+    yield NotRun(SECTION, "a kernel called by jax.ffi", why)
+
+
+def _timed(tree: str, dtype: str, names: tuple[str, ...], repeats: int) -> dict[str, Any]:
     """Seconds of each turn by candidate, and a fingerprint of each variant's result."""
-    params = problem.tree(tree)
+    params = problem.tree(tree, dtype)
     grads = problem.gradients(params)
-    made = {}
-    for name, variant in variants.items():
-        step, state, given = variant(params, grads)
-        made[name] = Stepper(step, state, given)
+    made = {name: Stepper(*VARIANTS[name](params, grads)) for name in names}
     candidates: dict[str, Callable[[], float]] = {**made}
     fused = torch_stepper(ENTRIES["adam"], params, decay=DECAY)
     if fused is not None:
@@ -204,7 +290,7 @@ def _timed(tree: str, variants: dict[str, Any], repeats: int) -> dict[str, Any]:
         for _ in range(3):  # as many in every process, which the turns are not
             stepper()
     prints = {name: _fingerprint(stepper.state_and_gradients[0]) for name, stepper in made.items()}
-    seconds = in_turn(candidates, repeats, seconds=6.0)
+    seconds = in_turn(candidates, repeats, seconds=2.0 + len(candidates))
     moved = {name: _mib_accessed(stepper) for name, stepper in made.items()}
     return {"seconds": seconds, "prints": prints, "moved": moved}
 
@@ -218,53 +304,59 @@ def _mib_accessed(stepper: Stepper) -> float:
 
 def _fingerprint(state: Any) -> list[int]:
     """The same for the same numbers, however the leaves are ordered or joined."""
-    trees = (state.params, *(x for x in state.opt_state if jax.tree.leaves(x)))
-    words = [
-        np.concatenate([np.asarray(x).reshape(-1).view(np.uint32) for x in jax.tree.leaves(tree)])
-        for tree in trees
-    ]
-    return [int(np.sort(word).astype(np.uint64) @ np.arange(1, len(word) + 1, dtype=np.uint64))
-            for word in words]  # fmt: skip
+    own = state.opt_state
+    fields = own.last_first[::-1] if isinstance(own, OneLoopState) else own
+    trees = (state.params, *(x for x in fields if jax.tree.leaves(x)))
+    return [_sum_of_sorted(jax.tree.leaves(tree)) for tree in trees]
 
 
-def _in_a_process(tree: str, flags: str) -> Iterator[Outcome]:
+def _sum_of_sorted(leaves: list[Any]) -> int:
+    arrays = [np.asarray(leaf).reshape(-1) for leaf in leaves]
+    words = np.sort(np.concatenate([x.view(f"uint{8 * x.itemsize}") for x in arrays]))
+    return int(words.astype(np.uint64) @ np.arange(1, len(words) + 1, dtype=np.uint64))
+
+
+def _in_a_process(tree: str, dtype: str, flags: str, names: tuple[str, ...]) -> Iterator[Outcome]:
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.cpu_step", flags, tree, "30"]
+    module = [sys.executable, "-W", "ignore", "-m", "benchmarks.cpu_step"]
+    command = [*module, flags, tree, dtype, ",,".join(names), "40"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         why = "this XLA does not know the flag" if "Unknown flag" in done.stderr else "it failed"
-        yield NotRun(SECTION, f"{tree}, {flags}", why)
+        yield NotRun(SECTION, f"{tree}, {dtype}, {flags}", why)
         return
-    yield from _figures(json.loads(done.stdout), tree, flags)
+    yield from _figures(json.loads(done.stdout), tree, dtype, flags)
 
 
-_PLAIN_PRINTS: dict[str, list[int]] = {}
+@functools.cache
+def _plain_prints() -> dict[tuple[str, str], list[int]]:
+    """By tree and dtype, of the plain variants of this run."""
+    return {}
 
 
-def _figures(found: dict[str, Any], tree: str, flags: str) -> Iterator[Figure]:
-    seconds, prints = found["seconds"], found["prints"]
+def _figures(found: dict[str, Any], tree: str, dtype: str, flags: str) -> Iterator[Figure]:
+    seconds, prints, plain = found["seconds"], found["prints"], _plain_prints()
     if not flags:
-        _PLAIN_PRINTS[tree] = prints["as it is"]
+        plain[tree, dtype] = prints["as it is"]
     for name in prints:
         each = [a / b for a, b in zip(seconds[name], seconds["torch"], strict=True)]
-        same = prints[name] == _PLAIN_PRINTS.get(tree)
+        same = prints[name] == plain.get((tree, dtype))
+        given = flags and ", " + flags.rpartition("options=")[2].removeprefix("--")
         yield Figure(
             SECTION,
-            f"{tree}: {name}{flags and ', '}{flags}",
+            f"{tree}, {dtype}: {name}{given}",
             "variant / torch fused",
-            spread(each),
+            interval(each),
             1e3 * spread(seconds["torch"]).median,
-            bar=1.0,
+            bar=1.0 if name.startswith("one_loop") and dtype == "float32" else None,
             note=f"{'the same' if same else 'other'} bits; {found['moved'][name]:.0f} MiB accessed",
         )
 
 
-def main(flags: str, tree: str, repeats: str) -> None:
-    """Prints what a process measured under its flags."""
-    names = tuple(VARIANTS) if tree == TREES[0] else OF_MANY
-    names = UNDER_FLAGS.get(flags, ("as it is",)) if flags else names
-    variants = {name: VARIANTS[name] for name in names}
-    print(json.dumps(_timed(tree, variants, int(repeats))))
+def main(flags: str, tree: str, dtype: str, names: str, repeats: str) -> None:
+    """Prints what a process measured under its flags, which are in its environment already."""
+    del flags
+    print(json.dumps(_timed(tree, dtype, tuple(names.split(",,")), int(repeats))))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.timing import Spread, in_turn, spread
+from benchmarks.timing import Spread, in_turn, interval, spread
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Figure:
       unit: of `base`.
       bar: what the ratio should not exceed; None where nothing is promised.
       note: a remark.
+      work: what the two do, counted in their compiled programs; `benchmarks.programs`.
+      same_work: whether that is the same, so that the true ratio is 1 whatever was timed.
     """
 
     section: str
@@ -30,6 +32,8 @@ class Figure:
     unit: str = "ms"
     bar: float | None = None
     note: str = ""
+    work: str = ""
+    same_work: bool = False
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -38,8 +42,10 @@ class Figure:
 
     @property
     def kept(self) -> bool:
-        """Whether the bar is kept, within the spread: the lower quartile decides."""
-        return self.bar is None or self.ratio.low <= self.bar
+        """Whether the bar is kept: the lower end decides, unless the work is the same."""
+        if self.bar is None or (self.same_work and self.bar >= 1):
+            return True
+        return self.ratio.low <= self.bar
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,9 @@ def ratios(
         if one in taken and other in taken:
             each = [a / b for a, b in zip(taken[one], taken[other], strict=True)]
             base = scale * spread(taken[other]).median
-            yield Figure(section, subject, f"{one} / {other}", spread(each), base, unit, bar, note)
+            yield Figure(
+                section, subject, f"{one} / {other}", interval(each), base, unit, bar, note
+            )
 
 
 def as_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

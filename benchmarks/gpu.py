@@ -20,7 +20,7 @@ _PAIRS = (
     ("exact", "legacy", 1.02),
     ("exact", "stock", 1.02),
     ("exact", "torch", 1.0),
-    ("exact", "copy", 1 / 0.9),
+    ("exact", "memory", 1 / 0.9),
 )
 
 
@@ -43,7 +43,7 @@ def _of(name: str, size: int, kind: str) -> Iterator[Outcome]:
         params = problem.equal_leaves(max(1, size // 2**24), 4096, 4096)
         made = steppers(ENTRIES[name], params)
         candidates: dict[str, Callable[[], float]] = {**made}
-        candidates["copy"] = _copier(moved_bytes(made["exact"]))
+        candidates["memory"] = _mover(moved_bytes(made["exact"]))
         if (fused := torch_stepper(ENTRIES[name], params, "cuda")) is not None:
             candidates["torch"] = fused
         yield from ratios(SECTION, subject, candidates, _PAIRS, repeats=30)
@@ -53,7 +53,7 @@ def _of(name: str, size: int, kind: str) -> Iterator[Outcome]:
         yield NotRun(SECTION, subject, "it does not fit into the GPU's memory")
 
 
-def _copier(moved: int) -> Callable[[], float]:
+def _mover(moved: int) -> Callable[[], float]:
     """What moves so many bytes within the GPU's memory, half of them read and half written."""
     held: Any = jnp.ones(max(moved // 8, 1), jnp.float32)
     copy = jax.jit(jnp.negative, donate_argnums=0)

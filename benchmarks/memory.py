@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import problem
 from benchmarks.figures import Figure, Outcome
 from benchmarks.step_time import steppers
-from benchmarks.timing import Spread, Stepper, spread
+from benchmarks.timing import Spread, Stepper, interval, spread
 from optax_bridge.correspondence import ENTRIES
 
 SECTION = "memory"
@@ -51,7 +51,7 @@ def measure(quick: bool) -> Iterator[Outcome]:
         each = [a / b for a, b in zip(peaks[one], peaks[other], strict=True)]
         base = spread(peaks[other]).median / size
         subject = "adam, peak of the process"
-        yield Figure(SECTION, subject, f"{one} / {other}", spread(each), base, "bytes", 1.02)
+        yield Figure(SECTION, subject, f"{one} / {other}", interval(each), base, "bytes", 1.02)
 
 
 def planned_bytes(stepper: Stepper) -> int:

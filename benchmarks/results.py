@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from benchmarks.figures import Figure, NotRun, Outcome
+from benchmarks.reasons import reason
 from benchmarks.timing import Spread
 from optax_bridge.installed import versions
 
@@ -45,14 +46,14 @@ def _processor() -> str:
 
 
 def shown(ratio: Spread) -> str:
-    """A ratio with its quartiles, e.g. `1.02 (0.98 to 1.05)`."""
+    """A ratio with its interval, e.g. `1.02 (0.98 to 1.05)`."""
     if ratio.low == ratio.high:
         return f"{ratio.median:.2f}"
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def markdown(outcomes: Sequence[Outcome], here: dict[str, Any], seconds: float) -> str:
-    """The page, a table for each section.
+    """The page: what it comes to, what is above its bar and why, then a table for each section.
 
     Args:
       outcomes: of a run.
@@ -71,33 +72,87 @@ def markdown(outcomes: Sequence[Outcome], here: dict[str, Any], seconds: float) 
         f"{named}.",
         "",
         "Every figure is the median ratio of two things that took turns in one run, in brackets "
-        "the first and third quartile.",
-        "**above** marks a ratio whose lower quartile is above its bar.",
+        "the interval that holds the true median with 95 %. A ratio is above its bar where the "
+        "whole interval is. Beside the clock stands a judge without noise: the compiled programs "
+        "of both, whose loops are counted. Where these are the same the true ratio is 1, whatever "
+        "was timed.",
+        "",
+        *_summary(outcomes),
+        "",
+        *_above(outcomes),
         "",
         f"![ratios]({PICTURE})",
     ]
-    for section in dict.fromkeys(outcome.section for outcome in outcomes):
+    for section in _sections(outcomes):
         of_it = [outcome for outcome in outcomes if outcome.section == section]
         lines += ["", f"## {section[0].upper()}{section[1:]}", ""]
         figures = [outcome for outcome in of_it if isinstance(outcome, Figure)]
         if figures:
-            lines += ["| what | of | ratio | bar | the second one | |", "|---|---|--:|--:|--:|---|"]
-            lines += [_row(figure) for figure in figures]
+            lines += [*_HEAD, *map(_row, figures)]
         missing = [f"- not run: {o.subject}: {o.why}" for o in of_it if isinstance(o, NotRun)]
         lines += ["", *missing] if figures and missing else missing
     return "\n".join(lines) + "\n"
 
 
+_HEAD = ("| what | of | ratio | bar | the second one | |", "|---|---|--:|--:|--:|---|")
+
+
+def _sections(outcomes: Sequence[Outcome]) -> list[str]:
+    return list(dict.fromkeys(outcome.section for outcome in outcomes))
+
+
+def _summary(outcomes: Sequence[Outcome]) -> list[str]:
+    """How many figures there are, and how many are above their bar, by section."""
+    lines = [
+        "| | figures | with a bar | above it | the same program by count | not run |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    rows: list[list[int]] = []
+    for section in _sections(outcomes):
+        of_it = [outcome for outcome in outcomes if outcome.section == section]
+        figures = [outcome for outcome in of_it if isinstance(outcome, Figure)]
+        barred = [figure for figure in figures if figure.bar is not None]
+        rows.append([
+            len(figures),
+            len(barred),
+            sum(not figure.kept for figure in barred),
+            sum(figure.same_work for figure in figures),
+            len(of_it) - len(figures),
+        ])  # fmt: skip
+        lines.append(f"| {section} | {' | '.join(map(str, rows[-1]))} |")
+    total = [sum(column) for column in zip(*rows, strict=True)]
+    return [*lines, f"| **all** | {' | '.join(map(str, total))} |"]
+
+
+def _above(outcomes: Sequence[Outcome]) -> list[str]:
+    """What is above its bar, gathered by the reason."""
+    by_reason: dict[str, list[Figure]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Figure) and not outcome.kept:
+            by_reason.setdefault(reason(outcome) or "not explained", []).append(outcome)
+    if not by_reason:
+        return ["Nothing is above its bar."]
+    lines = ["Above the bar, and why:", ""]
+    for why, figures in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        ratios = [figure.ratio.median for figure in figures]
+        span = f"{min(ratios):.2f}" + (f" to {max(ratios):.2f}" if len(ratios) > 1 else "")
+        names = dict.fromkeys(f"{figure.subject} ({figure.what})" for figure in figures)
+        some = "; ".join(list(names)[:4]) + ("; ..." if len(names) > 4 else "")
+        lines.append(f"- {len(figures)} of {span}: {why}. {some}".replace("|", "\\|"))
+    return lines
+
+
 def _row(figure: Figure) -> str:
     bar = "" if figure.bar is None else f"{figure.bar:.2f}"
-    remark = "; ".join(filter(None, ["" if figure.kept else "**above**", figure.note]))
+    above = "" if figure.kept else "**above**"
+    remark = "; ".join(filter(None, [above, figure.work, figure.note, reason(figure)]))
     base = f"{figure.base:.4g} {figure.unit}"
     cells = (figure.subject, figure.what, shown(figure.ratio), bar, base, remark)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def picture(outcomes: Sequence[Outcome]) -> str:
-    """Every ratio with its quartiles on a logarithmic axis from 1/4 to 4, as SVG."""
+    """Every ratio with its interval on a logarithmic axis from 1/4 to 4, as SVG."""
     figures = [outcome for outcome in outcomes if isinstance(outcome, Figure)]
     height = _ROW * (len(figures) + 2)
 
@@ -109,7 +164,7 @@ def picture(outcomes: Sequence[Outcome]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         'font-family="sans-serif" font-size="10" role="img">',
-        "<title>Ratios of this run, with quartiles</title>",
+        "<title>Ratios of this run, with their intervals</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
     ]
     for tick in (0.25, 0.5, 1.0, 2.0, 4.0):
@@ -131,7 +186,7 @@ def picture(outcomes: Sequence[Outcome]) -> str:
 
 
 def changes(outcomes: Sequence[Outcome], before: Sequence[Outcome]) -> list[str]:
-    """What is worse or better than in another run: figures whose quartiles do not overlap."""
+    """What is worse or better than in another run: figures whose intervals do not overlap."""
     then = {figure.key: figure for figure in before if isinstance(figure, Figure)}
     lines = []
     for figure in outcomes:

@@ -12,12 +12,12 @@ import jax
 
 @dataclass(frozen=True)
 class Spread:
-    """Several measurements of one time, in seconds.
+    """Several measurements of one thing.
 
     Attributes:
       median: the median.
-      low: the first quartile.
-      high: the third quartile.
+      low: what it may be at least: the first quartile, or an interval's lower end.
+      high: what it may be at most, likewise.
     """
 
     median: float
@@ -31,6 +31,20 @@ def spread(seconds: list[float]) -> Spread:
         return Spread(seconds[0], seconds[0], seconds[0])
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
     return Spread(median, low, high)
+
+
+def interval(values: list[float], sure: float = 0.95) -> Spread:
+    """The median, and the interval that holds the true one with that probability.
+
+    By ranks (the sign test turned around), whatever the values' distribution is; of fewer than six
+    values it is all there is.
+    """
+    ranked, count = sorted(values), len(values)
+    outside, rank = 0.0, 0
+    while (outside := outside + math.comb(count, rank) / 2**count) <= (1 - sure) / 2:
+        rank += 1
+    rank = max(rank, 1)
+    return Spread(statistics.median(ranked), ranked[rank - 1], ranked[-rank])
 
 
 class Stepper:

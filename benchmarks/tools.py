@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import conversion, migrate_time, trainer
 from benchmarks.figures import Figure, NotRun, Outcome, ratios
-from benchmarks.timing import Spread, spread
+from benchmarks.timing import Spread, interval, spread
 from equivalence_tests.proof import table as proofs
 from equivalence_tests.suite.matrix import cases as matrix_cases
 from equivalence_tests.suite.matrix import run as matrix_run
@@ -89,7 +89,7 @@ def _matrix(quick: bool) -> Iterator[Outcome]:
 
 
 def _trainer(quick: bool) -> Iterator[Outcome]:
-    steps, turns = (1, 1) if quick else (20, 10)
+    steps, turns = (1, 1) if quick else (12, 18)
     with tempfile.TemporaryDirectory() as scratch:
         sides = trainer.sides(Path(scratch), steps, quick)
         pairs = [(name, trainer.BARE, bar) for name, bar in trainer.BARS.items()]
@@ -118,10 +118,10 @@ def _convert() -> Iterator[Outcome]:
             each = [a / b for a, b in zip(taken[name], taken["copy"], strict=True)]
             base = spread(taken["copy"]).median
             what = "time / decode and encode as Flax does"
-            yield Figure(SECTION, subject, what, spread(each), base, "s", 1.0)
+            yield Figure(SECTION, subject, what, interval(each), base, "s", 1.0)
             above = [(a - b) / size for a, b in zip(peaks[name], peaks["imports"], strict=True)]
             what = "peak memory above the imports / file"
-            yield Figure(SECTION, subject, what, spread(above), size / 2**20, "MiB", 1.0)
+            yield Figure(SECTION, subject, what, interval(above), size / 2**20, "MiB", 1.0)
 
 
 def _check() -> Iterator[Outcome]:

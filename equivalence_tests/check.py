@@ -113,12 +113,12 @@ def check(
     report.print_reasons(console, results)
     report.print_broken(console, results)
     if natures := report.natures_line(results):
-        console.print(natures, highlight=False)
+        console.print(natures)
     pinned = next((result.extra["pinned"] for result in results if "pinned" in result.extra), "")
     if pinned:
-        console.print(f"real training with {pinned}", highlight=False)
+        console.print(f"real training with {pinned}")
     if full:
-        console.print(f"{compilations}; {here['devices']} devices", highlight=False)
+        console.print(f"{compilations}; {here['devices']} devices")
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
@@ -157,7 +157,7 @@ def check(
 
 def _printing(console: Console) -> Callable[[Result], None]:
     def ended(result: Result) -> None:
-        console.print(report.result_line(result), markup=False, highlight=False)
+        console.print(report.result_line(result), markup=False)
         console.file.flush()
 
     return ended

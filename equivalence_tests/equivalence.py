@@ -129,7 +129,7 @@ def check_equivalence(
     )
 
 
-def _poisoned(stream: Stream, params: Any, steps: int) -> dict[str, int]:
+def _poisoned(stream: Stream, params: Params, steps: int) -> dict[str, int]:
     """The first step at which given gradients are not finite, for `compare`."""
     for step in range(steps):
         if any(not np.isfinite(leaf).all() for leaf in jax.tree.leaves(stream(step, params))):

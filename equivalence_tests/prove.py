@@ -63,7 +63,7 @@ def prove_table(only: Sequence[str] = (), json_file: Path | None = None) -> int:
         if not row.held:
             console.print(f"not as claimed: {row.task}", markup=False)
             console.print(row.note or "\n".join(map(str, row.proofs)), markup=False)
-    console.print(closing_line(rows, time.perf_counter() - started), highlight=False)
+    console.print(closing_line(rows, time.perf_counter() - started))
     with Written() as files:
         files.text(json_file, _lines(rows))
     if files.failed:

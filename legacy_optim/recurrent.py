@@ -85,4 +85,5 @@ for _cell, _then in (
     (OptimizedLSTMCell, _carry_of_two),
     (GRUCell, _carry_of_one),
 ):
-    _cell.initialize_carry = _InitializeCarry(_then, _cell.__base__.initialize_carry)  # type: ignore[union-attr]
+    _today = getattr(recurrent, _cell.__name__).initialize_carry
+    _cell.initialize_carry = _InitializeCarry(_then, _today)  # type: ignore[assignment]

@@ -12,6 +12,7 @@ import jax
 import jax.experimental
 from jax._src.core import get_opaque_trace_state
 from jax._src.mesh import get_concrete_mesh, thread_resources, use_abstract_mesh
+from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
 from jax.sharding import Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal

@@ -1,13 +1,12 @@
 """Trees that a user hands in, held against what they should be like, and errors that say where."""
 
-from typing import Any
-
 import jax
 
 from optax_bridge.metadata.axis_metadata import is_box
+from optax_bridge.metadata.trees import Params, PyTree
 
 
-def check_no_text(tree: Any, where: str) -> None:
+def check_no_text(tree: PyTree, where: str) -> None:
     """Checks that no leaf is text: a name, or a number that was read from a file or a flag.
 
     Raises:
@@ -21,7 +20,7 @@ def check_no_text(tree: Any, where: str) -> None:
             )
 
 
-def check_like(tree: Any, params: Any, where: str, remedy: str) -> None:
+def check_like(tree: PyTree, params: Params, where: str, remedy: str) -> None:
     """Checks that a tree has the structure of parameters, boxes being leaves.
 
     Raises:

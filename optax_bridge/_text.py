@@ -18,6 +18,8 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
 def shown(value: Any, limit: int = 80) -> str:
     """A value's `repr`, cut to a length that fits a line."""
+    if isinstance(value, memoryview):  # bytes of a file that is mapped
+        return f"bytes, {value.nbytes:,} of them"
     text = repr(value[: limit + 1] if isinstance(value, str | bytes) else value)
     return text if len(text) <= limit else text[:limit] + "..."
 

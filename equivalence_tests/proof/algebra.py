@@ -1,3 +1,4 @@
+# pyright: strict
 """The algebra of real numbers, whole; its parts stand in files of their own.
 
 `atoms` has what values are made of, `quotients` polynomials over atoms, `conditions` indicators,

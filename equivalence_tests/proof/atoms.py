@@ -19,7 +19,7 @@ class Rat(NamedTuple):
 
 # An index: a number, a symbol, or (as `("of", symbol, stride, size)`) a digit of a symbol; several
 # of these make the tuple at which an array is read.
-Index = Any
+Index = int | str | tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,10 @@ class Atom:
 
 def symbols_of(index: tuple[Index, ...]) -> frozenset[str]:
     """The symbols that occur in indices."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for item in index:
         if isinstance(item, str):
-            found.add(item)
+            symbols.add(item)
         elif isinstance(item, tuple):
-            found |= symbols_of(tuple(part for part in item[1:] if isinstance(part, str | tuple)))
-    return frozenset(found)
+            symbols |= symbols_of(tuple(part for part in item[1:] if isinstance(part, str | tuple)))
+    return frozenset(symbols)

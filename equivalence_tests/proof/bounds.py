@@ -7,14 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.induction import Induction
 from equivalence_tests.proof.interpreter import NoRule
+from equivalence_tests.proof.intervals import Unclear
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.rounded import Unclear
 from equivalence_tests.proof.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.proof.traced_sides import Inputs, inputs
 from equivalence_tests.sides.adapt import SideLike
@@ -52,8 +52,8 @@ class Bound:
             + (f" ({self.stopped[path]})" if path in self.stopped else "")
             for path in self.absolute
         ]
-        told = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.ranges.items())
-        return "\n".join([f"after one step, for {told}:", *(f"  {line}" for line in lines)])
+        ranges = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.ranges.items())
+        return "\n".join([f"after one step, for {ranges}:", *(f"  {line}" for line in lines)])
 
 
 def rounding_bound(
@@ -104,22 +104,22 @@ def rounding_bound(
             numbers = {str(n.params): own.of(n) for n in symbols if _is_real(n)}
             a, b, old = world.graph.with_inputs(wholes, *pair, old)
             common = common_inputs(a, b, world.comparer)
-            found = Roundoff(world.graph, (a, b), common, numbers).worst(_MOST_BOXES)
+            roundoff = Roundoff(world.graph, (a, b), common, numbers).worst(_MOST_BOXES)
             size = Roundoff(world.graph, (old,), frozenset(), numbers).size()
-            if found.bound < absolute.get(name, 0.0):
+            if roundoff.bound < absolute.get(name, 0.0):
                 continue  # of another state of a counter
-            absolute[name] = found.bound
-            ulp[name] = found.bound / float(np.spacing(np.asarray(size, leaf)))
-            worst[name] = found.point
-            if found.stopped:
-                stopped[name] = found.stopped
+            absolute[name] = roundoff.bound
+            ulp[name] = roundoff.bound / float(np.spacing(np.asarray(size, leaf)))
+            worst[name] = roundoff.point
+            if roundoff.stopped:
+                stopped[name] = roundoff.stopped
     except (NoRule, Unclear) as error:
         raise ProofError(f"no bound: {error}") from None
     return Bound(absolute, ulp, dict(ranges), worst, stopped)
 
 
 def _is_real(node: Node) -> bool:
-    return interpreter.is_float(node.dtype)
+    return is_float(node.dtype)
 
 
 def _leaves(
@@ -131,11 +131,11 @@ def _leaves(
         if row.when != "step" or not _is_real(row.nodes[0]):
             continue
         name = row.leaf
-        side = 0 if row.places[1] is None else 1
-        old = induction.states[side][row.places[side]]  # type: ignore[index]
+        side = 0 if row.results[1] is None else 1
+        old = induction.states[side][row.results[side]]  # type: ignore[index]
         if row.params:
-            held = induction.states[1]
-            old = next(node for node in held if node.op == "leaf" and node.params == name)
+            state = induction.states[1]
+            old = next(node for node in state if node.op == "leaf" and node.params == name)
         ids = tuple(node.id for node in row.nodes)
         if ids in seen or ids == (old.id, old.id):
             continue

@@ -8,9 +8,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from equivalence_tests.proof.comparing import Level
+from equivalence_tests.proof.equality import Level
 from equivalence_tests.proof.graph import Node
-from equivalence_tests.proof.induction import Obligation
+from equivalence_tests.proof.world import Obligation
 
 VERSION = 2
 _LONGEST = 2000  # of a normal form as text; as terms it is whole
@@ -114,8 +114,8 @@ def _row(obligation: Obligation, tables: _Tables) -> dict[str, Any]:
         row["params"] = True
     if not equality.general:
         row["general"] = False
-    if obligation.where:
-        row["where"] = [list(each) for each in obligation.where]
+    if obligation.counters:
+        row["where"] = [list(each) for each in obligation.counters]
     if equality.assumptions:
         row["assumptions"] = [tables.texts.number(text) for text in equality.assumptions]
     if equality.stopped:
@@ -126,7 +126,7 @@ def _row(obligation: Obligation, tables: _Tables) -> dict[str, Any]:
         ]
         row["forms"] = dict(zip(("left", "right"), texts, strict=True))
     if equality.terms is not None:
-        row["places"] = list(obligation.places)
+        row["places"] = list(obligation.results)
         row["terms"] = tables.terms(equality.terms)
     if equality.level is Level.IDENTICAL:
         row["node"] = tables.node(obligation.nodes[0])

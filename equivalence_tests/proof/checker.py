@@ -12,14 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb, fmpq
 
-from equivalence_tests.proof import forms, interpreter
+from equivalence_tests.proof import interpreter, normal_forms
+from equivalence_tests.proof.dtypes import is_key
+from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.metadata.trees import Params
 
+Arrays = list[np.ndarray]
+Pair = list[Arrays]  # of the left and of the right side
+Number = arb | float | np.generic
 _DIGITS = 1e-30
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
 
@@ -51,7 +58,7 @@ def check(
     certificate: str | Mapping[str, Any],
     left: SideLike | MakeSide,
     right: SideLike | MakeSide,
-    params: Any,
+    params: Params,
     *,
     hyper_params: Mapping[str, float] | None = None,
     points: int = 2,
@@ -111,22 +118,21 @@ class _Run:
 
     def exactly(self, steps: int) -> None:
         """Follows both sides in exact arithmetic from one random input."""
-        lift = interpreter.ball
-        hyper = [interpreter.lifted(np.asarray(v), lift) for v in self._hyper()]
+        hyper = [interpreter.lifted(np.asarray(v)) for v in self._hyper()]
         params = [self._rational(leaf.shape) for leaf in self.given.shapes]
         try:
-            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), lift)
+            states, shown = self._both(lambda s: (s.start, [*hyper, *params]), exact=True)
             self._agree(shown, "at the start")
             for step in range(steps):
                 grads = [self._rational(leaf.shape) for leaf in self.given.shapes]
-                before = held
-                held, shown = self._both(
+                before = states
+                states, shown = self._both(
                     lambda s, h=before, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
-                    lift,
+                    exact=True,
                 )
                 self._agree(shown, f"after step {step + 1}")
-                self._related(held, f"after step {step + 1}")
-                self._forms(hyper, before, grads, held, shown)
+                self._related(states, f"after step {step + 1}")
+                self._forms(hyper, before, grads, states, shown)
             self.checked.points += 1
         except interpreter.NoRule as error:
             self.checked.skipped[f"exact arithmetic: {error}"] = None
@@ -138,13 +144,13 @@ class _Run:
         hyper = [np.asarray(v, jnp.result_type(float)) for v in self._hyper()]
         params = [self._special(leaf) for leaf in self.given.shapes]
         try:
-            held, shown = self._both(lambda s: (s.start, [*hyper, *params]), None)
+            states, shown = self._both(lambda s: (s.start, [*hyper, *params]), exact=False)
             self._same_bits(shown, "at the start")
             for step in range(steps):
                 grads = [self._special(leaf) for leaf in self.given.shapes]
-                held, shown = self._both(
-                    lambda s, h=held, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
-                    None,
+                states, shown = self._both(
+                    lambda s, h=states, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
+                    exact=False,
                 )
                 self._same_bits(shown, f"after step {step + 1}")
         except interpreter.NoRule as error:
@@ -158,47 +164,50 @@ class _Run:
     def _rational(self, shape: tuple[int, ...]) -> np.ndarray:
         values = self.rng.integers(1, 33, shape) * self.rng.choice([-1, 1], shape)
         result = np.empty(shape, object)
-        for place in np.ndindex(shape):
-            result[place] = arb(fmpq(int(np.asarray(values)[place]), 16))
+        for index in np.ndindex(shape):
+            result[index] = arb(fmpq(int(np.asarray(values)[index]), 16))
         return result
 
-    def _special(self, leaf: Any) -> np.ndarray:
+    def _special(self, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         values = np.asarray(self.rng.standard_normal(leaf.shape))
         chosen = np.asarray(self.rng.random(leaf.shape) < 0.3)
         odd = np.asarray(self.rng.choice(np.array(_SPECIAL), leaf.shape))
         with np.errstate(all="ignore"):
             return np.where(chosen, odd, values).astype(leaf.dtype)
 
-    def _both(self, program: Callable[[Program], Any], exact: Any) -> tuple[list[Any], list[Any]]:
-        held, shown = [], []
+    def _both(
+        self, program: Callable[[Program], tuple[AnyJaxpr, Arrays]], *, exact: bool
+    ) -> tuple[Pair, Pair]:
+        states: Pair = []
+        shown: Pair = []
         for side in self.sides:
             jaxpr, args = program(side)
-            run = interpreter.exactly(jaxpr, args, exact) if exact else interpreter.run(jaxpr, args)
-            held.append(run[: len(side.paths)])
+            run = interpreter.exactly(jaxpr, args) if exact else interpreter.run(jaxpr, args)
+            states.append(run[: len(side.paths)])
             shown.append(run[len(side.paths) :])
-        return held, shown
+        return states, shown
 
-    def _agree(self, shown: list[Any], when: str) -> None:
+    def _agree(self, shown: Pair, when: str) -> None:
         for path, a, b in zip(self.given.paths, *shown, strict=True):
             self._equal(a, b, f"{path} {when}")
 
-    def _related(self, held: list[Any], when: str) -> None:
+    def _related(self, states: Pair, when: str) -> None:
         ours, theirs = self.case["symbols"]
         for i, name in enumerate(ours):
             for j, other in enumerate(theirs):
                 if name is not None and name == other:
                     where = f"{self.sides[0].paths[i]} and {self.sides[1].paths[j]} {when}"
-                    self._equal(held[0][i], held[1][j], where)
+                    self._equal(states[0][i], states[1][j], where)
 
-    def _equal(self, a: Any, b: Any, where: str) -> None:
-        if interpreter.is_key(a):
+    def _equal(self, a: np.ndarray, b: np.ndarray, where: str) -> None:
+        if is_key(a.dtype):
             return
         a, b = np.asarray(a), np.asarray(b)
-        for place in np.ndindex(a.shape):
-            self._close(a[place], b[place], f"{where} at {list(place)}")
+        for index in np.ndindex(a.shape):
+            self._close(a[index], b[index], f"{where} at {list(index)}")
             self.checked.values += 1
 
-    def _close(self, a: Any, b: Any, where: str) -> None:
+    def _close(self, a: Number | np.ndarray, b: Number | np.ndarray, where: str) -> None:
         a, b = arb(_plain(a)), arb(_plain(b))
         if not a.is_finite() and not b.is_finite():
             return
@@ -207,9 +216,7 @@ class _Run:
         if a.rad() > _DIGITS * max(1, abs(float(a.mid()))):
             self.checked.skipped[f"{where}: too few digits are left to tell"] = None
 
-    def _forms(
-        self, hyper: list[Any], before: list[Any], grads: list[Any], held: Any, shown: Any
-    ) -> None:
+    def _forms(self, hyper: Arrays, before: Pair, grads: Arrays, states: Pair, shown: Pair) -> None:
         known = dict(zip(sorted(self.given.numbers), hyper, strict=True))
         paths = [path.replace("params", "grads", 1) for path in self.given.paths]
         known |= dict(zip(paths, grads, strict=True))
@@ -220,37 +227,37 @@ class _Run:
             if row["when"] != "step" or row.get("terms") is None:
                 continue
             if any(
-                int(before[side][place]) != value for side, place, value in row.get("where", [])
+                int(before[side][index]) != value for side, index, value in row.get("where", [])
             ):
                 continue  # it is about other states of a counter
-            source = shown if row.get("params") else held
+            source = shown if row.get("params") else states
             for side in (0, 1):
                 if side == 0 and not row.get("params") and self.case["relation_given"]:
                     continue  # the relation's result, which the left side does not hold
                 if row["places"][side] is None:
                     continue  # the relation's result as well
                 array = source[side][row["places"][side]]
-                if interpreter.is_key(array):
+                if is_key(array.dtype):
                     continue
                 array = np.asarray(array)
-                place = tuple(int(self.rng.integers(size)) for size in array.shape)
-                at = {f"i{axis}": i for axis, i in enumerate(place)}
+                index = tuple(int(self.rng.integers(size)) for size in array.shape)
+                at = {f"i{axis}": i for axis, i in enumerate(index)}
                 try:
-                    value = forms.evaluate(self.case, row["terms"][side], known, at)
-                except (forms.NotEvaluable, KeyError) as error:
+                    value = normal_forms.evaluate(self.case, row["terms"][side], known, at)
+                except (normal_forms.NotEvaluable, KeyError) as error:
                     self.checked.skipped[f"normal form of {row['leaf']}: {error}"] = None
                     continue
-                self._close(value, array[place], f"normal form of {row['leaf']}")
+                self._close(value, array[index], f"normal form of {row['leaf']}")
                 self.checked.forms += 1
 
-    def _same_bits(self, shown: list[Any], when: str) -> None:
+    def _same_bits(self, shown: Pair, when: str) -> None:
         for path, a, b in zip(self.given.paths, *shown, strict=True):
             both_nan = np.isnan(a.astype(float)) & np.isnan(b.astype(float))
             same = both_nan | (_bits(a) == _bits(b))
             if not same.all():
-                place = tuple(int(i) for i in np.argwhere(~same)[0])
+                index = tuple(int(i) for i in np.argwhere(~same)[0])
                 raise CertificateError(
-                    f"{path} at {list(place)} {when}: {a[place]!r} on the left, {b[place]!r} on "
+                    f"{path} at {list(index)} {when}: {a[index]!r} on the left, {b[index]!r} on "
                     "the right, and the certificate says identical"
                 )
             self.checked.bits += a.size
@@ -261,7 +268,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return flat.reshape(array.shape)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Number | np.ndarray) -> arb | float:
     if isinstance(value, np.bool_ | np.integer | int):
         return int(value)
     return value if isinstance(value, arb) else float(value)

@@ -131,7 +131,7 @@ class Conditions(Quotients):
         Returns:
           The condition's atom, the input's name and the number, for each.
         """
-        found = []
+        conditions = []
         for gen in self.atoms_of(value):
             atom = self.atoms[gen]
             if atom.kind != "zero":
@@ -150,8 +150,8 @@ class Conditions(Quotients):
                     .get((0,) * self._capacity, fmpq(0))
                 )
                 if number.q == 1:
-                    found.append((gen, leaf.name, int(number.p)))
-        return found
+                    conditions.append((gen, leaf.name, int(number.p)))
+        return conditions
 
     def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
         """Whether two values are equal where none of some conditions holds."""

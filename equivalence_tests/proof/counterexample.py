@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flint import arb
 from jax.extend import core
 
 from equivalence_tests.proof import interpreter
@@ -17,6 +18,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.outline import alike_but_for_rounding
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.precision import float64
+from optax_bridge.metadata.trees import Params
 
 # Rounding in float64 is 1e-16 of a number, and grows by what cancels.
 CLEAR, FAINT = 1e-6, 1e-9
@@ -26,7 +28,9 @@ UNROUNDED = 1e-3
 _COARSE = 64
 STEPS = 4
 
+Numbers = float | list[Any]  # of an array, as nested lists
 Grads = list[list[np.ndarray]]
+Fill = Callable[[jax.ShapeDtypeStruct], float | np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ class Counterexample:
     """
 
     hyper_params: Mapping[str, float]
-    params: Mapping[str, Any]
-    grads: Sequence[Mapping[str, Any]]
+    params: Mapping[str, Numbers]
+    grads: Sequence[Mapping[str, Numbers]]
     step: int
     leaf: str
     index: tuple[int, ...]
@@ -76,9 +80,9 @@ class Counterexample:
         }
 
     def __str__(self) -> str:
-        place = f"{self.leaf}{list(self.index) if self.index else ''}"
+        entry = f"{self.leaf}{list(self.index) if self.index else ''}"
         lines = [
-            f"after step {self.step}, {place} is {self.left!r} on the left and {self.right!r} on "
+            f"after step {self.step}, {entry} is {self.left!r} on the left and {self.right!r} on "
             f"the right, {self.difference:.3g} apart ({self.arithmetic})"
         ]
         if self.hyper_params:
@@ -104,14 +108,14 @@ class Search:
         self.given, self.dtypes, self.tried = given, given.shapes, 0
         named = ((left, "left"), (right, "right"))
 
-        def both(params: Any) -> tuple[Program, ...]:
+        def both(params: Params) -> tuple[Program, ...]:
             self.given = inputs(params, {}, self.numbers)
             return tuple(traced(make, self.given, name) for make, name in named)
 
         self._own = lambda: both(given.params)
         wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), given.params)
         self.clear, self.faint, self.arithmetic = CLEAR, FAINT, "float64"
-        self.context: Callable[[], Any] = float64
+        self.context: Callable[[], contextlib.AbstractContextManager[object]] = float64
         try:
             with float64():
                 self.sides = both(wide)
@@ -175,10 +179,10 @@ class Search:
                     for a, b in both
                 ]
                 if any(apart):
-                    place = apart.index(True)
-                    values = [float(value) for value in both[place]]
-                    told = f"the programs for {self.kinds}, without rounding"
-                    return self._at(params, grads[:step], place, values, told)
+                    entry = apart.index(True)
+                    values = [float(value) for value in both[entry]]
+                    how = f"the programs for {self.kinds}, without rounding"
+                    return self._at(params, grads[:step], entry, values, how)
                 if all(a.is_finite() and b.is_finite() for a, b in both):
                     continue
                 # Divided by 0: IEEE arithmetic has an answer, the run must show it.
@@ -192,15 +196,15 @@ class Search:
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
         last = [_trajectory(side, typed, moves, _compiled)[-1] for side in self.own]
-        place = 0
+        entry = 0
         for a, b, kind in zip(*last, kinds, strict=True):
             coarse = _COARSE * float(jnp.finfo(kind).eps)
             flat = (np.ravel(np.asarray(each, float)) for each in (a, b))
             for x, y in zip(*flat, strict=True):
                 if abs(x - y) > coarse * max(abs(x), abs(y)):
                     values = [float(x), float(y)]
-                    return self._at(params, grads, place, values, f"run in {self.kinds}")
-                place += 1
+                    return self._at(params, grads, entry, values, f"run in {self.kinds}")
+                entry += 1
         return None
 
     @property
@@ -209,14 +213,19 @@ class Search:
         return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in self.dtypes))
 
     def _at(
-        self, params: Any, grads: Grads, place: int, values: Sequence[float], arithmetic: str
+        self,
+        params: list[np.ndarray],
+        grads: Grads,
+        entry: int,
+        values: Sequence[float],
+        arithmetic: str,
     ) -> Counterexample:
         """An example whose difference is at an entry, counted through all leaves."""
         leaf = 0
-        while place >= params[leaf].size:
-            place -= params[leaf].size
+        while entry >= params[leaf].size:
+            entry -= params[leaf].size
             leaf += 1
-        index = np.unravel_index(place, params[leaf].shape)
+        index = np.unravel_index(entry, params[leaf].shape)
         return self._example(params, grads, leaf, index, values, arithmetic)
 
     def in_truth(self, params: list[np.ndarray], grads: Grads) -> bool:
@@ -263,9 +272,9 @@ class Search:
             split = [[next(rest) for _ in params] for _ in grads]
             return self.parted(candidate[:count], split)[0] > min(self.clear, size / 2)
 
-        for place, array in enumerate(arrays):
+        for entry, array in enumerate(arrays):
             for other in (np.zeros_like(array), np.ones_like(array)):
-                trial = [*arrays[:place], other, *arrays[place + 1 :]]
+                trial = [*arrays[:entry], other, *arrays[entry + 1 :]]
                 if not np.array_equal(array, other) and np.any(array) and still(trial):
                     arrays = trial
                     break
@@ -280,14 +289,14 @@ class Search:
             zip(zip(*runs, strict=True), _distances(*runs), strict=True)
         ):
             if max(sizes) > self.faint:
-                place = int(np.argmax(sizes))
-                values = [np.asarray(run[place], float) for run in pair]
+                entry = int(np.argmax(sizes))
+                values = [np.asarray(run[entry], float) for run in pair]
                 with np.errstate(all="ignore"):
                     apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
                 apart = np.where(np.isnan(apart), np.inf, apart)
                 index = np.unravel_index(int(np.argmax(apart)), apart.shape)
-                found = [float(value[index]) for value in values]
-                return self._example(params, grads[:step], place, index, found, self.arithmetic)
+                both = [float(value[index]) for value in values]
+                return self._example(params, grads[:step], entry, index, both, self.arithmetic)
         return None
 
     def _example(
@@ -295,7 +304,7 @@ class Search:
         params: list[np.ndarray],
         grads: Grads,
         leaf: int,
-        index: Sequence[Any],
+        index: Sequence[np.integer],
         values: Sequence[float],
         arithmetic: str,
     ) -> Counterexample:
@@ -320,7 +329,7 @@ class Search:
         )
 
 
-def _compiled(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+def _compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))(*args)
 
 
@@ -328,8 +337,8 @@ def _trajectory(
     side: Program,
     params: list[np.ndarray],
     grads: Grads,
-    run: Callable[..., list[Any]] = interpreter.run,
-) -> list[list[Any]]:
+    run: Callable[..., list[np.ndarray]] = interpreter.run,
+) -> list[list[np.ndarray]]:
     """The parameters at the start and after every step."""
     count = len(side.paths)
     results = run(side.start, params)
@@ -340,21 +349,20 @@ def _trajectory(
     return seen
 
 
-def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[Any]:
+def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
     """The last parameters, as balls."""
     count = len(side.paths)
 
-    def lifted(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [interpreter.lifted(array, interpreter.ball) for array in arrays]
-
-    results = interpreter.exactly(side.start, lifted(params), interpreter.ball)
+    results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
     for each in grads:
-        held = [*results[:count], *lifted(each)]
-        results = interpreter.exactly(side.step, held, interpreter.ball)
+        inputs = [*results[:count], *map(interpreter.lifted, each)]
+        results = interpreter.exactly(side.step, inputs)
     return [value for array in results[count:] for value in array.flat]
 
 
-def _distances(left: list[list[Any]], right: list[list[Any]]) -> Iterator[list[float]]:
+def _distances(
+    left: list[list[np.ndarray]], right: list[list[np.ndarray]]
+) -> Iterator[list[float]]:
     """For each step how far the leaves are apart, relative to an entry's largest value so far.
 
     What cancels to nearly 0 is not taken for a difference.
@@ -364,9 +372,9 @@ def _distances(left: list[list[Any]], right: list[list[Any]]) -> Iterator[list[f
         arrays = [
             [np.asarray(leaf, float) for leaf in pair] for pair in zip(ours, theirs, strict=True)
         ]
-        for place, pair in enumerate(arrays):
+        for entry, pair in enumerate(arrays):
             sizes = [np.nan_to_num(np.abs(leaf), nan=0.0, posinf=0.0) for leaf in pair]
-            scales[place] = np.maximum(scales[place], np.maximum(*sizes))
+            scales[entry] = np.maximum(scales[entry], np.maximum(*sizes))
         pairs = zip(arrays, scales, strict=True)
         yield [_distance(a, b, scale) for (a, b), scale in pairs]
 
@@ -385,23 +393,23 @@ def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
 def _candidates(given: Inputs, quick: bool) -> Iterator[tuple[list[np.ndarray], Grads]]:
     """Inputs to try, the simplest first."""
 
-    def filled(value: Any) -> list[np.ndarray]:
+    def filled(value: Fill) -> list[np.ndarray]:
         return [np.broadcast_to(value(leaf), leaf.shape).astype(float) for leaf in given.shapes]
 
-    def steps(leaf: Any) -> np.ndarray:
+    def steps(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return (1.0 + np.arange(np.prod(leaf.shape, dtype=int))).reshape(leaf.shape)
 
-    def signs(leaf: Any) -> np.ndarray:
+    def signs(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         values = steps(leaf)
         return np.where(values % 2 == 0, -values, values) / 2
 
-    def from_zero(leaf: Any) -> np.ndarray:
+    def from_zero(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return steps(leaf) - 1
 
     ones, zeros = (lambda leaf: 1.0), (lambda leaf: 0.0)
     starts = [ones, zeros, steps, signs]
     tiny = [lambda leaf, s=size: s * signs(leaf) for size in (1e-4, 1e-8, 1e4)]
-    moves: list[Any] = [ones, zeros, steps, signs, *tiny]
+    moves: list[Fill] = [ones, zeros, steps, signs, *tiny]
     if quick:
         pairs = [(ones, ones), (zeros, ones), (signs, steps), (steps, signs), (steps, tiny[1])]
         pairs += [(signs, from_zero), (steps, tiny[2])]

@@ -1,3 +1,4 @@
+# pyright: strict
 """Floating-point constants, read as the numbers that they stand for."""
 
 from fractions import Fraction

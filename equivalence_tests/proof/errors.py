@@ -1,3 +1,4 @@
+# pyright: strict
 """What keeps a proof from being tried, and what keeps it from being finished."""
 
 from equivalence_tests.sides.adapt import EquivalenceError

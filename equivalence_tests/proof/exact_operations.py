@@ -5,15 +5,20 @@ Where entries go, JAX itself says: it runs the primitive on whole numbers that s
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
 from jax import lax
+from jax.extend.core import JaxprEqn
 
-Array = Any
+from equivalence_tests.proof.programs import aval_of
+
+Array = np.ndarray
+Meet = Callable[..., arb]
 # Those that only move entries, and those that put several in one place.
 _MOVES = (
     "gather",
@@ -25,21 +30,21 @@ _MOVES = (
     "split",
     "tile",
 )
-_MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
+_MEETINGS: dict[str, Meet] = {
     "scatter-add": lambda a, b: a + b,
     "scatter-sub": lambda a, b: a - b,
     "scatter-mul": lambda a, b: a * b,
     "scatter-min": lambda a, b: a.min(b),
     "scatter-max": lambda a, b: a.max(b),
 }
-_ALONG: dict[str, Callable[[Any, Any], Any]] = {
+_ALONG: dict[str, Meet] = {
     "cummax": lambda a, b: a.max(b),
     "cummin": lambda a, b: a.min(b),
     "cumlogsumexp": lambda a, b: (a.exp() + b.exp()).log(),
 }
 
 
-def moved(eqn: Any, args: Sequence[Array]) -> list[Array] | None:
+def moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
     """The results of an operation on exact numbers; None if it is not one of those here.
 
     Args:
@@ -59,7 +64,7 @@ def moved(eqn: Any, args: Sequence[Array]) -> list[Array] | None:
         return [_extreme(eqn, args[0])]
     if name == "round":
         even = eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
-        return [np.frompyfunc(lambda value: _nearest(value, even), 1, 1)(args[0])]
+        return [np.asarray(np.frompyfunc(lambda value: _nearest(value, even), 1, 1)(args[0]))]
     if name == "top_k":
         return _top(eqn, args[0])
     return None
@@ -68,42 +73,43 @@ def moved(eqn: Any, args: Sequence[Array]) -> list[Array] | None:
 _OF_SCATTER = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
 
 
-def _nearest(value: Any, even: bool) -> Any:
+def _nearest(value: arb, even: bool) -> arb:
     """The nearest whole number, of two the even one or the one away from 0."""
     down = value.floor()
     if value - down != 0.5:
         return (value + 0.5).floor()
-    odd = int(down.unique_fmpz()) % 2 == 1
+    odd = int(down.unique_fmpz() or 0) % 2 == 1
     return down + int(odd if even else value > 0)
 
 
 def remainder(values: Array, by: Array) -> Array:
     """What divisions with quotients rounded towards 0 leave."""
 
-    def of(value: Any, by: Any) -> Any:
+    def of(value: arb, by: arb) -> arb:
         quotient = value / by
         return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
 
-    return np.frompyfunc(of, 2, 1)(values, by)
+    return np.asarray(np.frompyfunc(of, 2, 1)(values, by))
 
 
-def _placed(eqn: Any, function: Any, *args: Any) -> np.ndarray:
+def _placed(eqn: JaxprEqn, function: Callable[..., jax.Array], *args: Array) -> np.ndarray:
     """A scatter of whole numbers."""
     options = {name: eqn.params[name] for name in _OF_SCATTER}
     return np.asarray(function(*map(jnp.asarray, args), **options))
 
 
-def _bind(eqn: Any, args: Sequence[Array]) -> list[np.ndarray]:
+def _bind(eqn: JaxprEqn, args: Sequence[Array]) -> list[np.ndarray]:
     if eqn.primitive.name == "scatter":
         return [_placed(eqn, lax.scatter, *args)]
-    found = eqn.primitive.bind(*map(jnp.asarray, args), **eqn.params)
-    return [np.asarray(each) for each in (found if eqn.primitive.multiple_results else [found])]
+    results = eqn.primitive.bind(*map(jnp.asarray, args), **eqn.params)
+    results = results if eqn.primitive.multiple_results else [results]
+    return [np.asarray(each) for each in results]
 
 
-def _moved(eqn: Any, args: Sequence[Array]) -> list[Array]:
+def _moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
     """By numbers from 1 on for the entries; 0 and less is what JAX itself fills in."""
-    entries: list[Any] = []
-    given: list[Any] = []
+    entries: list[arb] = []
+    given: list[Array] = []
     for arg in args:
         if arg.dtype != object:
             given.append(arg)
@@ -114,29 +120,29 @@ def _moved(eqn: Any, args: Sequence[Array]) -> list[Array]:
     results = []
     for numbers in _bind(eqn, given):
         result = np.empty(numbers.shape, object)
-        for place in np.ndindex(numbers.shape):
-            number = int(numbers[place])
-            result[place] = entries[number - 1] if number > 0 else arb("nan")
+        for index in np.ndindex(numbers.shape):
+            number = int(numbers[index])
+            result[index] = entries[number - 1] if number > 0 else arb("nan")
         results.append(result)
     return results
 
 
-def _scattered(eqn: Any, args: Sequence[Array], meet: Callable[[Any, Any], Any]) -> Array:
+def _scattered(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
     """Each update where JAX puts a 1 that stands for it."""
     operand, indices, updates = args
     result = np.empty(operand.shape, object)
     result[...] = operand
-    for place in np.ndindex(updates.shape):
+    for index in np.ndindex(updates.shape):
         marks = np.zeros(updates.shape, np.int32)
-        marks[place] = 1
+        marks[index] = 1
         at = _placed(eqn, lax.scatter_add, np.zeros(operand.shape, np.int32), indices, marks)
         for target in np.argwhere(at):
             where = tuple(int(i) for i in target)
-            result[where] = meet(result[where], updates[place])
+            result[where] = meet(result[where], updates[index])
     return result
 
 
-def _along(params: Any, array: Array, meet: Callable[[Any, Any], Any]) -> Array:
+def _along(params: Mapping[str, Any], array: Array, meet: Meet) -> Array:
     """What runs along an axis."""
     axis, result = params["axis"], array.copy()
     rows = np.moveaxis(result, axis, 0)
@@ -148,7 +154,12 @@ def _along(params: Any, array: Array, meet: Callable[[Any, Any], Any]) -> Array:
     return result
 
 
-def _order(values: Sequence[Any]) -> list[int]:
+def _overlap(first: arb, second: arb) -> bool:
+    exact = first.is_exact() and second.is_exact()
+    return not exact and first.overlaps(second)
+
+
+def _order(values: Sequence[arb | int]) -> list[int]:
     """The order of values, equal ones as they stand.
 
     Raises:
@@ -157,47 +168,46 @@ def _order(values: Sequence[Any]) -> list[int]:
 
     def compare(a: int, b: int) -> int:
         first, second = values[a], values[b]
-        exact = not hasattr(first, "overlaps") or (first.is_exact() and second.is_exact())
-        if not exact and first.overlaps(second):
+        if isinstance(first, arb) and isinstance(second, arb) and _overlap(first, second):
             raise ValueError("an order of numbers that are too close")
         return -1 if first < second else int(first > second)
 
     return sorted(range(len(values)), key=functools.cmp_to_key(compare))
 
 
-def _sorted(params: Any, args: Sequence[Array]) -> list[Array] | None:
+def _sorted(params: Mapping[str, Any], args: Sequence[Array]) -> list[Array] | None:
     """Arrays in the order of the first."""
     if params["num_keys"] != 1:
         return None
     axis = params["dimension"]
     moved_args = [np.moveaxis(arg, axis, -1) for arg in args]
     results = [each.copy() for each in moved_args]
-    for place in np.ndindex(moved_args[0].shape[:-1]):
-        order = _order(list(moved_args[0][place]))
+    for index in np.ndindex(moved_args[0].shape[:-1]):
+        order = _order(list(moved_args[0][index]))
         for result, arg in zip(results, moved_args, strict=True):
-            result[place] = arg[place][order]
+            result[index] = arg[index][order]
     return [np.moveaxis(result, -1, axis) for result in results]
 
 
-def _extreme(eqn: Any, array: Array) -> np.ndarray:
+def _extreme(eqn: JaxprEqn, array: Array) -> np.ndarray:
     """Where the largest or the smallest is, the first of equal ones."""
     (axis,) = eqn.params["axes"]
     rows = np.moveaxis(array, axis, -1)
-    result = np.empty(rows.shape[:-1], eqn.outvars[0].aval.dtype)
-    for place in np.ndindex(result.shape):
-        values = list(rows[place])
+    result = np.empty(rows.shape[:-1], aval_of(eqn.outvars[0]).dtype)
+    for index in np.ndindex(result.shape):
+        values = list(rows[index])
         if eqn.primitive.name == "argmax":
             values = [-value for value in values]
-        result[place] = _order(values)[0]
+        result[index] = _order(values)[0]
     return result
 
 
-def _top(eqn: Any, array: Array) -> list[Array]:
+def _top(eqn: JaxprEqn, array: Array) -> list[Array]:
     """The largest, and where they are."""
     k = eqn.params["k"]
     values = np.empty((*array.shape[:-1], k), object)
-    places = np.empty(values.shape, np.int32)
-    for place in np.ndindex(array.shape[:-1]):
-        order = _order([-value for value in array[place]])[:k]
-        values[place], places[place] = array[place][order], order
-    return [values, places]
+    positions = np.empty(values.shape, np.int32)
+    for index in np.ndindex(array.shape[:-1]):
+        order = _order([-value for value in array[index]])[:k]
+        values[index], positions[index] = array[index][order], order
+    return [values, positions]

@@ -11,7 +11,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,17 @@ from jax.extend import core
 
 import optax_bridge
 from equivalence_tests.proof import interpreter, programs
+from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 from equivalence_tests.sides.precision import float64
 from optax_bridge.exact.transformation import take_step
+from optax_bridge.metadata.trees import OptState, Params, Updates
 
+# A side: its start and its step.
+Functions = tuple[Callable[..., Any], Callable[..., Any]]
 PARAMS = {"b": np.ones(2), "k": np.ones((2, 3))}
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
+OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     "adabelief": lambda: optax_bridge.adabelief(0.01, eps=1e-3, weight_decay=0.1),
     "adadelta": lambda: optax_bridge.adadelta(0.5, eps=1e-3),
     "adafactor": lambda: optax_bridge.adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9),
@@ -57,15 +61,15 @@ class Optimizer:
       state: structure of the state.
     """
 
-    init: Callable[[Any], Any]
-    jaxpr: Any
+    init: Callable[[Params], OptState]
+    jaxpr: core.ClosedJaxpr
     state: Any
 
-    def side(self, jaxpr: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def side(self, jaxpr: core.ClosedJaxpr) -> Functions:
         """A pair of functions whose step is another jaxpr."""
         structure = jax.tree.structure(PARAMS)
 
-        def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        def step(grads: Updates, state: OptState, params: Params) -> tuple[Params, OptState]:
             leaves = jax.tree.leaves((grads, state, params))
             results = core.jaxpr_as_fun(jaxpr)(*leaves)
             return structure.unflatten(results[: len(PARAMS)]), self.state.unflatten(
@@ -86,24 +90,24 @@ def optimizer(name: str) -> Optimizer:
     return Optimizer(tx.init, flat, jax.tree.structure(state))
 
 
-def _inlined(jaxpr: Any, args: Any) -> list[Any]:
+def _inlined(jaxpr: AnyJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
     """The results of a program, its calls taken apart."""
-    jaxpr, consts = programs.opened(jaxpr)
-    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    inner, consts = programs.opened(jaxpr)
+    values = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: core.Var | core.Literal) -> Any:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
 
-    for eqn in jaxpr.eqns:
+    for eqn in inner.eqns:
         given = [read(atom) for atom in eqn.invars]
-        inner = programs.called(eqn)
-        if inner is not None:
-            results = _inlined(inner, given)
+        program = programs.called(eqn)
+        if program is not None:
+            results = _inlined(program, given)
         else:
             results = eqn.primitive.bind(*given, **eqn.params)
             results = results if eqn.primitive.multiple_results else [results]
         values.update(zip(eqn.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return [read(atom) for atom in inner.outvars]
 
 
 _SWAPS = {
@@ -131,11 +135,11 @@ _PRIMITIVES = {
 }
 
 
-def fault(jaxpr: Any, rng: np.random.Generator) -> tuple[Any, str] | None:
+def fault(jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> tuple[core.ClosedJaxpr, str] | None:
     """A program with one change, and what was changed; None if there was nothing at that place."""
     inner = jaxpr.jaxpr
-    place = int(rng.integers(len(inner.eqns)))
-    eqn = inner.eqns[place]
+    position = int(rng.integers(len(inner.eqns)))
+    eqn = inner.eqns[position]
     kind = rng.choice(["operation", "constant", "operand", "order"])
     name = eqn.primitive.name
     if kind == "operation":
@@ -150,71 +154,75 @@ def fault(jaxpr: Any, rng: np.random.Generator) -> tuple[Any, str] | None:
             params = {}
         bound = _PRIMITIVES[other]
         changed = eqn.replace(primitive=bound, params=_params_of(bound, eqn, params))
-        told = f"{name} -> {other}"
+        text = f"{name} -> {other}"
     elif kind == "constant":
-        places = [i for i, atom in enumerate(eqn.invars) if _is_number(atom)]
-        if not places:
+        positions = [i for i, atom in enumerate(eqn.invars) if _is_number(atom)]
+        if not positions:
             return None
-        at = int(rng.choice(places))
+        at = int(rng.choice(positions))
         literal = eqn.invars[at]
         factor = float(rng.choice([2.0, 0.5, 1.01, -1.0, 0.0, 1.5]))
         value = np.asarray(np.asarray(literal.val) * factor).astype(literal.aval.dtype)
         invars = list(eqn.invars)
         invars[at] = core.Literal(value[()], literal.aval)
-        changed, told = eqn.replace(invars=invars), f"{name}: {literal.val} * {factor}"
+        changed, text = eqn.replace(invars=invars), f"{name}: {literal.val} * {factor}"
     elif kind == "operand":
-        before = [*inner.invars, *(v for e in inner.eqns[:place] for v in e.outvars)]
+        before = [*inner.invars, *(v for e in inner.eqns[:position] for v in e.outvars)]
         at = int(rng.integers(len(eqn.invars))) if eqn.invars else 0
         same = [v for v in before if eqn.invars and _alike(v, eqn.invars[at])]
         if not same:
             return None
         invars = list(eqn.invars)
         invars[at] = same[int(rng.integers(len(same)))]
-        changed, told = eqn.replace(invars=invars), f"{name}: another operand {at}"
+        changed, text = eqn.replace(invars=invars), f"{name}: another operand {at}"
     else:
         if len(eqn.invars) < 2 or not _alike(eqn.invars[0], eqn.invars[1]):
             return None
         invars = [eqn.invars[1], eqn.invars[0], *eqn.invars[2:]]
-        changed, told = eqn.replace(invars=invars), f"{name}: operands exchanged"
-    eqns = [*inner.eqns[:place], changed, *inner.eqns[place + 1 :]]
-    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns)), f"equation {place}, {told}"
+        changed, text = eqn.replace(invars=invars), f"{name}: operands exchanged"
+    eqns = [*inner.eqns[:position], changed, *inner.eqns[position + 1 :]]
+    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns)), f"equation {position}, {text}"
 
 
-def _params_of(primitive: Any, eqn: Any, fallback: dict[str, Any]) -> dict[str, Any]:
+def _params_of(
+    primitive: core.Primitive, eqn: core.JaxprEqn, fallback: dict[str, Any]
+) -> dict[str, Any]:
     """The parameters that a primitive is bound with for operands like an equation's."""
     name = {"and": "bitwise_and", "or": "bitwise_or"}.get(primitive.name, primitive.name)
     function: Any = getattr(jax.lax, str(name), None)
     if function is None:
         return fallback
-    spread = [jnp.zeros(eqn.outvars[0].aval.shape, var.aval.dtype) for var in eqn.invars]
-    found = jax.make_jaxpr(function)(*spread).eqns
-    own = [each for each in found if each.primitive is primitive]
+    shape = programs.aval_of(eqn.outvars[0]).shape
+    spread = [jnp.zeros(shape, programs.aval_of(var).dtype) for var in eqn.invars]
+    outcome = jax.make_jaxpr(function)(*spread).eqns
+    own = [each for each in outcome if each.primitive is primitive]
     return dict(own[0].params) if own else fallback
 
 
-def _is_number(atom: Any) -> bool:
-    aval: Any = atom.aval
-    return isinstance(atom, core.Literal) and jnp.issubdtype(aval.dtype, jnp.number)
+def _is_number(atom: core.Var | core.Literal) -> bool:
+    dtype = programs.aval_of(atom).dtype
+    return isinstance(atom, core.Literal) and jnp.issubdtype(dtype, jnp.number)
 
 
-def _alike(a: Any, b: Any) -> bool:
-    return (a.aval.shape, a.aval.dtype) == (b.aval.shape, b.aval.dtype) and a is not b
+def _alike(a: core.Var | core.Literal, b: core.Var | core.Literal) -> bool:
+    own, other = programs.aval_of(a), programs.aval_of(b)
+    return (own.shape, own.dtype) == (other.shape, other.dtype) and a is not b
 
 
-def told_apart(made: Optimizer, jaxpr: Any, rng: np.random.Generator) -> bool:
+def told_apart(made: Optimizer, jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> bool:
     """Whether runs in float64 on random inputs differ by more than rounding."""
     count = len(PARAMS)
     for _ in range(2):
         params = [np.asarray(rng.standard_normal(np.shape(v))) for v in PARAMS.values()]
         tree = jax.tree.unflatten(jax.tree.structure(PARAMS), params)
         start = [np.asarray(leaf) for leaf in jax.tree.leaves(made.init(tree))]
-        held = [[*start, *params], [*start, *params]]
+        states = [[*start, *params], [*start, *params]]
         for _ in range(4):
             grads = [np.asarray(rng.standard_normal(np.shape(v))) for v in PARAMS.values()]
             for i, program in enumerate((made.jaxpr, jaxpr)):
-                results = interpreter.run(program, [*grads, *held[i]])
-                held[i] = [*results[count:], *results[:count]]
-            for a, b in zip(held[0][-count:], held[1][-count:], strict=True):
+                results = interpreter.run(program, [*grads, *states[i]])
+                states[i] = [*results[count:], *results[:count]]
+            for a, b in zip(states[0][-count:], states[1][-count:], strict=True):
                 a, b = np.asarray(a, float), np.asarray(b, float)
                 if not np.array_equal(np.isnan(a), np.isnan(b)):
                     return True
@@ -235,10 +243,10 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
             name = str(rng.choice(list(OPTIMIZERS)))
             if name not in made:
                 made[name] = optimizer(name)
-            found = fault(made[name].jaxpr, rng)
-            if found is None:
+            outcome = fault(made[name].jaxpr, rng)
+            if outcome is None:
                 continue
-            jaxpr, told = found
+            jaxpr, text = outcome
             try:
                 apart = told_apart(made[name], jaxpr, rng)
             except interpreter.NoRule:
@@ -246,18 +254,19 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
             sides = made[name].side(made[name].jaxpr), made[name].side(jaxpr)
             proof = prove_equivalence(*sides, PARAMS)
             done += 1
-            yield name, told, apart, proof.verdict
+            yield name, text, apart, proof.verdict
 
 
 # Expressions are nested tuples: ("add", a, b), ("mul", a, b), ... over "p", "g", "s" and numbers.
-_UNARY: dict[str, Callable[[Any], Any]] = {
+Expression = Any  # a nested tuple, a name or a number
+_UNARY: dict[str, Callable[[jax.Array], jax.Array]] = {
     "square": jnp.square,
     "sqrt": lambda x: jnp.sqrt(1 + jnp.square(x)),
     "abs": jnp.abs,
     "sum": lambda x: jnp.sum(x) * jnp.ones_like(x),
     "exp": lambda x: jnp.exp(jnp.tanh(x)),
 }
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+_BINARY: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -269,7 +278,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _NEEDED = {"over"}  # made by rewrites alone, over what is not 0
 
 
-def expression(rng: np.random.Generator, depth: int) -> Any:
+def expression(rng: np.random.Generator, depth: int) -> Expression:
     """A random expression."""
     if depth == 0 or rng.random() < 0.1:
         leaf = rng.choice(["p", "g", "s", "number"])
@@ -280,7 +289,7 @@ def expression(rng: np.random.Generator, depth: int) -> Any:
     return (name, expression(rng, depth - 1), expression(rng, depth - 1))
 
 
-def rewritten(tree: Any, rng: np.random.Generator) -> Any:
+def rewritten(tree: Expression, rng: np.random.Generator) -> Expression:
     """The same function of real numbers, written otherwise in many places."""
     if not isinstance(tree, tuple):
         return tree
@@ -309,7 +318,7 @@ def rewritten(tree: Any, rng: np.random.Generator) -> Any:
     return (name, *args)
 
 
-def evaluated(tree: Any, values: dict[str, Any]) -> Any:
+def evaluated(tree: Expression, values: dict[str, jax.Array]) -> jax.Array:
     """The value of an expression."""
     if isinstance(tree, str):
         return values[tree]
@@ -320,17 +329,19 @@ def evaluated(tree: Any, values: dict[str, Any]) -> Any:
     return _UNARY[name](*inner) if name in _UNARY else _BINARY[name](*inner)
 
 
-def as_side(new_param: Any, new_state: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def as_side(new_param: Expression, new_state: Expression) -> Functions:
     """An optimizer of one array whose step is two expressions."""
 
-    def step(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def step(grads: jax.Array, state: jax.Array, params: jax.Array) -> tuple[jax.Array, jax.Array]:
         values = {"p": params, "g": grads, "s": state}
         return evaluated(new_param, values), evaluated(new_state, values)
 
     return jnp.zeros_like, step
 
 
-def rewrites(count: int, seed: int, depth: int = 4) -> Iterator[tuple[Any, Any, str]]:
+def rewrites(
+    count: int, seed: int, depth: int = 4
+) -> Iterator[tuple[tuple[Expression, ...], tuple[Expression, ...], str]]:
     """Random expressions, each with one that is equal, and the verdict on the pair."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -350,11 +361,11 @@ def main() -> int:
     options = parser.parse_args()
     started, bad = time.perf_counter(), 0
     counts: Counter[tuple[bool, str]] = Counter()
-    for name, told, apart, verdict in faults(options.faults, options.seed):
+    for name, text, apart, verdict in faults(options.faults, options.seed):
         counts[apart, verdict] += 1
         if apart and verdict in (IDENTICAL, REALS):
             bad += 1
-            print(f"PROVED: {name}: {told}: {verdict}")
+            print(f"PROVED: {name}: {text}: {verdict}")
     for (apart, verdict), number in sorted(counts.items()):
         print(f"{number} faults that runs {'tell apart' if apart else 'do not see'}: {verdict}")
     verdicts: Counter[str] = Counter()

@@ -1,15 +1,17 @@
-"""Places in arrays, with symbols for indices."""
+# pyright: strict
+"""Indices of arrays, with symbols for numbers, and where operations that move entries read."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from equivalence_tests.proof.atoms import Index
+from equivalence_tests.proof.nodes import Node
 
 
 def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
-    """A general place in an array: a symbol for each axis, 0 for an axis of length 1."""
+    """The general index of an array: a symbol for each axis, 0 for an axis of length 1."""
     return tuple(0 if size == 1 else f"{name}{axis}" for axis, size in enumerate(shape))
 
 
@@ -19,13 +21,13 @@ def reshaped_index(
     """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
     if 0 in (*old, *new):
         return None
-    place: list[Index] = []
+    source: list[Index] = []
     i = j = 0
     while i < len(old) or j < len(new):
         a, b = i, j
         size_old = size_new = 1
         while i < len(old) and old[i] == 1:
-            place.append(0)
+            source.append(0)
             i += 1
         while j < len(new) and new[j] == 1:
             j += 1
@@ -45,15 +47,15 @@ def reshaped_index(
                 j += 1
         if i - a == 1:  # its digits are the new indices
             parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
-            place.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
+            source.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
         elif j - b == 1:
             for k in range(a, i):
                 stride = int(np.prod(old[k + 1 : i]))
                 digit = _digit(index[b], stride, old[k], size_old)
-                place.append(0 if old[k] == 1 else digit)
+                source.append(0 if old[k] == 1 else digit)
         else:
             return None
-    return tuple(place)
+    return tuple(source)
 
 
 def _digit(index: Index, stride: int, size: int, total: int) -> Index:
@@ -80,17 +82,13 @@ def _digit(index: Index, stride: int, size: int, total: int) -> Index:
 
 def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
     """The index below `total` of which these are digits, each with what it counts."""
-    digits = [part for part, _ in parts]
-    if all(isinstance(part, int) for part in digits):
-        return sum(part * stride for part, stride in parts)
-    first = digits[0]
-    of_one = all(
-        isinstance(part, tuple) and part[:2] == ("of", first[1]) and part[2] == stride
-        for part, stride in parts
-    )
-    if of_one and first[3] == total:  # perhaps all digits of one index, put together again
-        strides = [stride for _, stride in parts]
-        if [part[3] * part[2] for part in digits[1:]] == strides[:-1]:
+    if all(isinstance(part, int) for part, _ in parts):
+        return sum(part * stride for part, stride in parts if isinstance(part, int))
+    first, strides = parts[0][0], [stride for _, stride in parts]
+    if isinstance(first, tuple) and first[0] == "of" and first[3] == total:
+        sizes = [strides[i] // strides[i + 1] for i in range(len(parts) - 1)]
+        of_one = [("of", first[1], *each) for each in zip(strides, (total, *sizes), strict=True)]
+        if [part for part, _ in parts] == of_one:  # all digits of one index, put together again
             return first[1]
     return ("join", *(item for pair in parts for item in pair))
 
@@ -100,3 +98,22 @@ def shifted(index: Index, by: int) -> Index:
     if by == 0:
         return index
     return index + by if isinstance(index, int) else ("join", index, 1, by, 1)
+
+
+def _broadcast(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    dims = node.settings["broadcast_dimensions"]
+    pairs = zip(node.args[0].shape, dims, strict=True)
+    return tuple(0 if size == 1 else index[dim] for size, dim in pairs)
+
+
+def _transposed(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    sources = dict(zip(node.settings["permutation"], index, strict=True))
+    return tuple(sources[axis] for axis in range(len(index)))
+
+
+# From the index of an entry to the operand's index at which it is read; None if not simply said.
+MOVES: dict[str, Callable[[Node, tuple[Index, ...]], tuple[Index, ...] | None]] = {
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transposed,
+    "reshape": lambda node, index: reshaped_index(node.args[0].shape, node.shape, index),
+}

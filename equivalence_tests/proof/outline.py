@@ -1,12 +1,13 @@
+# pyright: strict
 """Whether two traces of one side are one program: for another dtype, or for other shapes."""
 
 from collections.abc import Iterator, Set
 
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
 from equivalence_tests.proof import programs
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.programs import AnyJaxpr
 
 _CONVERSIONS = frozenset(["convert_element_type"])
@@ -40,7 +41,7 @@ def _outline(program: AnyJaxpr, without: Set[str]) -> Iterator[str | float]:
         if eqn.primitive.name not in without:
             yield eqn.primitive.name
             for atom in eqn.invars:
-                if isinstance(atom, core.Literal) and jnp.issubdtype(atom.aval.dtype, jnp.floating):
+                if isinstance(atom, core.Literal) and is_float(programs.aval_of(atom).dtype):
                     yield float(atom.val)
         for value in eqn.params.values():
             if programs.is_jaxpr(value):

@@ -1,3 +1,4 @@
+# pyright: strict
 """Roots, and powers with any exponent."""
 
 from flint import fmpq, fmpz

@@ -3,15 +3,17 @@
 Short loops whose end is known beforehand are followed step by step, others stay whole.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeGuard, cast
 
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
+from jax.extend.core import JaxprEqn, Literal, Var
 
+from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
+from equivalence_tests.scanned import constants_and_carry
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
@@ -42,7 +44,7 @@ _HINTS = {
 }
 
 
-def called(eqn: Any) -> Any | None:
+def called(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
     name = eqn.primitive.name
     if name not in _CALLS:
@@ -55,17 +57,22 @@ def called(eqn: Any) -> Any | None:
     return inner
 
 
-def is_jaxpr(value: Any) -> bool:
+def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
     """Whether a parameter of an equation is a program."""
-    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
-def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+def opened(jaxpr: AnyJaxpr) -> tuple[core.Jaxpr, Sequence[np.ndarray]]:
     """A jaxpr, closed or not, and its constants."""
-    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
 
 
-def run(graph: Graph, jaxpr: Any, args: Sequence[Node]) -> list[Node]:
+def aval_of(atom: Var | Literal) -> Aval:
+    """Shape and dtype of what a variable or a literal stands for."""
+    return cast(Aval, atom.aval)
+
+
+def run(graph: Graph, jaxpr: AnyJaxpr, args: Sequence[Node]) -> list[Node]:
     """The results of a program as nodes.
 
     Args:
@@ -83,26 +90,26 @@ class _Run:
     def __init__(self, graph: Graph, depth: int):
         self.graph, self.depth = graph, depth
 
-    def program(self, jaxpr: Any, args: Sequence[Node]) -> list[Node]:
-        jaxpr, consts = opened(jaxpr)
-        nodes: dict[Any, Node] = {}
-        for var, const in zip(jaxpr.constvars, consts, strict=True):
+    def program(self, jaxpr: AnyJaxpr, args: Sequence[Node]) -> list[Node]:
+        inner, consts = opened(jaxpr)
+        nodes: dict[Var, Node] = {}
+        for var, const in zip(inner.constvars, consts, strict=True):
             nodes[var] = self.graph.const(const)
-        nodes.update(zip(jaxpr.invars, args, strict=True))
+        nodes.update(zip(inner.invars, args, strict=True))
 
-        def read(atom: Any) -> Node:
-            if isinstance(atom, core.Literal):
-                aval: Any = atom.aval
+        def read(atom: Var | Literal) -> Node:
+            if isinstance(atom, Literal):
+                aval = aval_of(atom)
                 value = self.graph.const(atom.val, aval.dtype)
                 return self.graph.splat(value, aval.shape) if not value.shape else value
             return nodes[atom]
 
-        for eqn in jaxpr.eqns:
+        for eqn in inner.eqns:
             results = self.equation(eqn, [read(atom) for atom in eqn.invars])
             nodes.update(zip(eqn.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        return [read(atom) for atom in inner.outvars]
 
-    def equation(self, eqn: Any, args: list[Node]) -> list[Node]:
+    def equation(self, eqn: JaxprEqn, args: list[Node]) -> list[Node]:
         name = eqn.primitive.name
         if "callback" in name or eqn.effects:
             what = ", ".join(map(str, eqn.effects)) or "a call of Python"
@@ -121,7 +128,7 @@ class _Run:
         if name in ("optimization_barrier", "device_put"):
             return args
         if name == "stack":
-            return [_joined(self.graph, args, eqn.params["axis"], eqn.outvars[0].aval.shape)]
+            return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
         name = "add" if name == "add_any" else name  # what differentiation writes
         params = self.params(eqn)
         if name == "bitcast_convert_type" and _computed(args[0]):
@@ -129,7 +136,7 @@ class _Run:
             params = (params, object())
         if name == "rng_uniform":  # draws anew each time, and is no function
             params = (params, object())
-        outs = [var.aval for var in eqn.outvars]
+        outs = [aval_of(var) for var in eqn.outvars]
         if len(outs) == 1:
             return [self.graph.apply(name, args, params, outs[0].shape, outs[0].dtype)]
         return [
@@ -137,37 +144,37 @@ class _Run:
             for index, aval in enumerate(outs)
         ]
 
-    def branches(self, eqn: Any, args: list[Node]) -> list[Node]:
+    def branches(self, eqn: JaxprEqn, args: list[Node]) -> list[Node]:
         which, *operands = args
         cases = [self.program(branch, operands) for branch in eqn.params["branches"]]
         if which.dtype != np.bool_ and not _is_from_bool(which):
             least, most = (self.graph.const(n, which.dtype) for n in (0, len(cases) - 1))
             which = self.graph.apply("clamp", (least, which, most), (), (), which.dtype)
         return [
-            self.graph.apply("select_n", (which, *column), (), var.aval.shape, var.aval.dtype)
-            for var, *column in zip(eqn.outvars, *cases, strict=True)
+            self.graph.apply("select_n", (which, *column), (), aval.shape, aval.dtype)
+            for aval, *column in zip(map(aval_of, eqn.outvars), *cases, strict=True)
         ]
 
-    def scan(self, eqn: Any, args: list[Node]) -> list[Node]:
+    def scan(self, eqn: JaxprEqn, args: list[Node]) -> list[Node]:
         """A short loop, step by step."""
         params, graph = eqn.params, self.graph
-        n, m = params["num_consts"], params["num_carry"]
+        n, m = constants_and_carry(params)
         consts, state, rows = args[:n], args[n : n + m], args[n + m :]
         order = range(params["length"])
         seen: list[list[Node]] = []
-        for place in reversed(order) if params["reverse"] else order:
-            here = [_row(graph, array, place) for array in rows]
+        for number in reversed(order) if params["reverse"] else order:
+            here = [_row(graph, array, number) for array in rows]
             results = self.program(params["jaxpr"], [*consts, *state, *here])
             state = results[:m]
             seen.append(results[m:])
         if not seen:
-            none = [np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars[m:]]
-            return [*state, *map(graph.const, none)]
+            rows = [np.zeros(aval.shape, aval.dtype) for aval in map(aval_of, eqn.outvars[m:])]
+            return [*state, *map(graph.const, rows)]
         columns = zip(*(seen[::-1] if params["reverse"] else seen), strict=True)
         stacked = [_stacked(graph, column) for column in columns]
         return [*state, *stacked]
 
-    def loop(self, params: Any, args: list[Node]) -> list[Node] | None:
+    def loop(self, params: Mapping[str, Any], args: list[Node]) -> list[Node] | None:
         """A loop whose end is known beforehand, step by step; None if it is not."""
         n, m = params["cond_nconsts"], params["body_nconsts"]
         of_cond, of_body, state = args[:n], args[n : n + m], args[n + m :]
@@ -181,7 +188,7 @@ class _Run:
             state = self.program(params["body_jaxpr"], [*of_body, *state])
         return None
 
-    def params(self, eqn: Any) -> Hashable:
+    def params(self, eqn: JaxprEqn) -> Hashable:
         shown = []
         for name, value in sorted(eqn.params.items()):
             if name not in _HINTS and value is not None:
@@ -190,7 +197,7 @@ class _Run:
             shown = [("name", eqn.params["name"])]
         return tuple(shown)
 
-    def hashable(self, value: Any) -> Hashable:
+    def hashable(self, value: object) -> Hashable:
         """A parameter as a value that is equal only where the parameter is."""
         if is_jaxpr(value):
             return self.abstracted(value)
@@ -208,23 +215,23 @@ class _Run:
             return object()  # equal to nothing
         return ("float", repr(value)) if isinstance(value, float) else value
 
-    def abstracted(self, jaxpr: Any) -> Hashable:
+    def abstracted(self, jaxpr: AnyJaxpr) -> Hashable:
         """A program within a parameter, by what it makes of any arguments."""
         inner, _ = opened(jaxpr)
         bound = [
-            self.graph.leaf(f"bound {self.depth}.{index}", var.aval.shape, var.aval.dtype)
-            for index, var in enumerate(inner.invars)
+            self.graph.leaf(f"bound {self.depth}.{index}", aval.shape, aval.dtype)
+            for index, aval in enumerate(map(aval_of, inner.invars))
         ]
         results = _Run(self.graph, self.depth + 1).program(jaxpr, bound)
         shapes = tuple((node.shape, str(node.dtype)) for node in bound)
         return ("program", shapes, tuple(node.id for node in results))
 
 
-def _row(graph: Graph, array: Node, place: int) -> Node:
+def _row(graph: Graph, array: Node, number: int) -> Node:
     """One row of an array."""
     shape = array.shape
-    limits = (place + 1, *shape[1:])
-    params = (("limit_indices", limits), ("start_indices", (place, *(0 for _ in shape[1:]))))
+    limits = (number + 1, *shape[1:])
+    params = (("limit_indices", limits), ("start_indices", (number, *(0 for _ in shape[1:]))))
     row = graph.apply("slice", (array,), params, (1, *shape[1:]), array.dtype)
     return graph.apply("reshape", (row,), (), shape[1:], array.dtype)
 
@@ -273,20 +280,20 @@ def _ordered(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
 
 def _rows_of(rows: Sequence[Node]) -> Node | None:
     """The array of which these are all rows in order; None if there is none."""
-    found = None
-    for place, row in enumerate(rows):
+    array = None
+    for number, row in enumerate(rows):
         cut = row.args[0] if row.op == "reshape" else row
-        if cut.op != "slice" or found not in (None, cut.args[0]):
+        if cut.op != "slice" or array not in (None, cut.args[0]):
             return None
-        found = cut.args[0]
-        if found.shape != (len(rows), *row.shape) or cut is not _cut(found, place, cut):
+        array = cut.args[0]
+        if array.shape != (len(rows), *row.shape) or cut is not _cut(array, number, cut):
             return None
-    return found
+    return array
 
 
-def _cut(array: Node, place: int, cut: Node) -> Node | None:
+def _cut(array: Node, number: int, cut: Node) -> Node | None:
     """The slice, if it is that row of the array."""
-    start = (place, *(0 for _ in array.shape[1:]))
+    start = (number, *(0 for _ in array.shape[1:]))
     own = cut.settings
     is_row = tuple(own["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
     return cut if is_row and own.get("strides") is None else None
@@ -298,6 +305,4 @@ def _is_from_bool(node: Node) -> bool:
 
 def _computed(node: Node) -> bool:
     """Whether floating-point arithmetic stands behind a node."""
-    if not jnp.issubdtype(node.dtype, jnp.floating):
-        return False
-    return node.op not in ("leaf", "const")
+    return is_float(node.dtype) and node.op not in ("leaf", "const")

@@ -2,39 +2,40 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from equivalence_tests.proof import induction
-from equivalence_tests.proof.comparing import Level
-from equivalence_tests.proof.counterexample import Search
+from equivalence_tests.proof.counterexample import Counterexample, Search
+from equivalence_tests.proof.equality import Level
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.fitted import Fits
-from equivalence_tests.proof.induction import Hints, Induction, World
+from equivalence_tests.proof.guessed_relations import Fits
+from equivalence_tests.proof.induction import Hints, Induction
 from equivalence_tests.proof.interpreter import NoRule, Unclear
-from equivalence_tests.proof.relations import correspondence_of as correspondence_of
+from equivalence_tests.proof.known_relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.proof.symbols import NotASymbol
 from equivalence_tests.proof.traced_sides import (
     Inputs,
     MakeSide,
     Program,
+    Relate,
     inputs,
     traced,
     traced_relation,
 )
+from equivalence_tests.proof.world import World
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.metadata.trees import Params, PyTree
 
 _MOST_CASES = 16
-Relate = Callable[[Mapping[str, Any], Any], Any]
 
 
 def prove_equivalence(
     left: SideLike | MakeSide,
     right: SideLike | MakeSide,
-    params: Any,
+    params: Params,
     *,
     hyper_params: Mapping[str, float] | None = None,
-    relation: Callable[[Any], Any] | None = None,
+    relation: Callable[[PyTree], PyTree] | None = None,
     names: tuple[str, str] = ("left", "right"),
 ) -> Proof:
     """Proves that two optimizers are the same for all inputs, or shows one on which they part.
@@ -60,10 +61,10 @@ def prove_equivalence(
       hyper_params: name -> a number. `left` and `right` are then functions from a mapping of these
         names to a side, and the proof is for all numbers; those given serve for counterexamples.
         Where a side asks in Python whether one is zero, both cases are proved.
-      relation: from what the left side holds to what the right one then holds, where these are
-        equal optimizers with unequal states; by default it is found. A transformation holds (count,
-        params, state), a legacy definition (params, state), a pair of functions the same, a
-        `TrainState` itself.
+      relation: from the left side's state to the right one's, where these are equal optimizers
+        with unequal states; by default it is looked for. The state of a transformation is (count,
+        params, state), of a legacy definition (params, state), of a pair of functions the same, of
+        a `TrainState` the `TrainState`.
       names: what messages call the sides.
 
     Returns:
@@ -84,7 +85,7 @@ def prove_equivalence(
                     f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
                 )
         pair = left, right  # type: ignore[assignment]
-    relate = None if relation is None else (lambda hp, held: relation(held))
+    relate = None if relation is None else (lambda hp, state: relation(state))
     given = inputs(params, hyper_params)
     cases, kinds, notes = prove(pair, given, relate, names)
     shapes = {
@@ -131,7 +132,7 @@ def _all_cases(
 ) -> tuple[list[CaseProof], tuple[str, str]]:
     waiting: list[dict[str, float]] = [dict(always)]
     seen: list[dict[str, float]] = []
-    found, kinds = [], ("", "")
+    proofs, kinds = [], ("", "")
     while waiting:
         fixed = waiting.pop(0)
         if fixed in seen:
@@ -146,8 +147,8 @@ def _all_cases(
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)
         excluded = tuple(f"{name} != {number:g}" for name, number in asked)
-        found.append(_case(pair, programs, here, fixed, excluded, relate))
-    return found, kinds
+        proofs.append(_case(pair, programs, here, fixed, excluded, relate))
+    return proofs, kinds
 
 
 def _case(
@@ -165,14 +166,16 @@ def _case(
     if relate is not None:
         relation = traced_relation(relate, pair[0], given, right)
 
-    def done(best: Induction, **more: Any) -> CaseProof:
-        return CaseProof(fixed, excluded, best, world, **more)
+    def done(
+        best: Induction, counterexample: Counterexample | None = None, stopped: str = ""
+    ) -> CaseProof:
+        return CaseProof(fixed, excluded, best, world, counterexample, stopped)
 
     def tried(level: Level) -> Induction:
-        """With the relation that is given, else with one that is found."""
+        """With the relation that is given, else with the largest there is."""
         if relation is not None:
             return induction.by_given_relation(world, left, right, relation, level)
-        return induction.by_found_relation(world, left, right, level)
+        return induction.by_largest_relation(world, left, right, level)
 
     world = World(given)
     best = tried(Level.IDENTICAL)
@@ -189,9 +192,9 @@ def _case(
     if best.level is not Level.UNKNOWN:
         return done(best)
     if relation is None:
-        for world, found in _guessed(given, (left, right)):  # noqa: B007
-            if found.level is not Level.UNKNOWN:
-                return done(found)
+        for world, proofs in _guessed(given, (left, right)):  # noqa: B007
+            if proofs.level is not Level.UNKNOWN:
+                return done(proofs)
     example = None
     if tries is not None:
         try:
@@ -213,4 +216,4 @@ def _guessed(given: Inputs, sides: tuple[Program, Program]) -> Iterator[tuple[Wo
     for hints in tried:
         for level in (Level.IDENTICAL, Level.REALS):
             world = World(given)
-            yield world, induction.by_found_relation(world, *sides, level, hints)
+            yield world, induction.by_largest_relation(world, *sides, level, hints)

@@ -64,11 +64,11 @@ class Quotients:
 
     def used(self, *polys: fmpq_mpoly) -> list[int]:
         """The atoms that occur, the newest first."""
-        found = set()
+        gens = set()
         for poly in polys:
             degrees = poly.degrees()
-            found |= {i for i, degree in enumerate(degrees[: len(self.atoms)]) if degree > 0}
-        return sorted(found, reverse=True)
+            gens |= {i for i, degree in enumerate(degrees[: len(self.atoms)]) if degree > 0}
+        return sorted(gens, reverse=True)
 
     def atoms_of(self, *values: Rat) -> list[int]:
         """The atoms that occur in values, the newest first."""

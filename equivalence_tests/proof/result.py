@@ -1,3 +1,4 @@
+# pyright: strict
 """What came of a proof."""
 
 import functools
@@ -9,10 +10,11 @@ from typing import Any
 import jax
 
 from equivalence_tests.proof.certificate import VERSION, obligation_rows
-from equivalence_tests.proof.comparing import Level
 from equivalence_tests.proof.counterexample import Counterexample
-from equivalence_tests.proof.induction import Induction, Obligation, World
+from equivalence_tests.proof.equality import Level
+from equivalence_tests.proof.induction import Induction
 from equivalence_tests.proof.traced_sides import MakeSide, same_for_other_shapes
+from equivalence_tests.proof.world import Obligation, World
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",
@@ -103,11 +105,11 @@ class Proof:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What has to hold for the verdict."""
-        found: dict[str, None] = dict.fromkeys(self.notes)
+        texts: dict[str, None] = dict.fromkeys(self.notes)
         for case in self.cases:
             for obligation in case.induction.obligations:
-                found |= dict.fromkeys(obligation.equality.assumptions)
-        return tuple(found)
+                texts |= dict.fromkeys(obligation.equality.assumptions)
+        return tuple(texts)
 
     @property
     def counterexample(self) -> Counterexample | None:
@@ -173,8 +175,8 @@ class Proof:
             lines.append(f"  for all {scope}; {where}; any number of steps")
         for case in self.cases:
             if len(self.cases) > 1:
-                told = [f"{name} = {value:g}" for name, value in case.fixed.items()]
-                lines.append(f"  case {', '.join([*told, *case.excluded])}: {case.verdict}")
+                numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]
+                lines.append(f"  case {', '.join([*numbers, *case.excluded])}: {case.verdict}")
         if proved:
             lines += [f"  assumed: {text}" for text in self.assumptions[:_MOST_SHOWN]]
             if len(self.assumptions) > _MOST_SHOWN:

@@ -1,31 +1,32 @@
 """How far rounding can take two nodes apart that are equal over the reals: a search for the worst.
 
-The general entry of every array is followed as `rounded.Rounded`, for a box of inputs. What rounds
-worst on a box is bounded from above there; the box with the largest bound is halved, until bound
-and worst case lie close together. Every node rounds by itself on each side, however XLA compiles
-it: it may round a product or not (where it fuses it with a sum), and sum up in any order. What both
-sides compute with the same operations of the same operands, and XLA fuses with nothing, is one
-number; where the sides are equal whatever this number is, its error does not part them.
+The general entry of every array is followed as `intervals.Rounded`, for a box of inputs. What
+rounds worst on a box is bounded from above there; the box with the largest bound is halved, until
+bound and worst case lie close together. Every node rounds by itself on each side, however XLA
+compiles it: it may round a product or not (where it fuses it with a sum), and sum up in any order.
+What both sides compute with the same operations of the same operands, and XLA fuses with nothing,
+is one number; where the sides are equal whatever this number is, its error does not part them.
 """
 
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from flint import arb, fmpq
 
-from equivalence_tests.proof import interpreter, rounded
+from equivalence_tests.proof import interpreter, intervals
 from equivalence_tests.proof.atoms import Index
-from equivalence_tests.proof.comparing import Comparer
 from equivalence_tests.proof.decimals import decimal
+from equivalence_tests.proof.dtypes import is_float
+from equivalence_tests.proof.equality import Comparer
 from equivalence_tests.proof.graph import Graph, Node, cone
-from equivalence_tests.proof.indexing import indices, reshaped_index
+from equivalence_tests.proof.indexing import MOVES, indices
 from equivalence_tests.proof.interpreter import NoRule
-from equivalence_tests.proof.rounded import Precision, Rounded, Unclear
+from equivalence_tests.proof.intervals import Precision, Rounded, Unclear
+from equivalence_tests.proof.rounding_rules import RULES, Value, opened, real
 
 Range = tuple[float, float]
 Box = dict[str, Range]
@@ -117,7 +118,7 @@ def common_inputs(left: Node, right: Node, comparer: Comparer) -> frozenset[int]
 
 def _is_inexact(value: np.ndarray) -> bool:
     """Whether a constant is not the number that it stands for."""
-    if value.shape or not interpreter.is_float(value.dtype) or not np.isfinite(value):
+    if value.shape or not is_float(value.dtype) or not np.isfinite(value):
         return False
     return decimal(value[()])[0] != _fraction(value)
 
@@ -150,9 +151,9 @@ class Roundoff:
         self.graph, self.common = graph, common
         self.root = indices(nodes[0].shape)
         self.rows: list[_Row] = []
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[tuple[int, tuple[Index, ...]], int] = {}
         self.terms: dict[int, Rounded] = {}  # row of a sum -> any of its terms
-        self.fixed: dict[int, Any] = {}  # rows that depend on no input
+        self.fixed: dict[int, Value] = {}  # rows that depend on no input
         self.box: Box = {}
         self.ends = [self._planned(node, self.root, ranges) for node in nodes]
 
@@ -160,10 +161,10 @@ class Roundoff:
         """The number of the row that computes an entry of a node."""
         key = (node.id, index)
         if key not in self._numbers:
-            places = self._places(node, index)
+            sources = self._sources(node, index)
             args = [
-                self._planned(arg, place, ranges)
-                for arg, place in zip(node.args, places, strict=True)
+                self._planned(arg, index, ranges)
+                for arg, index in zip(node.args, sources, strict=True)
             ]
             name = ""
             if node.op == "leaf":
@@ -174,7 +175,7 @@ class Roundoff:
             self._numbers[key] = number = len(self.rows)
             if node.op == "reduce_sum":
                 name = f"the rest of the sum {number}"
-                self.terms[number] = term = self._values(self.box)[args[0]]
+                self.terms[number] = term = real(self._values(self.box)[args[0]])
                 others = _count(node) - self._has_own_term(node)
                 ends = float((others * term.low).lower()), float((others * term.high).upper())
                 self.box[name] = ends
@@ -185,7 +186,7 @@ class Roundoff:
         """Whether the entry of which all is computed is one that a sum is over."""
         return indices(node.args[0].shape) == self.root
 
-    def _places(self, node: Node, index: tuple[Index, ...]) -> list[tuple[Index, ...]]:
+    def _sources(self, node: Node, index: tuple[Index, ...]) -> list[tuple[Index, ...]]:
         """The indices at which the operands of an entry are read."""
         if node.op == "reduce_sum":
             # One of the terms: that of the entry itself if it is among them, else any.
@@ -194,12 +195,12 @@ class Roundoff:
             return [tuple(own[a] if a in axes else next(rest) for a in range(len(own)))]
         if node.op in ("splat", "leaf", "const"):
             return [()] * len(node.args)
-        if node.op in _MOVES:
-            place = _MOVES[node.op](node, index)
-            if place is None:
+        if node.op in MOVES:
+            moved = MOVES[node.op](node, index)
+            if moved is None:
                 raise NoRule(f"no bound of the rounding of such a `{node.op}`")
-            return [place]
-        if node.op not in _RULES and node.op != "select_n":
+            return [moved]
+        if node.op not in RULES and node.op != "select_n":
             raise NoRule(f"no bound of the rounding of `{node.op}`")
         return [index if arg.shape else () for arg in node.args]
 
@@ -209,14 +210,14 @@ class Roundoff:
             values = self._values(box)
         except Unclear as error:
             return arb("inf"), str(error)
-        total = sum((values[end].error for end in self.ends), arb(0))
+        total = sum((real(values[end]).error for end in self.ends), arb(0))
         if total.is_finite():
             return total, ""
         return arb("inf"), "a denominator may be 0"
 
     def size(self) -> float:
         """The largest magnitude of the first node."""
-        value = self._values(self.box)[self.ends[0]]
+        value = real(self._values(self.box)[self.ends[0]])
         return _upper(value.size)
 
     def worst(self, most_boxes: int) -> Worst:
@@ -264,12 +265,12 @@ class Roundoff:
         (low, high), at = box[chosen], middle[chosen][0]
         return [{**box, chosen: (low, at)}, {**box, chosen: (at, high)}]
 
-    def _values(self, box: Box) -> list[Any]:
+    def _values(self, box: Box) -> list[Value]:
         """Each row: a `Rounded`, a whole number, or whether something holds.
 
         None stands for a condition that is open.
         """
-        values: list[Any] = []
+        values: list[Value] = []
         with interpreter.precise(80):
             for number, row in enumerate(self.rows):
                 if number in self.fixed:
@@ -283,7 +284,7 @@ class Roundoff:
                 values.append(value)
         return values
 
-    def _value(self, number: int, row: "_Row", args: list[Any], box: Box) -> Any:
+    def _value(self, number: int, row: "_Row", args: list[Value], box: Box) -> Value:
         node = row.node
         if node.op == "leaf":
             return Rounded.exact(*box[row.name])
@@ -293,15 +294,15 @@ class Roundoff:
             return self._sum(node, args[0], self.terms[number], Rounded.exact(*box[row.name]))
         if node.op == "select_n":
             return self._selected(node, args)
-        return _RULES[node.op](node, args)
+        return RULES[node.op](node, args)
 
-    def _constant(self, node: Node) -> Any:
+    def _constant(self, node: Node) -> Value:
         array = self.graph.values[node.id]
-        if not interpreter.is_float(array.dtype):
+        if not is_float(array.dtype):
             if array.shape:
                 raise NoRule("no bound with an array of whole numbers")
             return array.item()
-        found = None
+        constant = None
         for scalar in array.reshape(-1):
             if not np.isfinite(scalar):
                 raise Unclear("a constant is not finite")
@@ -309,14 +310,14 @@ class Roundoff:
             error = abs(arb(float(scalar)) - real)
             relative = error / abs(real) if real != 0 else arb(0)
             here = Rounded(real, real, error, relative)
-            found = here if found is None else rounded.either(found, here)
-        return found
+            constant = here if constant is None else intervals.either(constant, here)
+        return constant
 
-    def _sum(self, node: Node, term: Any, anywhere: Rounded, rest: Rounded) -> Rounded:
+    def _sum(self, node: Node, term: Value, anywhere: Rounded, rest: Rounded) -> Rounded:
         """A sum, in any order, of one of its terms and the rest."""
         precision, size = Precision.of(node.dtype), _count(node)
         grown = (1 + precision.half) ** (size - 1)
-        own = term if self._has_own_term(node) else Rounded.exact(0)
+        own = real(term) if self._has_own_term(node) else Rounded.exact(0)
         low, high = own.low + rest.low, own.high + rest.high
         if anywhere.low >= 0 and anywhere.relative is not None:
             relative = (1 + anywhere.relative) * grown - 1
@@ -329,21 +330,16 @@ class Roundoff:
         error = error + (size * anywhere.size + error) * (grown - 1) + size * precision.tiny
         return Rounded(low, high, error, relative, anywhere.nonneg)
 
-    def _selected(self, node: Node, args: list[Any]) -> Any:
+    def _selected(self, node: Node, args: list[Value]) -> Value:
         which, *cases = args
-        if which is not None:
-            return cases[int(which)]
+        if isinstance(which, int):
+            return cases[which]
         if node.args[0].id not in self.common:
             raise Unclear(f"what `{node.args[0].op}` says is open in these ranges")
-        if not all(isinstance(case, Rounded) for case in cases):
-            return (
-                None if all(isinstance(case, bool) or case is None for case in cases) else _open()
-            )
-        return functools.reduce(rounded.either, cases)
-
-
-def _open() -> Any:
-    raise Unclear("a whole number depends on what is open")
+        numbers = [case for case in cases if isinstance(case, Rounded)]
+        if len(numbers) == len(cases):
+            return functools.reduce(intervals.either, numbers)
+        return None if all(isinstance(case, bool | None) for case in cases) else opened()
 
 
 def _count(node: Node) -> int:
@@ -362,144 +358,3 @@ def _middle(low: float, high: float) -> float:
         root = (low * high) ** 0.5
         return root if low > 0 else -root
     return (low + high) / 2
-
-
-def _float(value: Any) -> Rounded:
-    return value if isinstance(value, Rounded) else Rounded.exact(int(value))
-
-
-def _arithmetic(of_reals: Callable[..., Rounded], of_wholes: Callable[..., Any]) -> Any:
-    def rule(node: Node, args: list[Any]) -> Any:
-        if not interpreter.is_float(node.dtype):
-            if any(arg is None or isinstance(arg, Rounded) for arg in args):
-                return None if node.dtype == np.bool_ else _open()
-            return of_wholes(*args)
-        return of_reals(*map(_float, args), Precision.of(node.dtype))
-
-    return rule
-
-
-def _plain(function: Callable[..., Rounded]) -> Callable[..., Rounded]:
-    """A function without a rounding of its own."""
-    return lambda *args: function(*args[:-1])
-
-
-def _compared(of: Callable[[Rounded, Rounded], bool | None]) -> Any:
-    def rule(node: Node, args: list[Any]) -> bool | None:
-        return None if any(arg is None for arg in args) else of(*map(_float, args))
-
-    return rule
-
-
-def _not(answer: bool | None) -> bool | None:
-    return None if answer is None else not answer
-
-
-def _logic(decisive: bool) -> Any:
-    def rule(node: Node, args: list[Any]) -> Any:
-        if node.dtype != np.bool_:
-            return _open()
-        if any(arg is not None and bool(arg) == decisive for arg in args):
-            return decisive
-        return None if any(arg is None for arg in args) else not decisive
-
-    return rule
-
-
-def _converted(node: Node, args: list[Any]) -> Any:
-    (value,) = args
-    if value is None:
-        return None if node.dtype == np.bool_ else _open()
-    if isinstance(value, Rounded):
-        if not interpreter.is_float(node.dtype):
-            whole = value.low.unique_fmpz() if value.low == value.high else None
-            return _open() if whole is None or value.error != 0 else int(whole)
-        source = node.args[0].dtype
-        if np.dtype(source).itemsize < np.dtype(node.dtype).itemsize:
-            return value
-        ends = [value.low, value.high]
-        precision = Precision.of(node.dtype)
-        return rounded.rounded(ends, value.error, value.relative, precision, nonneg=value.nonneg)
-    if not interpreter.is_float(node.dtype):
-        return bool(value) if node.dtype == np.bool_ else int(value)
-    exact = Rounded.exact(int(value))
-    precision = Precision.of(node.dtype)
-    if abs(int(value)) * precision.half <= 1:
-        return exact
-    return rounded.rounded([exact.low], arb(0), arb(0), precision)
-
-
-def _integer_pow(node: Node, args: list[Any]) -> Any:
-    number, precision = node.settings["y"], Precision.of(node.dtype)
-    return rounded.power(args[0], Rounded.exact(number), precision)
-
-
-def _sign(node: Node, args: list[Any]) -> Rounded:
-    (value,) = args
-    below, above = (value.is_below(Rounded.exact(0)), Rounded.exact(0).is_below(value))
-    if below is None or above is None:
-        raise Unclear("which sign a value has is open in these ranges")
-    return Rounded.exact(int(above) - int(below))
-
-
-def _clamped(low: Rounded, value: Rounded, high: Rounded) -> Rounded:
-    return rounded.smallest(rounded.largest(value, low), high)
-
-
-def _broadcast(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
-    dims = node.settings["broadcast_dimensions"]
-    place = zip(node.args[0].shape, dims, strict=True)
-    return tuple(0 if size == 1 else index[dim] for size, dim in place)
-
-
-def _transposed(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
-    order = node.settings["permutation"]
-    place = dict(zip(order, index, strict=True))
-    return tuple(place[axis] for axis in range(len(order)))
-
-
-_MOVES: dict[str, Callable[[Node, tuple[Index, ...]], tuple[Index, ...] | None]] = {
-    "broadcast_in_dim": _broadcast,
-    "transpose": _transposed,
-    "reshape": lambda node, index: reshaped_index(node.args[0].shape, node.shape, index),
-}
-
-
-def _first(node: Node, args: list[Any]) -> Any:
-    """Operations that move entries."""
-    return args[0]
-
-
-_ONE = Rounded.exact(1)
-_RULES: dict[str, Any] = {
-    "add": _arithmetic(rounded.add, lambda a, b: a + b),
-    "mul": _arithmetic(rounded.mul, lambda a, b: a * b),
-    "neg": _arithmetic(_plain(rounded.neg), lambda a: -a),
-    "div": _arithmetic(rounded.div, lambda a, b: _open()),
-    "max": _arithmetic(_plain(rounded.largest), max),
-    "min": _arithmetic(_plain(rounded.smallest), min),
-    "clamp": _arithmetic(_plain(_clamped), lambda a, x, b: min(max(x, a), b)),
-    "abs": _arithmetic(_plain(rounded.magnitude), abs),
-    "sqrt": _arithmetic(rounded.sqrt, None),  # type: ignore[arg-type]
-    "rsqrt": _arithmetic(lambda a, u: rounded.div(_ONE, rounded.sqrt(a, u), u), _open),
-    "pow": _arithmetic(rounded.power, lambda a, b: _open()),
-    "integer_pow": _integer_pow,
-    "exp": _arithmetic(rounded.monotone(arb.exp, arb.exp), _open),
-    "expm1": _arithmetic(rounded.monotone(arb.expm1, arb.exp), _open),
-    "log": _arithmetic(rounded.monotone(arb.log, lambda x: 1 / x), _open),
-    "log1p": _arithmetic(rounded.monotone(arb.log1p, lambda x: 1 / (1 + x)), _open),
-    "tanh": _arithmetic(rounded.monotone(arb.tanh, lambda x: arb(1)), _open),
-    "sin": _arithmetic(rounded.wave(arb.sin), _open),
-    "cos": _arithmetic(rounded.wave(arb.cos), _open),
-    "sign": _sign,
-    "lt": _compared(lambda a, b: a.is_below(b)),
-    "le": _compared(lambda a, b: _not(b.is_below(a))),
-    "eq": _compared(lambda a, b: a.is_equal(b)),
-    "ne": _compared(lambda a, b: _not(a.is_equal(b))),
-    "and": _logic(False),
-    "or": _logic(True),
-    "not": lambda node, args: _not(args[0]) if node.dtype == np.bool_ else _open(),
-    "is_finite": lambda node, args: True,
-    "convert_element_type": _converted,
-}
-_RULES |= dict.fromkeys(("splat", "broadcast_in_dim", "reshape", "transpose"), _first)

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof import forms, indexing
+from equivalence_tests.proof import indexing, normal_forms
 from equivalence_tests.proof.algebra import Algebra
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 
@@ -176,7 +176,7 @@ def test_an_index_through_two_shapes_reads_what_numpy_reads(middle: tuple[int, .
     wanted = numbers.reshape(middle).reshape(last)
     for at in np.ndindex(last):
         known = {f"i{axis}": int(i) for axis, i in enumerate(at)}
-        read = tuple(forms.position(item, known) for item in place)
+        read = tuple(normal_forms.position(item, known) for item in place)
         assert numbers[read] == wanted[at]
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flint import fmpq, fmpq_mpoly
@@ -10,6 +10,8 @@ from flint import fmpq, fmpq_mpoly
 from equivalence_tests.proof.atoms import Atom, Index, Rat
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.powers import Powers
+
+Exponents = tuple[int, ...]  # of a monomial
 
 
 class Sums(Powers):
@@ -84,9 +86,9 @@ class Sums(Powers):
                 result = self.add(result, self.mul(front, self._summed(term, bounds)))
         return result
 
-    def _split(self, poly: fmpq_mpoly, own: set[int]) -> dict[Any, fmpq_mpoly]:
+    def _split(self, poly: fmpq_mpoly, own: set[int]) -> dict[Exponents, fmpq_mpoly]:
         """A polynomial as one in some atoms: exponents of these -> coefficient."""
-        rows: dict[Any, dict[Any, fmpq]] = {}
+        rows: dict[Exponents, dict[Exponents, fmpq]] = {}
         for monomial, coefficient in poly.to_dict().items():
             inside = tuple(e if i in own else 0 for i, e in enumerate(monomial))
             outside = tuple(0 if i in own else e for i, e in enumerate(monomial))
@@ -161,7 +163,7 @@ class Sums(Powers):
         best: tuple[Any, ...] | None = None
         orders = itertools.permutations(bounds) if len(bounds) <= 4 else [tuple(bounds)]
         for order in orders:
-            names = {name: f"b{depth}.{place}" for place, (name, _) in enumerate(order)}
+            names = {name: f"b{depth}.{number}" for number, (name, _) in enumerate(order)}
             sizes = tuple((names[name], size) for name, size in order)
             renamed = self.renamed(body, names)
             key = ([size for _, size in sizes], self.texts((renamed,)))
@@ -188,7 +190,7 @@ class Sums(Powers):
         """A symbol for an index that occurs nowhere else."""
         return f"u{next(self._fresh)}"
 
-    def renamed(self, value: Rat, names: dict[Any, str]) -> Rat:
+    def renamed(self, value: Rat, names: Mapping[Any, str]) -> Rat:
         """A value with symbols of indices replaced."""
         gens = [gen for gen in self.atoms_of(value) if self.atoms[gen].free & names.keys()]
         if not gens:
@@ -208,7 +210,7 @@ class Sums(Powers):
         first, second = parts
         return self.make(first.num * second.den, first.den * second.num)
 
-    def _renamed_atom(self, gen: int, names: dict[Any, str]) -> Rat:
+    def _renamed_atom(self, gen: int, names: Mapping[Any, str]) -> Rat:
         atom = self.atoms[gen]
         index = tuple(_renamed_index(item, names) for item in atom.index)
         if atom.kind == "leaf":
@@ -235,7 +237,7 @@ def _fields(atom: Atom) -> dict[str, Any]:
     return {name: getattr(atom, name) for name in atom.__dataclass_fields__}
 
 
-def _renamed_index(index: Index, names: dict[Any, str]) -> Index:
+def _renamed_index(index: Index, names: Mapping[Any, str]) -> Index:
     if not isinstance(index, int) and index in names:
         return names[index]
     if isinstance(index, tuple):

@@ -13,6 +13,8 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS, Proof
 from equivalence_tests.proof.symbols import unwrapped
+from equivalence_tests.proof.traced_sides import HyperParam, MakeSide
+from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.correspondence import (
     ENTRIES,
     Case,
@@ -26,7 +28,9 @@ from optax_bridge.correspondence import (
     recipe_of,
 )
 from optax_bridge.correspondence.recipe import Source, build
+from optax_bridge.metadata.trees import Params
 
+HyperParams = Mapping[str, HyperParam]
 DTYPES = ("float32", "bfloat16", "float16")
 RECIPES = ("exact", "stock")
 _SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
@@ -141,9 +145,9 @@ class Statement:
       hyper_params: numbers that are symbols; None where the sides are no functions of any.
     """
 
-    left: Any
-    right: Any
-    params: Any
+    left: SideLike | MakeSide
+    right: SideLike | MakeSide
+    params: Params
     hyper_params: Mapping[str, float] | None
 
 
@@ -165,16 +169,16 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
     described = describe(definition)
 
-    def left(hp: Mapping[str, Any]) -> Any:
+    def left(hp: HyperParams) -> SideLike:
         return _definition(described, hp, "")
 
-    def right(hp: Mapping[str, Any]) -> Any:
+    def right(hp: HyperParams) -> SideLike:
         return build(recipe_of(_filled(described, hp, ""), exact)[0])
 
-    found = [Statement(left, right, params, dict(_numbers(described, "")))]
+    both = [Statement(left, right, params, dict(_numbers(described, "")))]
     if claim.verdict is Verdict.IDENTICAL:
-        found.append(Statement(definition, build(recipe), params, None))
-    return claim, found
+        both.append(Statement(definition, build(recipe), params, None))
+    return claim, both
 
 
 def prove_task(task: Task) -> Row:
@@ -207,19 +211,19 @@ def prove_task(task: Task) -> Row:
     return row
 
 
-def _numbers(described: Any, prefix: str) -> Iterator[tuple[str, float]]:
+def _numbers(described: object, prefix: str) -> Iterator[tuple[str, float]]:
     """The settings that may be symbols: what is a number other than 0 and no recipe fixes."""
     if not isinstance(described, Described):
         return
     kept = {unsupported.name for unsupported in described.entry.unsupported}
     for name, value in described.settings.items():
-        for place, nested in _nested(name, value):
-            yield from _numbers(nested, f"{prefix}{place}.")
+        for name_in, nested in _nested(name, value):
+            yield from _numbers(nested, f"{prefix}{name_in}.")
         if isinstance(value, float) and value != 0 and name not in kept:
             yield f"{prefix}{name}", value
 
 
-def _nested(name: str, value: Any) -> Iterator[tuple[str, Described]]:
+def _nested(name: str, value: object) -> Iterator[tuple[str, Described]]:
     if isinstance(value, Described):
         yield name, value
     elif isinstance(value, tuple):
@@ -227,7 +231,7 @@ def _nested(name: str, value: Any) -> Iterator[tuple[str, Described]]:
             yield from _nested(str(index), item)
 
 
-def _definition(described: Any, hp: Mapping[str, Any], prefix: str) -> legacy_optim.OptimizerDef:
+def _definition(described: Any, hp: HyperParams, prefix: str) -> legacy_optim.OptimizerDef:
     """The legacy definition with symbols for numbers."""
     if not isinstance(described, Described):
         return described
@@ -239,21 +243,23 @@ def _definition(described: Any, hp: Mapping[str, Any], prefix: str) -> legacy_op
     return described.entry.legacy(*args, **settings)
 
 
-def _filled(described: Any, hp: Mapping[str, Any], prefix: str) -> Any:
+def _filled(described: object, hp: HyperParams, prefix: str) -> Any:
     """The same, as data with what JAX traces in the place of numbers."""
     if not isinstance(described, Described):
         return described
 
-    def source(name: str, value: Any) -> Source:
+    def source(name: str, value: object) -> Source:
         return Source(name, unwrapped(value))
 
     return Described(described.entry, _replaced(described, hp, prefix, _filled, source))
 
 
-def _replaced(described: Described, hp: Any, prefix: str, inner: Any, leaf: Any) -> dict[str, Any]:
-    def value_of(place: str, value: Any) -> Any:
+def _replaced(
+    described: Described, hp: HyperParams, prefix: str, inner: Any, leaf: Any
+) -> dict[str, Any]:
+    def value_of(name_in: str, value: object) -> Any:
         if isinstance(value, Described):
-            return inner(value, hp, f"{prefix}{place}.")
+            return inner(value, hp, f"{prefix}{name_in}.")
         if isinstance(value, tuple):
             return tuple(value_of(str(index), item) for index, item in enumerate(value))
         return value

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flint import fmpq
+from flint import fmpq, fmpq_mpoly
 
 from equivalence_tests.proof.atoms import Atom, Index, Rat
 
@@ -20,7 +20,7 @@ def shown(atoms: Sequence[Atom], value: Rat) -> str:
     return " / ".join(wide)
 
 
-def _readable(num: Any, den: Any) -> tuple[Any, Any]:
+def _readable(num: fmpq_mpoly, den: fmpq_mpoly) -> Rat:
     """The same quotient with whole numbers, and more positive terms than negative ones below."""
     scale = 1
     for coefficient in (*num.coeffs(), *den.coeffs()):
@@ -30,8 +30,8 @@ def _readable(num: Any, den: Any) -> tuple[Any, Any]:
         scale = fmpq(scale, math.gcd(*numbers))
         last = list(den.to_dict().values())[-1]
         scale = -scale if last < 0 else scale
-        return num * scale, den * scale
-    return num, den
+        return Rat(num * scale, den * scale)
+    return Rat(num, den)
 
 
 def shown_atom(atoms: Sequence[Atom], number: int) -> str:
@@ -56,7 +56,7 @@ def shown_atom(atoms: Sequence[Atom], number: int) -> str:
     return f"{atom.name.split(' ')[0]}({', '.join(args)}){_at(atom.index)}"
 
 
-def _number(value: Any) -> str:
+def _number(value: fmpq) -> str:
     """A rational number, with many zeros as a power of ten."""
     digits = str(value)
     whole = digits.rstrip("0")
@@ -81,7 +81,7 @@ def _index(index: Index) -> str:
     return str(index)
 
 
-def _polynomial(atoms: Sequence[Atom], poly: Any) -> str:
+def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
     terms = []
     for monomial, coefficient in poly.to_dict().items():
         factors: list[str] = []
@@ -134,5 +134,5 @@ def nested(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
             rows.append(row)
         return numbers[gen]
 
-    found = [quotient(value) for value in values]
-    return {"values": found, "atoms": rows}
+    quotients = [quotient(value) for value in values]
+    return {"values": quotients, "atoms": rows}

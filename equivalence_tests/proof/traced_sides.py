@@ -11,15 +11,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 import legacy_optim
+from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.outline import alike_but_for_shapes
 from equivalence_tests.proof.symbols import NotASymbol, Questions, Symbol, unwrapped
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
-MakeSide = Callable[[Mapping[str, Any]], SideLike]
+HyperParam = Any  # a number, what JAX traces, or a `Symbol`
+MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
+
+
+# From hyper-parameters and the left side's state to the right one's.
+Relate = Callable[[Mapping[str, HyperParam], PyTree], PyTree]
+Leaves = list[jax.Array]
 
 
 @dataclass(frozen=True)
@@ -29,19 +38,19 @@ class Program:
     Attributes:
       name: what messages call the side.
       kind: what was handed in.
-      start: (hyper-parameters, parameters) -> (held leaves, parameters).
-      step: (hyper-parameters, held leaves, gradients) -> (held leaves, parameters).
-      paths: where each held leaf is, as text.
-      avals: shape and dtype of each held leaf.
+      start: (hyper-parameters, parameters) -> (leaves of the state, parameters).
+      step: (hyper-parameters, leaves of the state, gradients) -> (leaves of the state, parameters).
+      paths: where each leaf of the state is, as text.
+      avals: shape and dtype of each leaf of the state.
       asked: what the programs asked of symbols.
     """
 
     name: str
     kind: str
-    start: Any
-    step: Any
+    start: core.ClosedJaxpr
+    step: core.ClosedJaxpr
     paths: tuple[str, ...]
-    avals: tuple[Any, ...]
+    avals: tuple[jax.ShapeDtypeStruct, ...]
     asked: tuple[tuple[str, float], ...]
 
 
@@ -56,19 +65,21 @@ class Inputs:
       fixed: hyper-parameters that are numbers.
     """
 
-    params: Any
+    params: Params
     paths: tuple[str, ...]
     numbers: Mapping[str, float]
     fixed: Mapping[str, float]
 
     @property
-    def shapes(self) -> list[Any]:
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
         """The parameters' leaves."""
         return jax.tree.leaves(self.params)
 
 
 def inputs(
-    params: Any, hyper_params: Mapping[str, float] | None, fixed: Mapping[str, float] | None = None
+    params: Params,
+    hyper_params: Mapping[str, float] | None,
+    fixed: Mapping[str, float] | None = None,
 ) -> Inputs:
     """Checks parameters and hyper-parameters.
 
@@ -108,7 +119,7 @@ def inputs(
                 "out what is no number, and set it inside of the side"
             )
 
-    def described(leaf: Any) -> jax.ShapeDtypeStruct:
+    def described(leaf: Leaf) -> jax.ShapeDtypeStruct:
         dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
         return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype)
 
@@ -122,27 +133,27 @@ class _Live:
     """A side as functions, for one trace."""
 
     kind: str
-    start: Callable[[Any], Any]
-    step: Callable[[Any, Any], Any]
-    shown: Callable[[Any], Any]
+    start: Callable[[Params], PyTree]
+    step: Callable[[PyTree, Updates], PyTree]
+    params: Callable[[PyTree], Params]
 
 
 def _live(side: SideLike) -> _Live:
-    if isinstance(side, legacy_optim.OptimizerDef):  # what is held must not have symbols in it
+    if isinstance(side, legacy_optim.OptimizerDef):  # its state must not have symbols in it
 
-        def start(params: Any) -> Any:
+        def start(params: Params) -> PyTree:
             return params, side.init_state(params)
 
-        def step(held: Any, grads: Any) -> Any:
-            return side.apply_gradient(side.hyper_params, held[0], held[1], grads)
+        def step(state: PyTree, grads: Updates) -> PyTree:
+            return side.apply_gradient(side.hyper_params, state[0], state[1], grads)
 
-        return _Live(type(side).__name__, start, step, lambda held: held[0])
+        return _Live(type(side).__name__, start, step, lambda state: state[0])
     made = adapted(side)
-    return _Live(made.name, made.init, made.step, lambda held: made.view(held)["params"])
+    return _Live(made.name, made.init, made.step, lambda state: made.view(state)["params"])
 
 
 def _made(
-    make: MakeSide, given: Inputs, traced: Mapping[str, Any], questions: Questions | None
+    make: MakeSide, given: Inputs, traced: Mapping[str, HyperParam], questions: Questions | None
 ) -> _Live:
     if questions is not None:
         traced = {name: Symbol(name, value, questions) for name, value in traced.items()}
@@ -171,21 +182,23 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
     can_ask = bool(numbers) and questions is None
     seen: dict[str, Any] = {}
 
-    def start(hyper_params: Any, params: Any) -> Any:
+    def start(hyper_params: Mapping[str, HyperParam], params: Params) -> tuple[Leaves, Leaves]:
         live = _made(make, given, hyper_params, questions)
-        held = live.start(params)
-        rows = jax.tree_util.tree_flatten_with_path(held)[0]
+        state = live.start(params)
+        rows = jax.tree_util.tree_flatten_with_path(state)[0]
         seen.update(kind=live.kind, paths=[jax.tree_util.keystr(path) for path, _ in rows])
-        return _arrays(held), _arrays(live.shown(held))
+        return _arrays(state), _arrays(live.params(state))
 
-    def step(hyper_params: Any, leaves: Any, grads: Any) -> Any:
+    def step(
+        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates
+    ) -> tuple[Leaves, Leaves]:
         live = _made(make, given, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(live.start, given.params))
-        held = live.step(structure.unflatten(leaves), grads)
+        state = live.step(structure.unflatten(leaves), grads)
         seen.update(
-            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(held)]
+            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
         )
-        return _arrays(held), _arrays(live.shown(held))
+        return _arrays(state), _arrays(live.params(state))
 
     with _explained(f"{name} side, at its start", can_ask):
         first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
@@ -202,8 +215,8 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
                 f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
             )
     for paths, shown in ((given.paths, shapes[1]), (given.paths, after[1])):
-        found = [(leaf.shape, leaf.dtype) for leaf in shown]
-        if found != [(leaf.shape, leaf.dtype) for leaf in given.shapes]:
+        actual = [(leaf.shape, leaf.dtype) for leaf in shown]
+        if actual != [(leaf.shape, leaf.dtype) for leaf in given.shapes]:
             raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
     return Program(
         name,
@@ -232,8 +245,8 @@ def same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
 
 
 def traced_relation(
-    relate: Callable[[Mapping[str, Any], Any], Any], make: MakeSide, given: Inputs, right: Program
-) -> Any:
+    relate: Relate, make: MakeSide, given: Inputs, right: Program
+) -> core.ClosedJaxpr:
     """A given relation as a program: (hyper-parameters, left leaves) -> right leaves.
 
     Args:
@@ -246,7 +259,7 @@ def traced_relation(
       ProofError: it gives another structure than the right side holds.
     """
 
-    def start(params: Any, numbers: Any) -> Any:
+    def start(params: Params, numbers: Mapping[str, float]) -> PyTree:
         try:
             return _made(make, given, numbers, None).start(params)
         except jax.errors.ConcretizationTypeError:
@@ -254,14 +267,14 @@ def traced_relation(
 
     leaves, structure = jax.tree.flatten(jax.eval_shape(start, given.params, dict(given.numbers)))
 
-    def related(hyper_params: Any, leaves: Any) -> Any:
+    def related(hyper_params: Mapping[str, HyperParam], leaves: Leaves) -> Leaves:
         made = relate({**hyper_params, **given.fixed}, structure.unflatten(leaves))
         return _arrays(made)
 
     with _explained("the relation of the states"):
         program, shapes = jax.make_jaxpr(related, return_shape=True)(dict(given.numbers), leaves)
-    found = [(leaf.shape, leaf.dtype) for leaf in shapes]
-    if found != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
+    actual = [(leaf.shape, leaf.dtype) for leaf in shapes]
+    if actual != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
         raise ProofError(
             "relation: expected the leaves that the right side holds, "
             f"{', '.join(map(_described, right.avals, right.paths))}; "
@@ -270,11 +283,11 @@ def traced_relation(
     return program
 
 
-def _described(leaf: Any, path: str = "") -> str:
+def _described(leaf: Aval, path: str = "") -> str:
     return f"{path}{': ' if path else ''}{leaf.dtype}{list(leaf.shape)}"
 
 
-def _arrays(tree: Any) -> list[jax.Array]:
+def _arrays(tree: PyTree) -> list[jax.Array]:
     return [jnp.asarray(unwrapped(leaf)) for leaf in jax.tree.leaves(tree)]
 
 

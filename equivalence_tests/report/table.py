@@ -25,7 +25,7 @@ _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFER
 def wide_console() -> Console:
     """Standard output; where it is no terminal, nothing is wrapped."""
     width = None if sys.stdout.isatty() else 1000
-    return Console(width=width, emoji=False)  # a module:name is no :emoji:
+    return Console(width=width, emoji=False, highlight=False)  # a module:name is no :emoji:
 
 
 def print_table(console: Console, shown: Table) -> None:
@@ -36,7 +36,7 @@ def print_table(console: Console, shown: Table) -> None:
     with console.capture() as capture:
         console.print(shown)
     for line in capture.get().splitlines():
-        console.print(line.rstrip(), markup=False, highlight=False)
+        console.print(line.rstrip(), markup=False)
 
 
 def result_line(result: Result) -> str:
@@ -151,7 +151,7 @@ def print_reasons(console: Console, results: Sequence[Result]) -> None:
         if result.verdict is Verdict.DIFFERENT and result.claim and result.claim.why
     ]
     for entry, recipe, why in dict.fromkeys(reasons):
-        console.print(f"{entry}, {recipe}, differs: {escape(why)}", highlight=False)
+        console.print(f"{entry}, {recipe}, differs: {escape(why)}")
 
 
 def drawn(shown: Table, closing: str) -> str:
@@ -170,26 +170,22 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         if result.held:
             continue
-        console.print(
-            f"[bold red]NO[/] {result.case} ({result.case.recipe}): {escape(result.settings)}",
-            highlight=False,
-        )
+        told = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
+        console.print(f"[bold red]NO[/] {told}")
         if result.failed:
-            console.print(f"   {escape(result.note)}", highlight=False)
+            console.print(f"   {escape(result.note)}")
         elif result.comparison is not None and result.claim is not None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
             told = headline(found, found.verdict(claim), claim.ulp)
-            console.print(
-                f"   found: {escape(told)}; first {escape(str(found.first))}", highlight=False
-            )
+            console.print(f"   found: {escape(told)}; first {escape(str(found.first))}")
             if apart := poisoned_line(found, told):
-                console.print(f"   {escape(apart)}", highlight=False)
+                console.print(f"   {escape(apart)}")
             made_of = explained(found, result.wide, result.about_wide)
-            console.print(f"   nature: {escape(made_of)}", highlight=False)
+            console.print(f"   nature: {escape(made_of)}")
         if not result.proof_held:
-            console.print(f"   proved: {escape(result.proved)}", highlight=False)
+            console.print(f"   proved: {escape(result.proved)}")
 
 
 def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
@@ -211,9 +207,7 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
     counts = [
         f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
     ]
-    console.print(
-        f"against the recording from {where[0]} ({where[1]}): {', '.join(counts)}", highlight=False
-    )
+    console.print(f"against the recording from {where[0]} ({where[1]}): {', '.join(counts)}")
 
 
 def against_rows(outcomes: Sequence[Against]) -> list[dict[str, Any]]:

@@ -149,7 +149,7 @@ _EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
 
 
 def _of_example_library(triple: Any) -> Side:
-    def step(held: Any, grads: Any) -> Any:
+    def step(held: Any, grads: Updates) -> Any:
         count, state = held
         return count + 1, triple.update_fn(count, grads, state)
 

@@ -11,6 +11,7 @@ import numpy as np
 from equivalence_tests.sides.errors import EquivalenceError
 from equivalence_tests.sides.foreign import checked, has_base, written
 from equivalence_tests.sides.side import Side
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
 def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
@@ -39,7 +40,7 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
 
     made()  # wrong arguments are an error here, not in the middle of a run
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
         usual = keras.config.floatx()
         if any(leaf.dtype == np.float64 for leaf in leaves):
@@ -51,12 +52,12 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
             keras.config.set_floatx(usual)
         return stepped, leaves, [variable.value for variable in stepped.variables], treedef
 
-    def step(state: Any, grads: Any) -> Any:
+    def step(state: PyTree, grads: Updates) -> PyTree:
         stepped, leaves, own, treedef = state
         leaves, own = stepped.stateless_apply(own, jax.tree.leaves(grads), leaves)
         return stepped, leaves, own, treedef
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         _, leaves, own, treedef = state
         return {"params": treedef.unflatten(leaves), "state": list(own)}
 

@@ -12,6 +12,7 @@ import numpy as np
 from equivalence_tests.sides.errors import EquivalenceError
 from equivalence_tests.sides.foreign import checked, has_base, written
 from equivalence_tests.sides.side import Side
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
 def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
@@ -53,19 +54,19 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
 
     made([torch.zeros(1)])  # wrong arguments are an error here, not in the middle of a run
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
         tensors = [_tensor(torch, leaf) for leaf in leaves]
         return made(tensors), tensors, treedef
 
-    def step(state: Any, grads: Any) -> Any:
+    def step(state: PyTree, grads: Updates) -> PyTree:
         stepped, tensors, _ = state
         for tensor, grad in zip(tensors, jax.tree.leaves(grads), strict=True):
             tensor.grad = _tensor(torch, grad).reshape(tensor.shape)
         stepped.step()
         return state
 
-    def view(state: Any) -> dict[str, Any]:
+    def view(state: PyTree) -> dict[str, PyTree]:
         stepped, tensors, treedef = state
         held = [_own_state(stepped.state.get(tensor, {})) for tensor in tensors]
         params = treedef.unflatten(map(_array, tensors))

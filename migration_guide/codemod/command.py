@@ -52,23 +52,21 @@ def run(
       0; 1 if `check` and something would change, or if a file could not be read, rewritten or
       written, which keeps none of the others from it; 2 for misuse; 130 if it was interrupted.
     """
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True, markup=False)
     if standalone and exact:
         errors.print("--standalone and --exact: public Optax is not exact; give one of them")
         return MISUSE
     known = {rule.name for rule in RULES}
     unknown = sorted({*only, *skip} - known)
     if unknown:
-        errors.print(
-            f"no rule {unknown[0]!r}; `optax-bridge migrate --list` names them", markup=False
-        )
+        errors.print(f"no rule {unknown[0]!r}; `optax-bridge migrate --list` names them")
         return MISUSE
     rules = frozenset(only or known) - frozenset(skip)
     options = Options(exact=exact, rules=rules, rename=rename, standalone=standalone)
     try:
         report = with_bar(paths, options, Console(stderr=True, quiet=json))
     except FileNotFoundError as error:
-        errors.print(str(error), markup=False)
+        errors.print(str(error))
         return MISUSE
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.")
@@ -89,23 +87,23 @@ def run(
     if json:
         print(json_module.dumps(_as_json(report), indent=2))
     else:
-        console = Console(soft_wrap=True, highlight=False)
+        console = Console(soft_wrap=True, markup=False, highlight=False)
         if not write or check:
             for result in report.changed:
                 _print_diff(console, result)
-        console.print(summary(report, write and not check, standalone), markup=False)
+        console.print(summary(report, write and not check, standalone))
         for path in removed:
-            console.print(f"Removed what a run that was killed had left: {path}", markup=False)
+            console.print(f"Removed what a run that was killed had left: {path}")
     refused = any(result.refused for result in report.results)
     return WOULD_CHANGE if refused or (check and report.changed) else DONE
 
 
 def print_rules() -> int:
     """Prints the rules and what each is for."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, markup=False, highlight=False)
     width = max(len(rule.name) for rule in RULES)
     for rule in RULES:
-        console.print(f"{rule.name:{width}}  {rule.summary}", markup=False)
+        console.print(f"{rule.name:{width}}  {rule.summary}")
     return DONE
 
 

@@ -166,6 +166,23 @@ def test_what_is_given_to_a_function_of_another_file_is_known_there(tmp_path: Pa
     assert "return what.params" in report.changed[1].new
 
 
+def test_what_goes_into_a_field_of_another_files_class_is_known(tmp_path: Path):
+    (tmp_path / "states.py").write_text(
+        "from flax import optim, struct\n@struct.dataclass\nclass State:\n"
+        "    optimizer: optim.Optimizer\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "loop.py").write_text(
+        "import flax\ndef make(update):\n    def step(state, g):\n"
+        "        new = update(state, g)\n        average = new.target\n"
+        "        return state.replace(optimizer=new), average\n    return step\n",
+        encoding="utf-8",
+    )
+    report = driver.migrate([tmp_path], Options())
+    loop = next(r for r in report.changed if r.path.stem == "loop")
+    assert "average = new.params" in loop.new
+
+
 def test_another_file_that_reads_something_like_an_optimizer_is_listed(tmp_path: Path):
     (tmp_path / "steps.py").write_text(
         "def evaluate(optimizer):\n    return optimizer.target\n", encoding="utf-8"

@@ -28,7 +28,8 @@ _COMMENT = b"# optax-bridge: "
 _IMPORTS = re.compile(
     rb"(?:^|\\n|\")(?:\xef\xbb\xbf)?[ \t\"]*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
     rb"|from\s+flax\s+import\s[^\n]*(?:\boptim\b|\*)"
-    rb"|from\s+flax\s+import\s*\([^)]*\boptim\b|import\s+flax\b)",
+    rb"|from\s+flax\s+import\s*\([^)]*\boptim\b|import\s+flax\b)"
+    rb"|(?:\bimport_module|__import__)\(\s*\\?[\"']flax\.optim\b",
     re.MULTILINE,
 )
 # Other files of such a program: these always matter, ...
@@ -38,6 +39,7 @@ _WEAK = re.compile(
     rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bdef +apply_gradient\("
     rb"|\ba_m(?:in|ax) *=|\.(?:itemset|newbyteorder|ptp|tostring)\(|\bsave_checkpoint"
     rb"|\b(?:c?[pP]ickle|cloudpickle|dill|joblib)\b"
+    rb"|\b(?:msgpack_restore|to_state_dict|savez)"
 )
 # ... these only where an optimizer can get there by a field or a function of that program.
 _READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")

@@ -290,12 +290,17 @@ def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, K
     if _makes_object(a, node):
         for arg in node.args:
             if arg.keyword is not None:
-                yield arg.value, a.fields.get(arg.keyword.value, NOTHING)
+                yield arg.value, _field(a, arg.keyword.value)
     for atom in a.kind(node.func):
         if isinstance(atom, Instance):
             for name, arg in zip(fields(atom.node), node.args, strict=False):
                 if arg.keyword is None and not arg.star:
-                    yield arg.value, a.fields.get(name, NOTHING)
+                    yield arg.value, _field(a, name)
+
+
+def _field(a: Inference, name: str) -> Kind:
+    """What fields of a name may hold, in this file or another one of the project."""
+    return joined([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
 
 
 def _makes_object(a: Inference, node: cst.Call) -> bool:

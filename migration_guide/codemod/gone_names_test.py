@@ -68,6 +68,14 @@ CASES = {
     "star": ("from jax.experimental.loops import *", "# optax-bridge: jax.experimental.loops"),
     "name-of-star": ("from jax.numpy import *\nx = product(y)", "x = jax.numpy.prod(y)"),
     "variable": ("import jax\nxnp = jax.numpy\nx = xnp.product(y)", "x = xnp.prod(y)"),
+    "variable-of-a-module-by-name": (
+        "import importlib\nimport jax\nxnp = importlib.import_module('jax.numpy')\nxnp.product(y)",
+        "xnp.prod(y)",
+    ),
+    "variable-of-a-class": (
+        "from flax import linen as nn\nE = nn.Embed\nE.embedding",
+        "# optax-bridge: flax.linen.Embed.embedding",
+    ),
     "variable-by-hand": ("import numpy\nxnp = numpy\nx = xnp.float(y)", "# optax-bridge: numpy.f"),
     "getattr": ("import numpy\nx = getattr(numpy, 'float')", "# optax-bridge: numpy.float"),
     "by-import-module": (

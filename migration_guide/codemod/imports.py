@@ -200,7 +200,7 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
     roots = {name.split(".")[0] for name in needed}
     have, used = set(), set()
     for line in module.body:
-        for node in _imports_of(line):
+        for node in made_by(line):
             for name, as_name, is_dotted in aliases(node):
                 have.add(as_name.split(".")[0] if is_dotted else as_name if name == as_name else "")
                 have.add(f"{name} as {as_name}")
@@ -246,11 +246,11 @@ def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
     return module.with_changes(body=body)
 
 
-def _imports_of(line: cst.CSTNode) -> Iterator[ImportNode]:
+def made_by(line: cst.CSTNode) -> Iterator[ImportNode]:
     """The imports that a statement of the module makes, also those that it tries to make."""
     if isinstance(line, cst.Try):
         for inner in line.body.body:
-            yield from _imports_of(inner)
+            yield from made_by(inner)
     for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
         if isinstance(node, cst.Import | cst.ImportFrom):
             yield node

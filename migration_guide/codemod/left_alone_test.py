@@ -100,6 +100,17 @@ BY_HAND = {
         "serialization.from_bytes(x, d)",
         "one copy was saved",
     ),
+    "replicate-saved-in-an-object": (
+        "from flax import serialization, struct\n@struct.dataclass\nclass S:\n"
+        "    o: optim.Optimizer\ns = S(o=optim.Adam(1.0).create(p).replicate())\n"
+        "s.o.apply_gradient(g)\nserialization.to_bytes(s)",
+        "one copy was saved",
+    ),
+    "module-by-name": (
+        "import importlib\nlib = importlib.import_module('flax.optim.adam')",
+        "looked up by its name",
+    ),
+    "module-by-getattr": ("import flax\nlib = getattr(flax, 'optim')", "looked up by its name"),
     "replicate-saved-somewhere": (
         "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"
         "o.apply_gradient(g)\ndef save(): return serialization.to_bytes(o)",

@@ -32,6 +32,8 @@ CASES = {
     "instance": (AGENT.format("pass") + "agent = Agent()\npickle.dump(agent, f)", WRITTEN),
     "read": ("opt = pickle.load(f)", READ),
     "read-of-a-dict": ("opt = pickle.load(f)['opt']\nopt.target", READ),
+    "item-of-what-was-read": ("d = pickle.load(f)\nopt = d['opt']", READ),
+    "items-of-what-was-read": ("d = pickle.load(f)\nopt, n = d['opt'], d['n']", READ),
     "used": ("a, b = pickle.loads(d)\na.target", READ),
     "used-deep": ("n = pickle.load(f)['opt'].state.step", READ),
     "used-at-once": ("p = pickle.load(f).target", READ),
@@ -67,3 +69,35 @@ def test_what_holds_none_gets_no_comment(code: str):
     result = rewrite(f"{HEAD}{code}\n", Options())
     assert PREFIX not in result.code
     assert [m for m in result.messages if m.by_hand] == []
+
+
+NAMES = f"{PREFIX}names of flax.optim's state dict"
+LOOKUPS = {
+    "file": "d = serialization.msgpack_restore(b)\nn = d['a']['state']['step']",
+    "at-once": "m = serialization.msgpack_restore(b)['state']['param_states']",
+    "state-dict": "d = opt.state_dict()\nd['target']['w'] = 1",
+    "of-a-method": "d = self.state_dict()\nd['state']['step'] = 1",
+    "function": "d = serialization.to_state_dict(opt)\np = d['target']",
+}
+
+
+@pytest.mark.parametrize("code", LOOKUPS.values(), ids=LOOKUPS)
+def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
+    result = rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options())
+    assert result.code.count(NAMES) == 1
+    assert rewrite(result.code, Options()).code == result.code
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["d = serialization.msgpack_restore(b)\nd['step'], d['state']['x']", "d = e()\nd['target']"],
+    ids=["other-names", "other-dict"],
+)
+def test_other_names_and_dicts_get_none(code: str):
+    assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
+
+
+def test_an_archive_of_arrays_is_spoken_of_in_the_summary():
+    result = rewrite(f"import numpy as np\n{HEAD}np.savez('x', **arrays)\n", Options())
+    assert PREFIX not in result.code
+    assert any("unflatten_dict" in message.text for message in result.messages)

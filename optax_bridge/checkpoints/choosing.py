@@ -31,7 +31,8 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
         names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
         raise CheckpointError(
             place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
-            "A file of parameters alone has no state to convert; `optax-bridge inspect` lists it.",
+            "A file of parameters alone has no state to convert, and bytes within one are not "
+            "looked into; `optax-bridge inspect` lists it.",
         )  # fmt: skip
     raise CheckpointError(
         place, "one optimizer to convert" if name is None else f"an optimizer at {name!r}",

@@ -11,8 +11,8 @@ import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.fitting import LAYOUT
 from optax_bridge.checkpoints.formats.registry import written_as
-from optax_bridge.checkpoints.layout import LAYOUT
 from optax_bridge.checkpoints.legacy_optimizer import check_parameters
 from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.mapping_back import back

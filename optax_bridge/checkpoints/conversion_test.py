@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
@@ -26,6 +25,7 @@ from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.restore_test import same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.correspondence import UnsupportedSetting, recipe_of
@@ -51,14 +51,6 @@ def uninterrupted(name: str) -> legacy_optim.Optimizer:
     target = jax.tree.map(jnp.asarray, tree["target"])
     optimizer = parse_definition(OPTIMIZERS[name]).create(target)
     return jax.tree.map(jnp.asarray, serialization.from_state_dict(optimizer, tree))
-
-
-def same_bits(one: Any, other: Any) -> None:
-    left, right = (jax.tree_util.tree_leaves_with_path(tree) for tree in (one, other))
-    assert [path for path, _ in left] == [path for path, _ in right]
-    for (path, a), (_, b) in zip(left, right, strict=True):
-        assert a.dtype == b.dtype, path
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), path
 
 
 @functools.cache
@@ -393,20 +385,6 @@ def test_focus_is_read_from_the_state() -> None:
         FILES / "focus.msgpack", optimizer_def=definition
     )
     same_bits(by_state.opt_state, by_definition.opt_state)
-
-
-def _any(value: Any) -> Any:
-    return value
-
-
-def test_stock_lars_has_the_other_sign() -> None:
-    tree: Any = serialization.msgpack_restore((FILES / "lars.msgpack").read_bytes())
-    state: Any = convert_state(tree, legacy_optim.LARS(1.0), exact=False)
-    (trace,) = [s.trace for s in jax.tree.leaves(
-        state.opt_state, is_leaf=lambda s: isinstance(s, optax.TraceState)
-    ) if isinstance(s, optax.TraceState)]  # fmt: skip
-    momentum = tree["state"]["param_states"]["scale"]["momentum"]
-    np.testing.assert_array_equal(_any(trace)["scale"], -momentum)
 
 
 def test_state_in_memory_goes_there_and_back() -> None:

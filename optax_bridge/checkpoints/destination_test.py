@@ -28,22 +28,6 @@ def adam():
     return parse_definition("Adam(1e-2)")
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_existing_destination_stays(kind: str, tmp_path: Path) -> None:
-    destination = tmp_path / "new"
-    if kind == "file":
-        destination.write_text("mine")
-    else:
-        destination.mkdir()
-        (destination / "mine").write_text("mine")
-    for to_msgpack in (True, False):
-        with pytest.raises(CheckpointError, match="--force"):
-            convert_file(ADAM_FILE, destination, adam(), msgpack=to_msgpack)
-    kept = destination if kind == "file" else destination / "mine"
-    assert kept.read_text() == "mine"
-    assert os.listdir(tmp_path) == ["new"]
-
-
 @pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
 @pytest.mark.parametrize("kind", ["file", "folder", "empty_folder"])
 def test_force_replaces_a_checkpoint(kind: str, msgpack: bool, tmp_path: Path) -> None:
@@ -122,9 +106,10 @@ def test_force_leaves_alone_what_is_no_checkpoint(kind: str, tmp_path: Path) -> 
     except PermissionError:
         pytest.skip("only root makes devices")
     before = _listing(tmp_path)
-    for force in (True, False):
+    every: list[dict[str, Any]] = [{"force": True}, {"msgpack": True}, {}]
+    for options in every:
         with pytest.raises(CheckpointError, match=r"a checkpoint to replace|--force"):
-            convert_file(ADAM_FILE, tmp_path / "new", adam(), msgpack=True, force=force)
+            convert_file(ADAM_FILE, tmp_path / "new", adam(), **options)
     assert _listing(tmp_path) == before
 
 
@@ -137,22 +122,16 @@ def _listing(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_own_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("force", [True, False])
+def test_what_appears_meanwhile_stays(force: bool, tmp_path: Path) -> None:
     destination = tmp_path / "new"
-    destination.write_bytes(ADAM_FILE.read_bytes())
+    if force:
+        destination.write_bytes(ADAM_FILE.read_bytes())
+    said = "a checkpoint to replace" if force else "--force"
     with (
-        pytest.raises(CheckpointError, match="a checkpoint to replace"),
-        written_whole(destination, force=True) as part,
+        pytest.raises(CheckpointError, match=said),
+        written_whole(destination, force=force) as part,
     ):
-        part.write_text("ours")
-        destination.write_text("theirs")
-    assert destination.read_text() == "theirs"
-    assert os.listdir(tmp_path) == ["new"]
-
-
-def test_destination_that_appears_meanwhile_stays(tmp_path: Path) -> None:
-    destination = tmp_path / "new"
-    with pytest.raises(CheckpointError, match="--force"), written_whole(destination) as part:
         part.write_text("ours")
         destination.write_text("theirs")
     assert destination.read_text() == "theirs"

@@ -19,7 +19,7 @@ from optax_bridge.checkpoints.fitting import Fit, Names, kind, leaves
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.axis_metadata import key_names
-from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.metadata.trees import Leaf, OptState, PyTree
 
 _COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = ("hyperparams",)  # arguments of the transformation, which the program gives
@@ -69,7 +69,7 @@ class Filler:
     at: Names
     taken: set[tuple[int, Names]] = field(default_factory=set)
 
-    def filled(self, state: Any, rows: Mapping[Names, Row], path: Names) -> PyTree:
+    def filled(self, state: OptState, rows: Mapping[Names, Row], path: Names) -> PyTree:
         """The state with its leaves from the rows.
 
         Args:

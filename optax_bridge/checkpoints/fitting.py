@@ -26,7 +26,7 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 T = TypeVar("T")
 Names = tuple[str, ...]
 
-_LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
+LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
@@ -69,7 +69,7 @@ def register_states_of(target: Params) -> bool:
     """
     states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
     for cls in {type(state) for state in states} - _STATES:
-        register(cls, _fields_to_state_dict, _fields_from_state_dict)
+        register(cls, _fields_to_state_dict, fields_from_state_dict)
     return bool(states)
 
 
@@ -77,7 +77,7 @@ def _fields_to_state_dict(state: Any) -> dict[str, Any]:
     return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
 
 
-def _fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
     """As Flax restores its dataclasses."""
     return state.replace(
         **{
@@ -223,7 +223,7 @@ class Fit:
                 self.named(path), f"a {type(template).__name__}: step, params, opt_state",
                 kind(saved), remedy,
             )  # fmt: skip
-        saved = {name: value for name, value in saved.items() if name != _LAYOUT}
+        saved = {name: value for name, value in saved.items() if name != LAYOUT}
         return self._level(outline_of(template), saved, path, own=True)
 
     def _level(

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.fitting import LAYOUT
 from optax_bridge.checkpoints.recognise import Names, is_array, is_train_state
 from optax_bridge.metadata.trees import PyTree
-
-LAYOUT = "legacy_layout"
 
 _STEPS = ("step", "global_step")
 _FIELDS = "step|params|opt_state"  # a TrainState's own

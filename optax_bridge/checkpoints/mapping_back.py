@@ -11,9 +11,8 @@ import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy
 from optax_bridge.checkpoints.choosing import named
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.fitting import numbered
+from optax_bridge.checkpoints.fitting import LAYOUT, numbered
 from optax_bridge.checkpoints.layout import (
-    LAYOUT,
     Layout,
     place_in,
     placed_among,

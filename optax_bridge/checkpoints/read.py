@@ -136,8 +136,9 @@ def _unknown(path: Path) -> CheckpointError:
     if head.startswith(b"\x80") and len(head) > 1:
         return CheckpointError(
             path, "a checkpoint of a known format", "what looks like a pickle",
-            "Pickles run code when they are loaded, so they never are. Save it with "
-            "flax.serialization.to_bytes in the program that wrote it.",
+            "Pickles run code when they are loaded, so they never are. Write "
+            "flax.serialization.to_bytes of it to a file, in the program that wrote it or in two "
+            "lines started by `optax-bridge run`, which reads pickles of flax.optim.",
         )  # fmt: skip
     what = f"a file that starts with {shown(head)}" if head else "an empty file"
     return CheckpointError(

@@ -107,7 +107,9 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
     if besides:
         raise CheckpointError(
             f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
-            "something besides", "flax.optim saved no such thing: what is it?",
+            "something besides", "A program put that in, flax.optim did not: restore there by "
+            "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes "
+            "the optimizer and lists the rest, and save what it gives.",
         )  # fmt: skip
     found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(found)) != 1:

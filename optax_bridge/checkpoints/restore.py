@@ -13,8 +13,10 @@ from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.fill import Filler, Row
 from optax_bridge.checkpoints.fitting import (
+    LAYOUT,
     Fit,
     Names,
+    fields_of,
     is_state,
     leaves,
     legacy_states,
@@ -33,6 +35,7 @@ from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_wit
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 T = TypeVar("T")
+_TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 
 
@@ -61,7 +64,8 @@ def from_state_dict(target: T, state: Any, name: str = ".", *, missing: str = "e
     Raises:
       CheckpointError: a leaf of the target is missing, or one is of another shape or optimizer.
     """
-    return _restored(target, state, "state dict" if name == "." else name, missing)
+    place = "state dict" if name == "." else name
+    return _restored(target, state, place, missing, by_hand=True)
 
 
 def from_bytes(target: T, encoded_bytes: bytes, *, missing: str = "error") -> T:
@@ -152,7 +156,9 @@ def restore_checkpoint(
         fit, fitted = _fitted(target, read.tree, path, missing)
         if read.format != ORBAX:
             return restored(target, as_arrays(fitted))
-        if fit.is_exact:  # Orbax brings each array to the devices where the target has it
+        # Orbax brings arrays to the devices where the target has them; it refuses NumPy's scalars.
+        scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
+        if fit.is_exact and not scalars:
             return by_flax(path, target)
         return placed_like(target, restored(target, as_arrays(fitted)))
 
@@ -210,16 +216,18 @@ def restored_like(target: T, saved: PyTree, place: Place) -> T:
     return _restored(target, saved, place, "error")
 
 
-def _restored(target: T, saved: PyTree, place: Place, missing: str) -> T:
-    _, fitted = _fitted(target, saved, place, missing)
+def _restored(target: T, saved: PyTree, place: Place, missing: str, *, by_hand: bool = False) -> T:
+    _, fitted = _fitted(target, saved, place, missing, by_hand=by_hand)
     return restored(target, fitted)
 
 
-def _fitted(target: Params, saved: PyTree, place: Place, missing: str) -> tuple["LegacyFit", Any]:
+def _fitted(
+    target: Params, saved: PyTree, place: Place, missing: str, *, by_hand: bool = False
+) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     outline, saved = outlined(target), plain(saved)
-    fit = LegacyFit(place, outline, saved, keep=missing == "keep")
+    fit = LegacyFit(place, outline, saved, keep=missing == "keep", by_hand=by_hand)
     fitted = fit.tree(outline, saved, (), own=False)
     fit.settle()
     return fit, fitted
@@ -231,10 +239,15 @@ class LegacyFit(Fit):
     Attributes:
       saved_copies: the size of the checkpoint's leading axis, if it was saved replicated.
       copies: the size of the target's leading axis, if it is replicated.
+      by_hand: whether the program has the dict in hand: what it put in beside an optimizer's own
+        parts, as T5X does with other collections, is then listed and no error, as in flax.optim.
     """
 
-    def __init__(self, place: Place, outline: Any, saved: PyTree, *, keep: bool):
+    def __init__(
+        self, place: Place, outline: Any, saved: PyTree, *, keep: bool, by_hand: bool = False
+    ):
         super().__init__(place, keep=keep)
+        self.by_hand = by_hand
         self.saved_copies, self.copies = _copies(outline, saved) or (None, None)
 
     def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
@@ -248,7 +261,8 @@ class LegacyFit(Fit):
         """Step, parameters and state from a legacy optimizer."""
         states: PyTree = legacy_states(saved)
         self.changed = True
-        self.surplus += [(*path, n) for n in saved if n not in ("target", "state")]
+        for name in saved.keys() - {"target", "state"}:
+            self._over(saved[name], (*path, name), own=bool(path))
         for state in states:
             others = (n for n in state if n not in ("step", "param_states"))
             self.surplus += [(*path, "state", n) for n in others]
@@ -266,6 +280,9 @@ class LegacyFit(Fit):
         is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
         parts = [] if is_new else list(optimizers(saved))
         if len(parts) != 1:
+            if is_new and self.by_hand and not path:
+                others = saved.keys() - {*fields_of(template), LAYOUT}
+                self.remedy = _TAKE_OUT.format(shown(sorted(others))) if others else self.remedy
             return super().state(template, saved, path)
         (at,) = parts
         optimizer = saved

@@ -323,6 +323,24 @@ def test_what_is_left_over_beside_the_states_is_listed() -> None:
         assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
 
 
+def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
+    saved = serialization.to_state_dict(trained()) | {"flax_mutables": STATS}
+    with pytest.warns(LeftOverWarning, match="flax_mutables"):
+        state = from_state_dict(fresh(), saved)
+    assert_taken_over(state)
+    saved = serialization.to_state_dict(state) | {"flax_mutables": STATS}
+    with pytest.raises(CheckpointError, match="takes out first"):
+        from_state_dict(fresh(), saved)
+
+
+def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
+    saved = {"optimizer": from_state_dict(fresh(), serialization.to_state_dict(trained()))}
+    checkpoints.save_checkpoint(tmp_path, {**saved, "best": np.float32(0.25)}, 2)
+    found = restore_checkpoint(tmp_path, {"optimizer": fresh(), "best": np.float32(1.0)})
+    assert_taken_over(found["optimizer"])
+    assert found["best"] == np.float32(0.25)
+
+
 def experiment() -> Any:
     saved = {"optimizer": trained(), "model_state": STATS, "epoch": np.int32(3)}
     return serialization.to_state_dict(saved)

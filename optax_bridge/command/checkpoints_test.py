@@ -299,6 +299,14 @@ def test_inspect_says_what_it_is(name: str, said: list[str]) -> None:
         assert text in done.stdout
 
 
+def test_inspect_says_where_an_optimizer_may_be_hidden(tmp_path: Path) -> None:
+    inner = (FILES / "adam.msgpack").read_bytes()
+    (tmp_path / "outer").write_bytes(serialization.msgpack_serialize({"n": 1, "payload": inner}))
+    done = bridge("inspect", tmp_path / "outer")
+    assert "['payload'] is bytes, in which one may be" in done.stdout
+    assert f"payload bytes, {len(inner):,} of them" in done.stdout
+
+
 def test_inspect_in_json() -> None:
     done = bridge("inspect", FILES / "dataclass.msgpack", "--json")
     found = json.loads(done.stdout)

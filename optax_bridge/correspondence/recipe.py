@@ -77,11 +77,8 @@ def filled(node: Any, settings: Mapping[str, Any]) -> Any:
     if isinstance(node, Setting):
         return settings[node.name]
     if isinstance(node, Call):
-        return Call(
-            node.target,
-            tuple(filled(arg, settings) for arg in node.args),
-            {name: filled(value, settings) for name, value in node.kwargs.items()},
-        )
+        args, kwargs = filled((tuple(node.args), dict(node.kwargs)), settings)
+        return Call(node.target, args, kwargs)
     if isinstance(node, tuple):
         return tuple(filled(item, settings) for item in node)
     if isinstance(node, dict):
@@ -148,13 +145,9 @@ def _modules(node: Any) -> set[str]:
         return {_split(node.dotted)[0]}
     if isinstance(node, tuple):
         return set().union(*map(_modules, node))
-    if _is_dtype(node):
-        return {"jax.numpy"}
-    if isinstance(node, float) and not math.isfinite(node):
-        return {"math"}
-    if _is_array(node):
-        return {"jax.numpy"}
-    return set()
+    if isinstance(node, float):
+        return set() if math.isfinite(node) else {"math"}
+    return {"jax.numpy"} if _is_dtype(node) or _is_array(node) else set()
 
 
 def _literal(value: Any) -> str:

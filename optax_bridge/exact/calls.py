@@ -1,3 +1,4 @@
+# pyright: strict
 """Calls of an optimizer that go wrong say the argument's name here, and what is expected of it."""
 
 import functools
@@ -100,6 +101,6 @@ def _found(key: str, value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = shown(value, 60)
-    if key == "b1" and isinstance(value, list | tuple) and len(value) == 2:
+    if key == "b1" and type(value) in (list, tuple) and len(value) == 2:
         return f"{text}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
     return f"{type(value).__name__} {text}"

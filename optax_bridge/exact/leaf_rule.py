@@ -265,7 +265,9 @@ def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array
     """`1 - decay ** (count + 1)`, with the power taken in the parameter's own dtype.
 
     In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by
-    it, and so does everything here that is called exact.
+    it, and so does everything here that is called exact. It is computed for each parameter anew, as
+    the old API does: of one that many parameters share, XLA compiles the division otherwise, and
+    last bits change.
     """
     return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
 

@@ -19,7 +19,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params
 
 # A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to
 # such a tree.
@@ -205,6 +205,6 @@ def _traversed(traversal: Any, leaves: ParamLeaves) -> list[bool]:
     return [own in matched for own in leaves.names]
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: Leaf) -> Leaf:
     value = value_of(leaf)
     return value if hasattr(value, "shape") else jnp.asarray(value)

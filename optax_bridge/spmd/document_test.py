@@ -6,7 +6,6 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from optax_bridge.spmd.config import (
@@ -178,11 +177,6 @@ def test_parameters_of_a_layer():
     assert tuple(specs["bias"].mesh_axes) == ("model",)
     params = layer.initialize_parameters_recursively(KEY)
     assert params["weight"].shape == (3, 2) and params["bias"].shape == (2,)
-
-
-def test_third_party_functions():
-    optimizer = config_for_function(optax.sgd).set(learning_rate=0.1).instantiate()
-    assert isinstance(optimizer, optax.GradientTransformation)
 
 
 def test_import_of_the_package_does_not_import_it():

@@ -1,5 +1,7 @@
 import os
 import signal
+import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -7,6 +9,8 @@ from typer.testing import CliRunner
 
 from optax_bridge.command import app
 from optax_bridge.spmd import killing
+from optax_bridge.spmd.config import config_for_function
+from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.loss_curve import LossLog, read_losses
@@ -31,6 +35,15 @@ def stopping():
     return regression.trainer(steps=9).set(input=source, save_input_iterator=False)
 
 
+def evaluated():
+    cfg = regression.trainer()
+    evaler = SpmdEvaler.default_config().set(
+        input=cfg.input.clone(num_epochs=1, shuffle=False),
+        eval_policy=config_for_function(every_n_steps_policy).set(n=3),
+    )
+    return cfg.set(evalers={"all": evaler})
+
+
 def undisturbed(folder, *, devices, mesh_shape, steps, save_every):
     """Losses of the example, as the command with the same fields has them, in this process."""
     cfg = regression.trainer(steps=steps, save_every=save_every, mesh_shape=mesh_shape)
@@ -43,9 +56,11 @@ def undisturbed(folder, *, devices, mesh_shape, steps, save_every):
 
 
 def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
-    first = call(EXAMPLE, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
+    config = "optax_bridge.spmd.terminal_test:evaluated"
+    first = call(config, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
     assert first.exit_code == 0, first.output
     assert "step 3 of 3" in first.output and "Curve" in first.output
+    assert "all, at step 3: loss " in first.output and "tensorboard --logdir" in first.output
     assert (tmp_path / "a" / "checkpoints" / "step_00000003").is_dir()  # whatever the policy says
     assert (tmp_path / "a" / "loss.svg").read_text().startswith("<svg")
     again = call(tmp_path / "a" / "trainer_config.txt", "--dir", tmp_path / "b")
@@ -53,6 +68,18 @@ def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
     assert read_losses(tmp_path / "b") == read_losses(tmp_path / "a")
     done = call(EXAMPLE, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
     assert done.exit_code == 0 and "nothing to do" in done.output
+
+
+def test_a_config_file_of_a_program_in_this_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    home = "optax_bridge.spmd.examples.regression"
+    program = f"import {home} as example\nclass Own(example.Regression): ..."
+    Path("own_model.py").write_text(program)
+    text = call(EXAMPLE, "--print-config").output
+    own = text.replace(f"{home}.Regression", "own_model.Own")
+    Path("trainer_config.txt").write_text(own)
+    assert call("trainer_config.txt", "--print-config").output == own
 
 
 def test_sigterm_saves_and_says_how_to_go_on(tmp_path):

@@ -101,10 +101,11 @@ def test_a_state_takes_the_learners_step_by_itself(whole):
 
 
 @pytest.mark.parametrize("first_steps", [3, 4])
-def test_resumed_to_the_bit(whole, tmp_path, first_steps):
+def test_resumed_to_the_bit(whole, tmp_path, first_steps, caplog):
     expected, trainer = whole
     run(with_randomness(config(tmp_path, steps=first_steps)))
     losses, resumed = run(with_randomness(config(tmp_path)))
+    assert f"\n- max_step: {first_steps}\n" in caplog.text and "\n+ max_step: 6" in caplog.text
     assert losses == {step: x for step, x in expected.items() if step > first_steps}
     jax.tree.map(np.testing.assert_array_equal, resumed.trainer_state, trainer.trainer_state)
     assert resumed.checkpointer.checkpoint_steps(str(tmp_path / "checkpoints")) == [6]

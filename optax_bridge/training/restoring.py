@@ -13,6 +13,7 @@ from flax import serialization
 from optax_bridge.checkpoints.fitting import (
     Fit,
     already_fitted,
+    fields_from_state_dict,
     fields_of,
     is_fitted,
     outlined,
@@ -59,7 +60,11 @@ def fit_on_restore(cls: type[Any]) -> None:
     """Lets Flax restore a dataclass whole or not at all, with and without boxes."""
 
     def to_state_dict(state: Any) -> PyTree:
-        return {name: _state_dict(getattr(state, name)) for name in fields_of(state)}
+        # Keys as their bits, since msgpack knows no other arrays.
+        return {
+            name: plain(serialization.to_state_dict(getattr(state, name)))
+            for name in fields_of(state)
+        }
 
     def from_state_dict(state: Any, saved: PyTree) -> Any:
         if not is_fitted():
@@ -67,17 +72,7 @@ def fit_on_restore(cls: type[Any]) -> None:
             saved = fit.tree(state, plain(saved), (), own=True)
             fit.settle()
         with already_fitted():
-            return state.replace(
-                **{
-                    name: serialization.from_state_dict(value, saved[name], name=name)
-                    for name, value in ((name, getattr(state, name)) for name in fields_of(state))
-                }
-            )
+            return fields_from_state_dict(state, saved)
 
     register(cls, to_state_dict, from_state_dict)
     check_what_orbax_restores()
-
-
-def _state_dict(value: Any) -> PyTree:
-    """A field's state dict; keys as their bits, since msgpack knows no other arrays."""
-    return plain(serialization.to_state_dict(value))

@@ -234,7 +234,6 @@ class _Reader:
 
     def _class(self, node: ast.ClassDef) -> Bound:
         attributes: dict[str, Bound] = {}
-        inherited: dict[str, Bound] = {}
         fields: list[str] = []
         is_open = False
         constructor: list[str] | None = None
@@ -243,7 +242,6 @@ class _Reader:
             if bound is None or bound.attributes is None:
                 is_open = is_open or not isinstance(base, ast.Name) or base.id != "object"
                 continue
-            inherited |= bound.attributes
             if ast.unparse(base).rpartition(".")[2].startswith("_"):
                 attributes |= bound.attributes
             constructor = bound.keywords

@@ -26,9 +26,7 @@ def rewrite_statement(
 ) -> None:
     """Imports that stay whatever uses them."""
     del updated
-    for node in original.body:
-        if not isinstance(node, cst.Import | cst.ImportFrom):
-            continue
+    for node in imports.made_by(original):
         if imports.mentions(node, OPTIM) and _is_tried(context, node):
             context.by_hand(
                 node,

@@ -37,6 +37,8 @@ _TAKEN_APART = frozenset(
 )
 # What is left to a person is imported on, under its comment.
 REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
+# Modules and classes, of which a variable may hold one.
+_OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
 # What `import jax` alone does not import.
 _NOT_IMPORTED = (
     "flax.training",
@@ -117,26 +119,23 @@ def rewrite_statement(
 ) -> None:
     """An import that fails, where what it imports has no new name."""
     del updated
-    for node in original.body:
-        if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
-            module = dotted(node.module) if not node.relative else None
-            entry = _entry(context, module or "")
-            if entry is not None:
+    for node in imports.made_by(original):
+        entry = _entry(context, imports.star(node))
+        if entry is not None:
+            context.by_hand(original, entry.message)
+        for name, _, _ in imports.aliases(node):
+            # With a new name, or names below it that have some, it goes when its uses went.
+            entry = _entry(context, name)
+            if entry is not None and entry.new is None and name not in _TAKEN_APART:
                 context.by_hand(original, entry.message)
-        elif isinstance(node, cst.Import | cst.ImportFrom):
-            for name, _, _ in imports.aliases(node):
-                # With a new name, or names below it that have some, it goes when its uses went.
-                entry = _entry(context, name)
-                if entry is not None and entry.new is None and name not in _TAKEN_APART:
-                    context.by_hand(original, entry.message)
 
 
 def _module_variables(context: Context) -> frozenset[str]:
-    """Variables that are assigned a module: `xnp` of `xnp = jax.numpy`."""
+    """Variables that are assigned a module or a class: `xnp` of `xnp = jax.numpy`."""
     return frozenset(
         target.value
         for target, value in context.analysis.facts.assignments
-        if isinstance(target, cst.Name) and context.name(value) in gone.owners()
+        if isinstance(target, cst.Name) and _module(context, value) in _OWNERS
     )
 
 
@@ -145,8 +144,16 @@ def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
     root, text = root_name(node), dotted(node)
     if root is None or text is None or root.value not in context.once(_module_variables):
         return ""
-    modules = {context.name(value) for value in context.analysis.assigned_to(root)}
+    modules = {_module(context, value) for value in context.analysis.assigned_to(root)}
     return f"{modules.pop()}{text.removeprefix(root.value)}" if len(modules) == 1 else ""
+
+
+def _module(context: Context, value: cst.BaseExpression) -> str:
+    """The name of `jax.numpy`, and of `importlib.import_module("jax.numpy")`."""
+    if isinstance(value, cst.Call) and value.args:
+        is_import = context.name(value.func) == "importlib.import_module"
+        return constants.text(context, value.args[0].value) or "" if is_import else ""
+    return context.name(value)
 
 
 def _looked_up(context: Context, call: cst.Call) -> None:

@@ -85,10 +85,32 @@ def _gives(context: Context, call: cst.Call) -> bool:
     if not isinstance(above, cst.Assign):
         return False
     return any(
-        _holds_optimizer(context, node) or bool(_MARKS & context.analysis.read_of(node))
+        _holds_optimizer(context, node)
+        or bool(_MARKS & context.analysis.read_of(node))
+        or (isinstance(node, cst.Name) and _gives_on(context, node))
         for target in above.targets
         for node in _names(target.target)
     )
+
+
+def _gives_on(context: Context, name: cst.Name) -> bool:
+    """Whether something of what a variable holds is assigned to an optimizer: `o = d["o"]`."""
+    for target, value in context.analysis.facts.assignments:
+        pairs = [(target, value)]
+        if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+            elements = zip(target.elements, value.elements, strict=False)
+            pairs = [(one.value, other.value) for one, other in elements]
+        for into, part in pairs:
+            while isinstance(part, cst.Subscript):
+                part = part.value
+            if (
+                isinstance(part, cst.Name)
+                and part.value == name.value
+                and context.analysis.scopes.get(part) is context.analysis.scopes.get(name)
+                and _holds_optimizer(context, into)
+            ):
+                return True
+    return False
 
 
 def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:

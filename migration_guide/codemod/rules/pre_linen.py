@@ -17,7 +17,7 @@ them to Linen is another migration. What belongs to the optimizer is rewritten a
 import libcst as cst
 
 from migration_guide.codemod.context import Context
-from migration_guide.codemod.imports import mentions
+from migration_guide.codemod.imports import made_by, mentions
 
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")
@@ -31,10 +31,8 @@ def rewrite_statement(
 ) -> None:
     """Where it is imported."""
     del updated
-    for node in original.body:
-        if isinstance(node, cst.Import | cst.ImportFrom) and any(
-            mentions(node, module) for module in ANSWERS_FOR
-        ):
+    for node in made_by(original):
+        if any(mentions(node, module) for module in ANSWERS_FOR):
             context.by_hand(original, _SAID)
 
 

@@ -35,7 +35,8 @@ functions of `jax_utils` stay as they are.
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.kinds import OPTIMIZER, REPLICATED, within
+from migration_guide.codemod.facts import fields
+from migration_guide.codemod.kinds import NOTHING, OPTIMIZER, REPLICATED, Instance, Kind, within
 from migration_guide.codemod.tree import argument, last_name
 
 _LEFT = (
@@ -47,6 +48,7 @@ _SAVED = (
     "of what replicate() returned one copy was saved: save flax.jax_utils.unreplicate(optimizer), "
     "and replicate what is restored"
 )
+_DEEPEST = 5  # objects in one another
 _STEPS = ("apply_gradient", "optimize")
 _REPLICATE, _UNREPLICATE = "flax.jax_utils.replicate", "flax.jax_utils.unreplicate"
 # Function of Flax that saves or restores -> where what it saves, or its template, stands.
@@ -106,7 +108,7 @@ def _saved(
             return None
         if position != index if arg.keyword is None else arg.keyword.value != keyword_:
             continue
-        if REPLICATED not in within(context.analysis.kind(arg.value)):
+        if not _is_within(context, context.analysis.kind(arg.value)):
             return None
         value = updated.args[position].value
         if _is_replicated(context, arg.value) and _replicated_here(context, arg.value) is False:
@@ -155,7 +157,7 @@ def _one_copy(
         if sure:
             return _called(context, _UNREPLICATE, updated)
         return updated if sure is False else None
-    if REPLICATED not in within(context.analysis.kind(original)):
+    if not _is_within(context, context.analysis.kind(original)):
         return updated
     if not deep or not isinstance(original, cst.Dict | cst.Tuple | cst.List):
         return None
@@ -201,6 +203,16 @@ def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.C
     return cst.Call(
         cst.ensure_type(cst.parse_expression(function), cst.Attribute), [cst.Arg(value)]
     )
+
+
+def _is_within(context: Context, kind: Kind, deep: int = 0) -> bool:
+    """Whether a replicated optimizer is in a value, at any depth that is known."""
+    for atom in within(kind) if deep < _DEEPEST else ():
+        names = fields(atom.node) if isinstance(atom, Instance) else ()
+        inside = [context.analysis.fields.get(name, NOTHING) for name in names]
+        if atom == REPLICATED or any(_is_within(context, k, deep + 1) for k in inside):
+            return True
+    return False
 
 
 def averaged(

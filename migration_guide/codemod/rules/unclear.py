@@ -29,8 +29,10 @@ from typing import TypeGuard
 
 import libcst as cst
 
+from migration_guide.codemod import constants
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.kinds import FOREIGN
+from migration_guide.codemod.names import OPTIM
 from migration_guide.codemod.tree import last_name
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
@@ -42,6 +44,10 @@ _PARTS = {"target", "state", "step", "optimizer_def"}
 # Other things have one of these as well; what has two of them is an optimizer by another name.
 _MARKS = {"target", "optimizer_def", "state.step", "state.param_states", "apply_gradient"}
 _BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
+_BY_NAME = (
+    "flax.optim looked up by its name: it is gone, and nothing that is used through this is "
+    "rewritten; import it (from flax import optim), use that, and run this again"
+)
 _DANGLING = (
     "nothing imports `optim` here; if it is flax.optim's, import it (from flax import optim) and "
     "run this again, or write its equal (`optax-bridge recipe`)"
@@ -81,6 +87,8 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
     """`getattr(optimizer, name)`, `hasattr` and `setattr`; `operator.attrgetter("target")`."""
     del updated
+    if _looks_up_optim(context, original):
+        context.by_hand(original, _BY_NAME)
     if context.name(original.func) == "operator.attrgetter":
         names = [a.value.evaluated_value for a in original.args if _is_string(a.value)]
         if context.analysis.uses_optim and {str(n).split(".")[-1] for n in names} & _PARTS:
@@ -90,6 +98,16 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         return
     if isinstance(original.func, cst.Name) and context.is_optimizer(original.args[0].value):
         context.by_hand(original, _BY_STRING)
+
+
+def _looks_up_optim(context: Context, call: cst.Call) -> bool:
+    """`importlib.import_module("flax.optim")`, `__import__`, `getattr(flax, "optim")`."""
+    texts = [constants.text(context, arg.value) or "" for arg in call.args]
+    if last_name(call.func) in ("import_module", "__import__"):
+        return texts[:1] == [OPTIM] or any(t.startswith(f"{OPTIM}.") for t in texts[:1])
+    if last_name(call.func) != "getattr" or len(texts) < 2:
+        return False
+    return context.name(call.args[0].value) == "flax" and texts[1] == "optim"
 
 
 def _is_string(node: cst.BaseExpression) -> TypeGuard[cst.SimpleString]:

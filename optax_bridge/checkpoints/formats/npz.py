@@ -152,7 +152,7 @@ def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, Any]:
     return tree
 
 
-def _completed(target: Params, state: Any) -> PyTree:
+def _completed(target: Params, state: PyTree) -> PyTree:
     if not isinstance(target, dict) or not isinstance(state, dict):
         return state
     return state | {name: _completed(value, state.get(name, {})) for name, value in target.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.outline import AT_FIRST, print_outline
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.recognise import (
@@ -66,7 +66,13 @@ def run(path: Path, json: bool = False, everything: bool = False) -> int:
         where = f"TrainState {'/'.join(path_in_it)}: " if path_in_it else ""
         console.print(f"{where}step {step}")
     if not states and not parts and problem is None:
-        console.print("no optimizer in it: parameters or other data only")
+        inner = [p for p, leaf in leaves(read.tree) if isinstance(leaf, bytes | memoryview)]
+        console.print(
+            f"no optimizer seen, but {leaf_name(inner[0])} is bytes, in which one may be: write "
+            "those to a file of their own and inspect that"
+            if inner
+            else "no optimizer in it: parameters or other data only"
+        )
     print_outline(console, read.path.name, read.tree, None if everything else AT_FIRST)
     return FOUND if problem is None else FAILED
 

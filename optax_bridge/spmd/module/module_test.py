@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_bridge.spmd.config import REQUIRED, Required, RequiredFieldMissingError, config_class
+from optax_bridge.spmd.config import config_class
 from optax_bridge.spmd.metrics import ImageSummary, WeightedSummary
 from optax_bridge.spmd.module import (
     ChildNameConflictError,
@@ -177,16 +177,6 @@ def test_tree():
 def test_children_that_are_refused(name, config, error):
     with pytest.raises(error):
         root()._add_child(name, config)
-
-
-def test_missing_field_of_a_child_is_located():
-    class Needy(Module):
-        @config_class
-        class Config(Module.Config):
-            x: Required[int] = REQUIRED
-
-    with pytest.raises(RequiredFieldMissingError, match=r"^root.needy: .* x"):
-        root()._add_child("needy", Needy.default_config())
 
 
 def test_outputs_by_path():

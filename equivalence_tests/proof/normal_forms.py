@@ -1,11 +1,16 @@
+# pyright: strict
 """Normal forms of a certificate, evaluated in exact arithmetic. Knows nothing of the prover."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flint import arb, fmpq
+
+# A term is a rational number as text, and pairs of an atom and its power. An index: `atoms.Index`.
+Index = int | str | Sequence[Any]
+Term = tuple[str, Sequence[tuple[int, int]]]
 
 
 class NotEvaluable(Exception):
@@ -16,7 +21,7 @@ def evaluate(
     tables: Mapping[str, Any],
     which: int,
     inputs: Mapping[str, np.ndarray],
-    place: Mapping[str, int],
+    values: Mapping[str, int],
 ) -> arb:
     """The value of one of a certificate's normal forms.
 
@@ -24,26 +29,26 @@ def evaluate(
       tables: a case of a certificate, which has `atoms` and `quotients`.
       which: number of the quotient.
       inputs: name -> array of balls or whole numbers.
-      place: symbol of an index -> its value.
+      values: symbol of an index -> its value.
 
     Raises:
       NotEvaluable: there is a function in it that is not known.
     """
-    return _Evaluation(tables, inputs).quotient(which, dict(place))
+    return _Evaluation(tables, inputs).quotient(which, dict(values))
 
 
 class _Evaluation:
     def __init__(self, tables: Mapping[str, Any], inputs: Mapping[str, np.ndarray]):
         self.atoms, self.quotients, self.inputs = tables["atoms"], tables["quotients"], inputs
 
-    def quotient(self, which: int, place: dict[str, int]) -> arb:
-        num, den = (self.polynomial(poly, place) for poly in self.quotients[which])
+    def quotient(self, which: int, values: dict[str, int]) -> arb:
+        num, den = (self.polynomial(poly, values) for poly in self.quotients[which])
         return num if den == 1 else num / den
 
-    def polynomial(self, poly: Any, place: dict[str, int]) -> arb:
+    def polynomial(self, poly: Sequence[Term], values: dict[str, int]) -> arb:
         total = arb(0)
         for coefficient, factors in poly:
-            parts = [self.atom(number, place) ** power for number, power in factors]
+            parts = [self.atom(number, values) ** power for number, power in factors]
             # A condition that does not hold takes away even what is not defined then.
             if any(part == 0 for part in parts):
                 continue
@@ -53,26 +58,26 @@ class _Evaluation:
             total = total + term
         return total
 
-    def atom(self, number: int, place: dict[str, int]) -> arb:
+    def atom(self, number: int, values: dict[str, int]) -> arb:
         atom = self.atoms[number]
         kind = atom["kind"]
         if kind == "leaf":
             array = self.inputs[atom["name"]]
-            value = array[tuple(position(item, place) for item in atom.get("index", []))]
+            value = array[tuple(position(item, values) for item in atom.get("index", []))]
             return value if isinstance(value, arb) else arb(int(value))
         if kind == "index":
-            return arb(position(atom["index"][0], place))
+            return arb(position(atom["index"][0], values))
         if kind == "sum":
             names = [name for name, _ in atom["bound"]]
             ranges = [range(size) for _, size in atom["bound"]]
             total = arb(0)
-            for values in itertools.product(*ranges):
-                here = {**place, **dict(zip(names, values, strict=True))}
+            for numbers in itertools.product(*ranges):
+                here = {**values, **dict(zip(names, numbers, strict=True))}
                 total = total + self.quotient(atom["args"][0], here)
             return total
         if kind not in ("root", "positive", "zero", "function"):
             raise NotEvaluable(atom["name"])
-        args = [self.quotient(arg, place) for arg in atom["args"]]
+        args = [self.quotient(arg, values) for arg in atom["args"]]
         if kind == "root":
             return args[0].sqrt() if atom["order"] == 2 else args[0].root(atom["order"])
         if kind in ("positive", "zero"):
@@ -92,17 +97,17 @@ class _Evaluation:
         return _FUNCTIONS[name](args[0])
 
 
-def position(index: Any, place: Mapping[str, int]) -> int:
+def position(index: Index, values: Mapping[str, int]) -> int:
     """The number that an index is where its symbols have values."""
     if isinstance(index, int):
         return index
     if isinstance(index, str):
-        return place[index]
+        return values[index]
     kind, *parts = index
     if kind == "of":
-        return position(parts[0], place) // parts[1] % parts[2]
+        return position(parts[0], values) // parts[1] % parts[2]
     return sum(
-        position(part, place) * stride for part, stride in zip(*[iter(parts)] * 2, strict=True)
+        position(part, values) * stride for part, stride in zip(*[iter(parts)] * 2, strict=True)
     )
 
 

@@ -1,12 +1,13 @@
-"""What a side holds that is never negative: counts, averages of squares."""
+# pyright: strict
+"""What in a state is never negative: counts, averages of squares."""
 
 from collections.abc import Collection, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
+from equivalence_tests.proof.dtypes import holds, is_wide
 from equivalence_tests.proof.graph import Graph, Node, cone
-from equivalence_tests.proof.wholes import holds, is_wide
 
 _EVEN = ("abs", "exp", "sqrt", "square", "exp2", "logistic")
 _ARITHMETIC = ("add", "mul", "div", "rsqrt", "cbrt", "min", "rem", "floor", "ceil", "round")
@@ -15,24 +16,24 @@ _SUMS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "cumsum", "dot
 _OF_ALL = frozenset((*_ARITHMETIC, *_SHAPES, *_SUMS, "convert_element_type"))
 
 
-def never_negative(graph: Graph, held: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
+def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
     """Which of the candidates stay 0 or more, if all of them are before a step.
 
     Args:
       graph: the graph.
-      held: symbols of what is 0 or more before; None for what is no candidate.
+      before: symbols of what is 0 or more before; None for what is no candidate.
       after: what a step makes of them.
 
     Returns:
-      Their places: the largest set that keeps itself.
+      Their numbers: the largest set that keeps itself.
     """
-    found = {place for place, node in enumerate(held) if node is not None}
+    candidates = {number for number, node in enumerate(before) if node is not None}
     while True:
-        known = {held[place].id for place in found}  # type: ignore[union-attr]
-        kept = {place for place in found if is_never_negative(graph, after[place], known)}
-        if kept == found:
-            return found
-        found = kept
+        known = {before[number].id for number in candidates}  # type: ignore[union-attr]
+        kept = {number for number in candidates if is_never_negative(graph, after[number], known)}
+        if kept == candidates:
+            return candidates
+        candidates = kept
 
 
 def is_never_negative(graph: Graph, node: Node, known: Collection[int]) -> bool:

@@ -1,28 +1,35 @@
-"""Relations of states that are found by trying: a sign, a factor, a power of a count.
+# pyright: strict
+"""Relations of states that are guessed from a run: a sign, a factor, a power of a count.
 
-Both sides are run in exact arithmetic on one random input; what one side holds that is, in this
-run, a constant times what the other holds (and perhaps times a count), or a constant to the power
-of a count, is a guess. Guesses are proved like every other relation, or dropped.
+Both sides are run in exact arithmetic on one random input; a part of one side's state that is, in
+this run, a constant times a part of the other's (and perhaps times a count), or a constant to the
+power of a count, is a guess. Guesses are proved like every other relation, or dropped.
 """
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_key
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.traced_sides import Inputs, Program
+from equivalence_tests.proof.world import Slot
 
 _STEPS = 6
 _CLOSE = 1e-30
+Number = arb | int
+Arrays = list[np.ndarray]  # of balls or whole numbers
+Rows = Sequence[np.ndarray]  # of balls or whole numbers, one after each step
 _MOST = 10**6  # numerator or denominator of a constant
-Place = tuple[int, int]  # side, number of the leaf
+
+
+# Makes a factor, of a dtype.
+Build = Callable[[Graph, DType], Node]
 
 
 @dataclass(frozen=True)
@@ -30,22 +37,22 @@ class Factor:
     """A constant, perhaps of hyper-parameters, as text and as a node."""
 
     text: str
-    node: Callable[[Graph, Any], Node]
+    node: Build
 
 
 @dataclass(frozen=True)
 class Derived:
-    """What a side holds, as a function of what is held elsewhere.
+    """A part of a state, as a function of other parts.
 
     Attributes:
-      place: what it is about.
+      slot: what it is about.
       sources: what it is a function of.
       text: the function, with `{0}`, `{1}` for the sources.
       build: from the graph and the sources' nodes to its node.
     """
 
-    place: Place
-    sources: tuple[Place, ...]
+    slot: Slot
+    sources: tuple[Slot, ...]
     text: str
     build: Callable[[Graph, Sequence[Node]], Node]
 
@@ -75,50 +82,50 @@ class Fits:
 
     def derived(self) -> list[Derived]:
         """Guesses for leaves that have no equal on the other side."""
-        found: dict[Place, Derived] = {}
-        used = set[Place]()
+        guesses: dict[Slot, Derived] = {}
+        used = set[Slot]()
         with interpreter.precise():
             alone = self._alone()
-            # What the right side holds as a function of the left side's, else the other way round.
-            for place in [at for at in alone if at[0] == 1] + [at for at in alone if at[0] == 0]:
-                others = [at for at in self._all() if at != place and at not in found]
-                guess = None if place in used else next(self._guesses(place, others), None)
+            # The right side's state as a function of the left side's, else the other way round.
+            for slot in [at for at in alone if at[0] == 1] + [at for at in alone if at[0] == 0]:
+                others = [at for at in self._all() if at != slot and at not in guesses]
+                guess = None if slot in used else next(self._guesses(slot, others), None)
                 if guess is not None:
-                    found[place] = guess
+                    guesses[slot] = guess
                     used |= set(guess.sources)
-        return list(found.values())
+        return list(guesses.values())
 
-    def _all(self) -> list[Place]:
+    def _all(self) -> list[Slot]:
         return [
             (side, i)
             for side in (0, 1)
             for i, leaf in enumerate(self.sides[side].avals)
-            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) and leaf.dtype != np.bool_
+            if not is_key(leaf.dtype) and leaf.dtype != np.bool_
         ]
 
-    def _alone(self) -> list[Place]:
+    def _alone(self) -> list[Slot]:
         """Leaves that no leaf of the other side was equal to."""
         return [
-            place
-            for place in self._all()
+            slot
+            for slot in self._all()
             if not any(
-                self._aval(place).shape == self._aval(other).shape
-                and all(_are_equal(a, b) for a, b in _pairs(self._rows(place), self._rows(other)))
+                self._aval(slot).shape == self._aval(other).shape
+                and all(_are_equal(a, b) for a, b in _pairs(self._rows(slot), self._rows(other)))
                 for other in self._all()
-                if other[0] != place[0]
+                if other[0] != slot[0]
             )
         ]
 
-    def _guesses(self, place: Place, sources: Sequence[Place]) -> Iterator[Derived]:
-        mine = self._rows(place)
+    def _guesses(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
+        mine = self._rows(slot)
         counts = [each for each in sources if self._aval(each).shape == ()]
-        if not self._is_float(place):
+        if not self._is_float(slot):
             for other in sources:
-                if not self._is_float(other) and self._aval(other).shape == self._aval(place).shape:
-                    yield from self._offset(place, other)
+                if not self._is_float(other) and self._aval(other).shape == self._aval(slot).shape:
+                    yield from self._offset(slot, other)
             return
         for other in sources:
-            if other[0] == place[0] or self._aval(other).shape != self._aval(place).shape:
+            if other[0] == slot[0] or self._aval(other).shape != self._aval(slot).shape:
                 continue
             theirs = self._rows(other)
             if not self._is_float(other):
@@ -126,19 +133,20 @@ class Fits:
             if (
                 factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])
             ) is not None:
-                yield _scaled(place, other, factor)
+                yield _scaled(slot, other, factor)
                 continue
             for count in counts:
                 ratios = self._by_count(mine, theirs, self._rows(count))
                 if (factor := self._constant(ratios)) is not None:
-                    yield _scaled(place, other, factor, count)
-        if self._aval(place).shape == ():
+                    yield _scaled(slot, other, factor, count)
+        if self._aval(slot).shape == ():
             for count in counts:
-                yield from self._power(place, count)
+                yield from self._power(slot, count)
 
-    def _by_count(self, mine: Any, theirs: Any, steps: Any) -> list[Any]:
+    def _by_count(self, mine: Rows, theirs: Rows, steps: Rows) -> list[arb | None]:
         """What one is to the other times a count; nothing where that cannot be."""
-        found, counts = [], set[str]()
+        ratios: list[arb | None] = []
+        counts = set[str]()
         for a, b, row in zip(mine, theirs, steps, strict=True):
             count = _plain(row.flat[0])
             counts.add(str(count))
@@ -147,48 +155,50 @@ class Fits:
                     if _plain(x) != 0:
                         return []
                     continue
-                found.append(_ratio(x, y * count))
-        return found if len(counts) > 2 else []
+                ratios.append(_ratio(x, y * count))
+        return ratios if len(counts) > 2 else []
 
-    def _offset(self, place: Place, other: Place) -> Iterator[Derived]:
-        apart = {int(a) - int(b) for a, b in _pairs(self._rows(place), self._rows(other))}
-        if len(apart) == 1 and place[0] != other[0] and (number := apart.pop()) != 0:
+    def _offset(self, slot: Slot, other: Slot) -> Iterator[Derived]:
+        pairs = zip(self._rows(slot), self._rows(other), strict=True)
+        apart = {int(number) for a, b in pairs for number in (a - b).flat}
+        if len(apart) == 1 and slot[0] != other[0] and (number := apart.pop()) != 0:
 
             def build(graph: Graph, nodes: Sequence[Node]) -> Node:
                 (node,) = nodes
                 more = graph.const(number, node.dtype)
                 return graph.apply("add", (node, more), (), node.shape, node.dtype)
 
-            yield Derived(place, (other,), f"{{0}} + {number}", build)
+            yield Derived(slot, (other,), f"{{0}} + {number}", build)
 
-    def _power(self, place: Place, count: Place) -> Iterator[Derived]:
-        values = [row.flat[0] for row in self._rows(place)]
+    def _power(self, slot: Slot, count: Slot) -> Iterator[Derived]:
+        values = [row.flat[0] for row in self._rows(slot)]
         steps = [row.flat[0] for row in self._rows(count)]
         if any(b - a != 1 for a, b in itertools.pairwise(steps)):
             return
         base = self._constant([_ratio(b, a) for a, b in itertools.pairwise(values)])
         if base is None or base.text == "1":
             return
-        first = _ratio(values[0], _ratio(values[1], values[0]) ** int(steps[0]))
+        ratio = _plain(values[1]) / _plain(values[0])
+        first = _ratio(values[0], ratio ** int(steps[0]))
         factor = self._constant([first])
         if factor is None:
             return
 
         def build(graph: Graph, nodes: Sequence[Node]) -> Node:
             (node,) = nodes
-            kind = self._aval(place).dtype
+            kind = self._aval(slot).dtype
             exponent = graph.apply("convert_element_type", (node,), (), (), kind)
             power = graph.apply("pow", (base.node(graph, kind), exponent), (), (), kind)
             return graph.apply("mul", (power, factor.node(graph, kind)), (), (), kind)
 
         yield Derived(
-            place,
+            slot,
             (count,),
             f"{factor.text} * " * (factor.text != "1") + f"({base.text}) ** {{0}}",
             build,
         )
 
-    def _constant(self, ratios: Sequence[Any]) -> Factor | None:
+    def _constant(self, ratios: Sequence[arb | None]) -> Factor | None:
         """What all of these are; None if they differ, or are no simple number."""
         known = [ratio for ratio in ratios if ratio is not None]
         if not known or not all(each.is_finite() and each.overlaps(known[0]) for each in known):
@@ -205,9 +215,9 @@ class Fits:
             return None
         return Factor(str(fraction), lambda graph, kind: _node(graph, fraction, kind))
 
-    def _settings(self) -> Iterator[tuple[str, Any, Callable[[Graph, Any], Node]]]:
+    def _settings(self) -> Iterator[tuple[str, arb, Build]]:
         """Products of hyper-parameters and what is missing of them to 1."""
-        parts: list[tuple[str, Any, Callable[[Graph, Any], Node]]] = []
+        parts: list[tuple[str, arb, Build]] = []
         for name, value in self.numbers.items():
             parts.append((name, value, self._symbol(name, False)))
             parts.append((f"(1 - {name})", 1 - value, self._symbol(name, True)))
@@ -218,8 +228,8 @@ class Fits:
             yield f"{a} * {b}", x * y, _combined("mul", f, g)
             yield f"{a} / {b}", x / y, _combined("div", f, g)
 
-    def _symbol(self, name: str, rest: bool) -> Callable[[Graph, Any], Node]:
-        def build(graph: Graph, kind: Any) -> Node:
+    def _symbol(self, name: str, rest: bool) -> Build:
+        def build(graph: Graph, kind: DType) -> Node:
             symbol = graph.leaf(name, (), jnp.result_type(float))
             node = graph.apply("convert_element_type", (symbol,), (), (), kind)
             if not rest:
@@ -228,25 +238,29 @@ class Fits:
 
         return build
 
-    def _rows(self, place: Place) -> list[np.ndarray]:
-        return [np.asarray(held[place[1]]) for held in self.runs[place[0]]]
+    def _rows(self, slot: Slot) -> list[np.ndarray]:
+        return [np.asarray(state[slot[1]]) for state in self.runs[slot[0]]]
 
-    def _aval(self, place: Place) -> Any:
-        return self.sides[place[0]].avals[place[1]]
+    def _aval(self, slot: Slot) -> Aval:
+        return self.sides[slot[0]].avals[slot[1]]
 
-    def _is_float(self, place: Place) -> bool:
-        return interpreter.is_float(self._aval(place).dtype)
+    def _is_float(self, slot: Slot) -> bool:
+        return is_float(self._aval(slot).dtype)
 
 
-def _run(side: Program, settings: Any, params: Any, grads: Any) -> list[list[Any]]:
-    """What a side holds after each step, from the first on."""
-    found = []
-    lift = interpreter.ball
-    held = interpreter.exactly(side.start, [*settings, *params], lift)[: len(side.paths)]
+def _run(
+    side: Program,
+    settings: list[np.ndarray],
+    params: list[np.ndarray],
+    grads: list[list[np.ndarray]],
+) -> list[list[np.ndarray]]:
+    """The state of a side after each step, from the first on."""
+    states: list[Arrays] = []
+    state = interpreter.exactly(side.start, [*settings, *params])[: len(side.paths)]
     for each in grads:
-        held = interpreter.exactly(side.step, [*settings, *held, *each], lift)[: len(side.paths)]
-        found.append(held)
-    return found
+        state = interpreter.exactly(side.step, [*settings, *state, *each])[: len(side.paths)]
+        states.append(state)
+    return states
 
 
 def _ball(value: float) -> arb:
@@ -261,21 +275,21 @@ def _array(value: arb) -> np.ndarray:
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     result = np.empty(shape, object)
-    for place in np.ndindex(shape):
-        result[place] = arb(fmpq(int(rng.integers(1, 64)) * int(rng.choice([-1, 1])), 16))
+    for slot in np.ndindex(shape):
+        result[slot] = arb(fmpq(int(rng.integers(1, 64)) * int(rng.choice([-1, 1])), 16))
     return result
 
 
-def _pairs(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+def _pairs(left: Rows, right: Rows) -> Iterator[tuple[Number, Number]]:
     for a, b in zip(left, right, strict=True):
         yield from zip(a.flat, b.flat, strict=True)
 
 
-def _are_equal(a: Any, b: Any) -> bool:
+def _are_equal(a: Number, b: Number) -> bool:
     return bool(_plain(a).overlaps(_plain(b)))
 
 
-def _ratio(a: Any, b: Any) -> Any:
+def _ratio(a: Number, b: Number) -> arb | None:
     """The quotient; None of 0 and 0, or of what is no number."""
     a, b = _plain(a), _plain(b)
     if b.contains(0) and a.contains(0):
@@ -283,7 +297,7 @@ def _ratio(a: Any, b: Any) -> Any:
     return a / b if not b.contains(0) else arb("nan")
 
 
-def _plain(value: Any) -> arb:
+def _plain(value: Number) -> arb:
     return value if isinstance(value, arb) else arb(int(value))
 
 
@@ -304,24 +318,24 @@ def _fraction(number: arb) -> fmpq | None:
     return None
 
 
-def _node(graph: Graph, fraction: fmpq, kind: Any) -> Node:
+def _node(graph: Graph, fraction: fmpq, kind: DType) -> Node:
     top, bottom = graph.const(int(fraction.p), kind), graph.const(int(fraction.q), kind)
     return graph.apply("div", (top, bottom), (), (), kind)
 
 
-def _signed(sign: int, build: Callable[[Graph, Any], Node]) -> Callable[[Graph, Any], Node]:
+def _signed(sign: int, build: Build) -> Build:
     if sign > 0:
         return build
     return lambda graph, kind: graph.apply("neg", (build(graph, kind),), (), (), kind)
 
 
-def _combined(op: str, first: Any, second: Any) -> Callable[[Graph, Any], Node]:
+def _combined(op: str, first: Build, second: Build) -> Build:
     return lambda graph, kind: graph.apply(
         op, (first(graph, kind), second(graph, kind)), (), (), kind
     )
 
 
-def _scaled(place: Place, other: Place, factor: Factor, count: Place | None = None) -> Derived:
+def _scaled(slot: Slot, other: Slot, factor: Factor, count: Slot | None = None) -> Derived:
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
         node = nodes[0]
         if factor.text == "-1":
@@ -336,5 +350,5 @@ def _scaled(place: Place, other: Place, factor: Factor, count: Place | None = No
 
     text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
     if count is None:
-        return Derived(place, (other,), text, build)
-    return Derived(place, (other, count), f"{text} * {{1}}", build)
+        return Derived(slot, (other,), text, build)
+    return Derived(slot, (other, count), f"{text} * {{1}}", build)

@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.proof import interpreter
 from equivalence_tests.proof.graph import Graph, Node, cone
+from equivalence_tests.proof.interpreter_rules import RULES
 
 _POINTS = 4
 _DIGITS = 9
@@ -27,12 +27,12 @@ class Numeric:
 
         Inputs and constants are left out, and what cannot be computed.
         """
-        found = []
+        rows = []
         for node in cone(*nodes):
             values = self.at(node)
             if values is not None and node.op not in ("leaf", "const", "splat"):
-                found.append((node, (node.shape, *map(_key, values))))
-        return found
+                rows.append((node, (node.shape, *map(_key, values))))
+        return rows
 
     def at(self, node: Node) -> list[np.ndarray] | None:
         """The values of a node whose operands were asked for before; None if not to be computed."""
@@ -53,7 +53,7 @@ class Numeric:
         columns = list(zip(*(row for row in rows if row is not None), strict=True))
         if node.op == "splat":
             return [np.broadcast_to(value, node.shape) for (value,) in columns]
-        rule = interpreter.RULES.get(node.op)
+        rule = RULES.get(node.op)
         if rule is None or not rows:
             return None
         kind = np.float64 if jnp.issubdtype(node.dtype, jnp.floating) else node.dtype

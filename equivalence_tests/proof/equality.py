@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from equivalence_tests.proof.algebra import Algebra, Full
+from equivalence_tests.proof.algebra import Algebra, Full, Rat
+from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node, cone
 from equivalence_tests.proof.indexing import indices
-from equivalence_tests.proof.numeric import Numeric
+from equivalence_tests.proof.random_values import Numeric
 from equivalence_tests.proof.reals import Reals
 from equivalence_tests.proof.text import nested, shown
 
@@ -73,23 +74,23 @@ class Comparer:
             return Equality(Level.UNKNOWN, stopped="they are not computed alike")
         key = (left.id, right.id)
         if key not in self._known:
-            found = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
-            if found.level is Level.UNKNOWN and found.hard:
+            equality = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
+            if equality.level is Level.UNKNOWN and equality.hard:
                 self._sweep(left, right)
-                found = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
-            self._note(left, right, found)
-            self._known[key] = found
+                equality = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
+            self._note(left, right, equality)
+            self._known[key] = equality
         return self._known[key]
 
     def equal_with(self, left: Node, right: Node, inputs: Set[int]) -> bool:
         """Whether two nodes are equal over the reals, whatever the values of these nodes are."""
         return self._over_reals(left, right, _LONG, inputs).level is Level.REALS
 
-    def _note(self, left: Node, right: Node, found: Equality) -> None:
-        if found.level is Level.REALS:
+    def _note(self, left: Node, right: Node, equality: Equality) -> None:
+        if equality.level is Level.REALS:
             older, newer = sorted((left, right), key=lambda node: node.id)
             self._merged[newer.id] = older
-            self._assumed |= dict.fromkeys(found.assumptions)
+            self._assumed |= dict.fromkeys(equality.assumptions)
 
     def _sweep(self, left: Node, right: Node) -> None:
         """Proves that parts of both are equal, from the smallest to the largest.
@@ -106,11 +107,11 @@ class Comparer:
                 other = self._with_merged(head, {})
                 if other is here:
                     break
-                found = self._with_common(other, here)
-                if found.level is Level.UNKNOWN:
-                    found = self._over_reals(other, here, _SMALL)
-                if found.level is Level.REALS:
-                    self._note(other, here, found)
+                equality = self._with_common(other, here)
+                if equality.level is Level.UNKNOWN:
+                    equality = self._over_reals(other, here, _SMALL)
+                if equality.level is Level.REALS:
+                    self._note(other, here, equality)
                     rebuilt = {}
                     break
             else:
@@ -158,8 +159,8 @@ class Comparer:
         for capacity in _CAPACITIES:
             try:
                 algebra = Algebra(capacity, work)
-                found = self._in_algebra(left, right, algebra, cut)
-                return self._with_guards(left, right, algebra, capacity, work, found, cut)
+                equality = self._in_algebra(left, right, algebra, cut)
+                return self._with_guards(left, right, algebra, capacity, work, equality, cut)
             except Full as error:
                 stopped = str(error)
             except Undecided as error:
@@ -175,32 +176,32 @@ class Comparer:
         algebra: Algebra,
         capacity: int,
         work: int,
-        found: Equality,
+        equality: Equality,
         cut: Set[int],
     ) -> Equality:
         """The same without assuming of denominators what the programs themselves ask of them.
 
         `where(norm == 0, 1, x / norm)` needs no assumption on the norm.
         """
-        if found.level is not Level.REALS or cut:
-            return found
+        if equality.level is not Level.REALS or cut:
+            return equality
         try:
             guards = algebra.guards()
             if not guards:
-                return found
+                return equality
             other = Algebra(capacity, work, guards)
             better = self._in_algebra(left, right, other, cut)
         except Undecided:
-            return found
+            return equality
         defined = UNDEFINED_TOLD not in better.assumptions
-        return better if better.level is Level.REALS and defined else found
+        return better if better.level is Level.REALS and defined else equality
 
     def _in_algebra(
         self, left: Node, right: Node, algebra: Algebra, cut: Set[int] = frozenset()
     ) -> Equality:
         reals = Reals(self.graph, algebra, cut)
-        place = indices(left.shape)
-        first, second = reals.entry(left, place), reals.entry(right, place)
+        number = indices(left.shape)
+        first, second = reals.entry(left, number), reals.entry(right, number)
         same = algebra.equal(first, second) or (
             not cut and self._by_cases(left, right, algebra, first, second)
         )
@@ -222,7 +223,7 @@ class Comparer:
             stopped=stopped,
         )
 
-    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Any, second: Any) -> bool:
+    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
         """Equal where a count is none of some numbers, and for each of these numbers."""
         cases = algebra.counts_asked(algebra.sub(first, second))
         if not 0 < len(cases) <= _MOST_CASES:
@@ -235,14 +236,14 @@ class Comparer:
         for _, name, number in cases:
             known = {inputs[name].id: self.graph.const(number, inputs[name].dtype)}
             ours, theirs = self.graph.with_inputs(known, left, right)
-            found = self.compare(ours, theirs)
-            if found.level is Level.UNKNOWN:
+            equality = self.compare(ours, theirs)
+            if equality.level is Level.UNKNOWN:
                 return False
-            algebra.assumptions |= dict.fromkeys(found.assumptions)
+            algebra.assumptions |= dict.fromkeys(equality.assumptions)
         return True
 
 
-def _is_real(dtype: Any) -> bool:
+def _is_real(dtype: DType) -> bool:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return False
     return dtype == jnp.bool_ or (
@@ -252,17 +253,17 @@ def _is_real(dtype: Any) -> bool:
 
 def groups(nodes: list[Node], comparer: Comparer, level: Level) -> Iterator[list[int]]:
     """Places of nodes that are equal at a level, in order of the first of each group."""
-    found: list[tuple[Node, list[int]]] = []
-    for place, node in enumerate(nodes):
-        for head, members in found:
+    equality: list[tuple[Node, list[int]]] = []
+    for number, node in enumerate(nodes):
+        for head, members in equality:
             if head is node:
-                members.append(place)
+                members.append(number)
                 break
             alike = level is Level.REALS and head.shape == node.shape
             if alike and comparer.compare(head, node).level <= level:
-                members.append(place)
+                members.append(number)
                 break
         else:
-            found.append((node, [place]))
-    for _, members in found:
+            equality.append((node, [number]))
+    for _, members in equality:
         yield members

@@ -1,19 +1,17 @@
 """Relations of states that are known beforehand: the correspondence's state maps."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import jax
 
 import legacy_optim
-from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program
+from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, Relate
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.legacy import from_legacy, to_optax
+from optax_bridge.metadata.trees import PyTree
 
 
 def correspondence_of(
     pair: tuple[MakeSide, MakeSide], given: Inputs, programs: tuple[Program, ...]
-) -> Callable[[Mapping[str, Any], Any], Any] | None:
+) -> Relate | None:
     """The state map from a legacy definition to a transformation of its recipes; else None."""
     numbers = {**given.numbers, **given.fixed}
     definition = pair[0](numbers)
@@ -32,11 +30,11 @@ def correspondence_of(
         except (UnsupportedSetting, ValueError, TypeError):
             continue
         if jax.tree.structure(jax.eval_shape(own.init, given.params)) == wanted:
-            return lambda hp, held, exact=exact: _mapped(definition, held, exact)
+            return lambda hp, state, exact=exact: _mapped(definition, state, exact)
     return None
 
 
-def _mapped(definition: legacy_optim.OptimizerDef, held: Any, exact: bool) -> Any:
-    params, state = held
+def _mapped(definition: legacy_optim.OptimizerDef, state: PyTree, exact: bool) -> PyTree:
+    params, state = state
     _, opt_state = to_optax(legacy_optim.Optimizer(definition, state, params), exact)
     return state.step, params, opt_state

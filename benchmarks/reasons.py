@@ -1,0 +1,65 @@
+"""Why a figure is above its bar, where that is understood; it stands beside the row."""
+
+import re
+
+from benchmarks.figures import Figure
+
+# Section, what the subject and the ratio are like -> why.
+_REASONS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "step time",
+        "bfloat16",
+        "exact / torch",
+        "the old API rounds to bfloat16 after every operation, PyTorch once an array; XLA rounds "
+        "by integer arithmetic",
+    ),
+    (
+        "step time",
+        "400 x 64x64|transformer",
+        "exact / torch",
+        "JAX takes and returns the arrays one by one; joined in one they take a third: CPU step",
+    ),
+    (
+        "step time",
+        "float32",
+        "exact / torch",
+        "XLA makes a loop for each array of the state; one_loop joins them: CPU step",
+    ),
+    (
+        "step time",
+        "^(adam|adabelief|adadelta),",
+        "exact / stock",
+        "the old API subtracts lr * weight_decay * p even where the decay is 0 (of an infinity "
+        "that makes NaN)",
+    ),
+    (
+        "growth",
+        "^(trace|compile),",
+        "exact / ",
+        "as in the old API, the bias correction is computed for each leaf (shared, XLA compiles it "
+        "otherwise and bits change), and the decay is subtracted even where it is 0",
+    ),
+    (
+        "start",
+        "",
+        "",
+        "the package's own modules are imported besides Flax and Optax",
+    ),
+    (
+        "CPU step",
+        "^400 x 64x64.*: one_loop(,|$)(?! one flat)",
+        "",
+        "not the loops take the time, but to take and return 1,600 arrays",
+    ),
+)
+
+
+def reason(figure: Figure) -> str:
+    """Why a figure is above its bar; empty where it is not, or where nobody knows."""
+    if figure.kept:
+        return ""
+    for section, subject, what, text in _REASONS:
+        fits = re.search(subject, figure.subject) and re.search(what, figure.what)
+        if figure.section == section and fits:
+            return text
+    return ""

@@ -1,0 +1,68 @@
+# pyright: strict
+"""Counters that go round: numbers in states that come back to where they began."""
+
+from collections.abc import Sequence
+
+from equivalence_tests.proof.dtypes import is_whole
+from equivalence_tests.proof.graph import Node
+from equivalence_tests.proof.traced_sides import Program
+from equivalence_tests.proof.world import Constants, Slot, World
+
+_MOST_STATES = 24
+Counters = dict[Slot, Node]
+
+
+def cycle(
+    world: World,
+    sides: tuple[Program, Program],
+    starts: Sequence[Sequence[Node]],
+    constants: Sequence[Constants],
+) -> list[Counters]:
+    """The states of counters that go round, one after the other; one without any if none do.
+
+    Args:
+      world: where both sides run.
+      sides: both.
+      starts: the state of each at first.
+      constants: what each has in its state and never changes.
+    """
+    symbols = [world.symbols(side) for side in sides]
+
+    def after(counters: Counters) -> Counters:
+        new: list[list[Node]] = []
+        for number, side in enumerate(sides):
+            general = zip(symbols[number], constants[number], strict=True)
+            state = [
+                counters.get((number, leaf), symbol if known is None else known)
+                for leaf, (symbol, known) in enumerate(general)
+            ]
+            new.append(world.step(side, state)[0])
+        return {(side, leaf): new[side][leaf] for side, leaf in counters}
+
+    going = {
+        (side, leaf): node
+        for side in (0, 1)
+        for leaf, (node, known) in enumerate(zip(starts[side], constants[side], strict=True))
+        if known is None and node.op == "const" and is_whole(node.dtype)
+    }
+    scalar = world.graph.scalar
+    while going:
+        states, counters = [going], after(going)
+        while counters != going and len(states) < _MOST_STATES:
+            if any(scalar(node) is None for node in counters.values()):
+                break
+            states.append(counters)
+            counters = after(counters)
+        if counters == going:
+            return states
+        # Those that come back to where they began go round, perhaps without the others.
+        back = {
+            slot: node
+            for slot, node in going.items()
+            if scalar(counters[slot]) is not None
+            and any(each[slot] is node for each in states[len(states) // 2 :])
+        }
+        if len(back) == len(going):
+            break
+        going = back
+    return [{}]

@@ -1,0 +1,94 @@
+"""What dtypes are, and which numbers they hold.
+
+Of signed integers with 32 bits or more a proof assumes, and says so, that they do not overflow: a
+count of steps does not get there. All others wrap round within a few hundred steps, or at 0, so
+what they hold is the number only where it is sure to fit.
+"""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+DType = np.dtype  # or that of typed random keys, which NumPy does not know
+NO_OVERFLOW = "whole numbers do not overflow"
+
+
+class Aval(Protocol):
+    """What is known of an array before it is computed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        ...
+
+    @property
+    def dtype(self) -> DType:
+        """What its elements are."""
+        ...
+
+
+def is_float(dtype: DTypeLike) -> bool:
+    """Whether elements are rounded real numbers."""
+    return jnp.issubdtype(dtype, jnp.floating)
+
+
+def is_whole(dtype: DTypeLike) -> bool:
+    """Whether elements are integers; booleans are none."""
+    return jnp.issubdtype(dtype, jnp.integer)
+
+
+def is_complex(dtype: DTypeLike) -> bool:
+    """Whether elements are complex numbers."""
+    return jnp.issubdtype(dtype, jnp.complexfloating)
+
+
+def is_key(dtype: DTypeLike) -> bool:
+    """Whether elements are typed random keys, which are no numbers."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def is_discrete(dtype: DTypeLike) -> bool:
+    """Whether elements are neither real nor complex numbers: integers, say, or booleans."""
+    return not jnp.issubdtype(dtype, jnp.inexact)
+
+
+def is_unsigned(dtype: DTypeLike) -> bool:
+    """Whether elements are integers of 0 or more."""
+    return jnp.issubdtype(dtype, jnp.unsignedinteger)
+
+
+def is_wide(dtype: DTypeLike) -> bool:
+    """Whether it is a signed integer dtype with 32 bits or more."""
+    return jnp.issubdtype(dtype, jnp.signedinteger) and jnp.iinfo(dtype).bits >= 32
+
+
+def holds(source: DTypeLike, target: DTypeLike) -> bool:
+    """Whether every number of an integer or boolean dtype is one of the other."""
+    if source == np.bool_ or source == target:
+        return True
+    own, other = jnp.iinfo(source), jnp.iinfo(target)
+    return other.min <= own.min and own.max <= other.max
+
+
+def is_in_range(number: int, dtype: DTypeLike) -> bool:
+    """Whether an integer dtype has a number."""
+    info = jnp.iinfo(dtype)
+    return info.min <= number <= info.max
+
+
+def keeps(narrow: DTypeLike, wide: DTypeLike) -> bool:
+    """Whether every value of a floating-point or boolean dtype is one of the other."""
+    if narrow == np.bool_:
+        return jnp.issubdtype(wide, jnp.number)
+    if not (is_float(narrow) and is_float(wide)):
+        return False
+    own, other = jnp.finfo(narrow), jnp.finfo(wide)
+    return (
+        other.bits > own.bits
+        and other.nmant >= own.nmant
+        and other.maxexp >= own.maxexp
+        and other.minexp <= own.minexp
+    )

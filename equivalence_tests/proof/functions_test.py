@@ -1,0 +1,155 @@
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from equivalence_tests import prove_equivalence
+from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED
+from equivalence_tests.proof.testing import PARAMS
+
+
+def _stepping(step: Callable[[Any, Any, Any], Any]) -> Any:
+    return lambda params: jnp.zeros(()), step
+
+
+def _elementwise(function: Callable[[Any, Any], Any]) -> Any:
+    return _stepping(lambda grads, state, params: (jax.tree.map(function, params, grads), state))
+
+
+# Functions of a parameter and a gradient, some of which are the same.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
+    "guards differ": (
+        lambda p, g: jnp.where(g == 0, 1.0, p / g),
+        lambda p, g: jnp.where(g == 0, 2.0, p / g),
+        False,
+    ),
+    "one guard": (lambda p, g: jnp.where(g == 0, 1.0, p / g), lambda p, g: p / g, False),
+    "guarded alike": (
+        lambda p, g: jnp.where(g == 0, 1.0, 2 * p / g),
+        lambda p, g: jnp.where(g == 0, 1.0, p / (g / 2)),
+        True,
+    ),
+    "maximum": (jnp.maximum, lambda p, g: jnp.where(p >= g, p, g), True),
+    "maximum the other way": (jnp.maximum, lambda p, g: jnp.where(g > p, g, p), True),
+    "sign": (lambda p, g: jnp.sign(g) * p, lambda p, g: jnp.where(g > 0, p, -p), False),
+    "root of a square": (
+        lambda p, g: jnp.sqrt(g * g) * p,
+        lambda p, g: jnp.where(g < 0, -g, g) * p,
+        True,
+    ),
+    "undefined where it is taken": (
+        lambda p, g: jnp.where(g == 0, p / g, p),
+        lambda p, g: jnp.where(g == 0, 1.0, p),
+        False,
+    ),
+    "infinity in arithmetic": (lambda p, g: p + (jnp.inf - jnp.inf), lambda p, g: p, False),
+    "infinity that is not taken": (
+        lambda p, g: jnp.minimum(jnp.where(p > p + 1, jnp.inf, p), jnp.inf),
+        lambda p, g: p,
+        True,
+    ),
+    "sum of a selection": (
+        lambda p, g: p * jnp.sum(jnp.where(g > 0, 2 * g, 0)),
+        lambda p, g: 2 * p * jnp.sum(jnp.maximum(g, 0)),
+        True,
+    ),
+    "selections within an unknown function": (
+        lambda p, g: (
+            p * (jax.lax.cummax(jnp.where(g > 0, g, 0)) + jax.lax.cummax(jnp.where(g > 0, 0, g)))
+        ),
+        lambda p, g: p * (jax.lax.cummax(g) + jax.lax.cummax(0 * g)),
+        False,
+    ),
+    "one unknown function": (
+        lambda p, g: p * jax.lax.cummax(jnp.where(g > 0, 2 * g, 0)),
+        lambda p, g: jax.lax.cummax(2 * jnp.maximum(g, 0)) * p,
+        True,
+    ),
+    "means": (
+        lambda p, g: p * jnp.mean(g * 3),
+        lambda p, g: 3 * p * jnp.sum(g) / g.size,
+        True,
+    ),
+    "powers": (lambda p, g: (1 + g * g) ** -0.5 * p, lambda p, g: p / jnp.sqrt(1 + g**2), True),
+    "a short loop": (
+        lambda p, g: p - jax.lax.fori_loop(0, 3, lambda i, sum: sum + i * g, jnp.zeros_like(g)),
+        lambda p, g: p - 3 * g,
+        True,
+    ),
+    "a loop until a count is reached": (
+        lambda p, g: jax.lax.while_loop(
+            lambda at: at[0] < 3, lambda at: (at[0] + 1, at[1] - 0.1 / 3 * g), (0, p)
+        )[1],
+        lambda p, g: p - 0.1 * g,
+        True,
+    ),
+    "a loop over rows": (
+        lambda p, g: jax.lax.scan(lambda sum, row: (sum, p[0] - row), 0.0, g)[1],
+        lambda p, g: p[0] - g,
+        True,
+    ),
+    "a root and its power": (lambda p, g: p - jnp.cbrt(g) ** 3, lambda p, g: p - g, False),
+    "a logarithm undone": (
+        lambda p, g: p - jnp.exp(jnp.log(g * g + 1)),
+        lambda p, g: p - g * g - 1,
+        True,
+    ),
+    "stacked": (lambda p, g: jnp.stack([p - g, p], 1)[:, 0], lambda p, g: p - g, True),
+    "one row for all": (lambda p, g: p[0] - g, lambda p, g: p - g, False),
+    "one row for all, spread": (
+        lambda p, g: p[0] - g,
+        lambda p, g: jnp.broadcast_to(p[0], g.shape) - g,
+        True,
+    ),
+    "one row chosen": (
+        lambda p, g: jnp.where(g > p[:1], p[:1], g),
+        lambda p, g: jnp.maximum(g, 0 * g + p[:1]) * 0 + jnp.minimum(g, p[:1]),
+        True,
+    ),
+    "a norm of flattened arrays": (
+        lambda p, g: p * jnp.vdot(g, g),
+        lambda p, g: p * jnp.sum(g * g),
+        True,
+    ),
+    "norm": (
+        lambda p, g: p * jnp.linalg.norm(2 * g.ravel()),
+        lambda p, g: 2 * p * jnp.sqrt(jnp.vdot(g, g)),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_real_numbers(name: str):
+    left, right, same = FUNCTIONS[name]
+    proof = prove_equivalence(_elementwise(left), _elementwise(right), PARAMS)
+    assert (proof.verdict in (IDENTICAL, REALS)) == same, proof
+    assert name != "a root and its power" or proof.verdict == UNDECIDED
+    assert not [text for text in proof.assumptions if name == "guarded alike"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (lambda p, g: p - g, lambda p, g: -g + p, True),
+        (lambda p, g: p * (-g), lambda p, g: -(g * p), True),
+        (lambda p, g: p - 2.0 * g, lambda p, g: p + (-2.0) * g, True),
+        (lambda p, g: g**2 / 4, lambda p, g: 0.25 * (g * g), True),
+        (lambda p, g: (p + g) + 1, lambda p, g: p + (g + 1), False),
+        (lambda p, g: -(p - g), lambda p, g: g - p, False),  # -0.0 and 0.0 where p = g
+        (lambda p, g: p + 0.0, lambda p, g: p, False),  # of -0.0
+        (lambda p, g: p - 0.0, lambda p, g: p, True),
+        (lambda p, g: p * 0, lambda p, g: 0 * jnp.abs(p), False),  # of NaN and infinity
+        (lambda p, g: p / 3, lambda p, g: p * (1 / 3), False),
+        (lambda p, g: jnp.maximum(p, g), lambda p, g: jnp.maximum(g, p), False),  # of 0.0 and -0.0
+        (lambda p, g: p.astype("bfloat16").astype("float32"), lambda p, g: p, False),
+        (lambda p, g: p.astype("float64").astype("float32"), lambda p, g: p, True),
+        (lambda p, g: g * jnp.broadcast_to(2.0, g.shape), lambda p, g: 2.0 * g, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_every_bit(left: Callable[..., Any], right: Callable[..., Any], same: bool):
+    verdict = prove_equivalence(_elementwise(left), _elementwise(right), PARAMS).verdict
+    assert (verdict == IDENTICAL) == same

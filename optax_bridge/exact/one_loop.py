@@ -1,0 +1,133 @@
+# pyright: strict, reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false
+"""On CPUs: a step in one loop over each parameter, in place of one for each of its arrays.
+
+XLA compiles Adam's step into three loops, for both moments and for the parameter, which read and
+write ten arrays where seven would do. It joins loops that read the same arrays if a flag tells it
+to, and if the parameter's loop reads what the moments' read: if it computes them once more. Joined,
+each moment is computed once.
+
+The bits stay only where the joined loop loads the arrays in the order of the single ones: the
+compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
+result, so that Adam's first moment must come last: the state is kept in reverse. Which optimizers
+keep every bit was tried, with every setting; `one_loop` takes those alone.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+
+from optax_bridge._internals import backends_are_initialized
+from optax_bridge.exact.leaf_rule import LeafRule
+from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.trees import OptState, Params, Updates
+
+_BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
+FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
+_NAME = "xla_cpu_use_multi_output_fusion=true"
+# The states whose optimizers keep their bits -> whether in reverse.
+_STATES = {
+    "AdagradState": False,
+    "AdamState": True,
+    "LambState": True,
+    "MomentumState": False,
+    "RMSPropState": False,
+}
+
+
+class OneLoopState(NamedTuple):
+    """State of `one_loop` around `adam` and `lamb`; around others it is their own.
+
+    Attributes:
+      last_first: the fields of the optimizer's own state in reverse order: that of `adam` is
+        `AdamState(*last_first[::-1])`.
+    """
+
+    last_first: tuple[Any, ...]
+
+
+def one_loop(tx: ExactTransformation) -> ExactTransformation:
+    """On CPUs: the same step, to the bit, reading and writing up to 30 % fewer bytes.
+
+    For large float32 parameters, whose step waits for memory; in bfloat16 rounding takes the time,
+    and it would take longer. It sets a flag of XLA for the whole process, so call it
+    before anything is computed. The flag holds for all that the process compiles: the optimizer's
+    step keeps its bits, a model's own loops may round differently.
+
+        tx = optax_bridge.one_loop(optax_bridge.adam(1e-3))
+
+    On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes
+    around the parts.
+
+    Args:
+      tx: `adam`, `adagrad`, `lamb`, `momentum` or `rmsprop`.
+
+    Returns:
+      The transformation.
+
+    Raises:
+      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS.
+      TypeError: this is no exact transformation.
+      ValueError: the loops of this optimizer, joined, would round differently, or there is nothing
+        to join.
+    """
+    if not isinstance(tx, ExactTransformation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            "one_loop: expected an exact transformation, optax_bridge.adam(...) say, found "
+            f"{type(tx).__name__}"
+        )
+    rule: Any = getattr(tx.init, "__self__", None)
+    state_type: Any = getattr(rule, "state_type", type(None))
+    name: str = state_type.__name__
+    if not isinstance(rule, LeafRule) or name not in _STATES:
+        raise ValueError(
+            "one_loop: nothing is known to be gained with the same bits for a transformation whose "
+            f"state is {name}; it takes those of {', '.join(_STATES)}. Within multi_optimizer, "
+            "give each part its own: multi_optimizer((selector, one_loop(adam(1e-3))))."
+        )
+    _set_flag()
+
+    def turned(state: Any) -> Any:
+        return OneLoopState(tuple(state)[::-1]) if _STATES[name] else state
+
+    def own(state: Any) -> Any:
+        return state_type(*state.last_first[::-1]) if _STATES[name] else state
+
+    def init(params: Params) -> OptState:
+        return turned(tx.init(params))
+
+    def update(
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        updates, new = tx.update(updates, own(state), params, **extra)
+        return updates, turned(new)
+
+    def step(
+        grads: Updates, state: OptState, params: Params, **extra: Any
+    ) -> tuple[Params, OptState]:
+        state = own(state)
+        # What XLA does not know to be the same it computes twice, until the loops are joined.
+        again: Any = _BARRIER((grads, state, params))
+        _, new = tx.step(grads, state, params, **extra)
+        new_params, _ = tx.step(*again, **extra)
+        return new_params, turned(new)
+
+    return ExactTransformation(init, update, step, tx.hyper_params)
+
+
+def _set_flag() -> None:
+    """Puts the flag into XLA_FLAGS, which XLA reads once, before it computes anything."""
+    given = os.environ.get("XLA_FLAGS", "")
+    if _NAME in given:
+        return
+    if backends_are_initialized():
+        raise RuntimeError(
+            "one_loop: JAX has computed already, and XLA reads its flags once. Call one_loop "
+            f"before the first array is made, or start the program with XLA_FLAGS={FLAG}"
+        )
+    if "--xla_backend_extra_options=" in given:
+        raise RuntimeError(
+            f"one_loop: XLA_FLAGS has other options of the backend: add {_NAME} to them, after a "
+            "comma"
+        )
+    os.environ["XLA_FLAGS"] = f"{given} {FLAG}".strip()
