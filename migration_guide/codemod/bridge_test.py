@@ -72,6 +72,14 @@ def test_chosen_at_run_time(case: str):
     assert rewrite(result.code, Options()).code == result.code
 
 
+@pytest.mark.parametrize("call", ["getattr({}, n)(0.1)", "{}.Adam(**settings)"], ids=str)
+def test_what_was_bridged_by_hand_is_bridged_once(call: str):
+    code = "import optax_bridge\nfrom flax import optim\nd = optax_bridge.from_legacy({})\n"
+    result = rewrite(code.format(call.format("optim")), Options())
+    assert result.code.endswith(f"d = optax_bridge.from_legacy({call.format('legacy_optim')})\n")
+    assert result.messages == ()
+
+
 def test_a_class_that_is_called_elsewhere_works_and_is_said():
     result = rewrite("from flax import optim\nimport x\nx.train(optim.Adam)\n", Options())
     assert "x.train(legacy_optim.Adam)" in result.code
@@ -84,6 +92,7 @@ CHILDREN = {
     "by-name": ("a = optim.Adam(lr)\nd = Own((t, a))", "a = legacy_optim.Adam(lr)"),
     "by-list": ("a = [optim.Adam(lr)]\nd = Own((t, a[0]))", "a = [legacy_optim.Adam(lr)]"),
     "nested": ("d = Own((t, Own((t, optim.Adam(1)))))", "Own((t, Own((t, legacy_optim.Adam(1)))))"),
+    "chosen": ("d = Own((t, getattr(optim, n)(1)))", "Own((t, getattr(legacy_optim, n)(1)))"),
     "by-function": ("def f(): return optim.Adam(1)\nd = Own((t, f()))", "return legacy_optim.Adam"),
 }
 

@@ -74,6 +74,8 @@ def assigned(context: Context, node: cst.Name) -> cst.BaseExpression | None:
         return None
     bound = getattr(assignments[0], "node", None)
     above = context.parent(bound) if bound is not None else None
+    if isinstance(above, cst.AnnAssign):
+        return above.value
     if isinstance(above, cst.AsName):
         above = context.parent(above)
     if isinstance(above, cst.WithItem):

@@ -18,6 +18,7 @@ which is functions made on the spot. What is in an old pickle is known to flax.o
 
 import libcst as cst
 
+from migration_guide.codemod import constants
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Kind, within
 from migration_guide.codemod.tree import last_name
@@ -65,8 +66,7 @@ def _pickles(context: Context, func: cst.BaseExpression) -> bool:
         return name.split(".")[0] in _MODULES
     holder = func.value if isinstance(func, cst.Attribute) else None
     if isinstance(holder, cst.Name):
-        made = context.analysis.assigned_to(holder)
-        holder = made[0] if len(made) == 1 else None
+        holder = constants.assigned(context, holder)
     return isinstance(holder, cst.Call) and context.name(holder.func).split(".")[0] in _MODULES
 
 
