@@ -52,7 +52,8 @@ def prove(capsys: pytest.CaptureFixture[str]) -> Prove:
     def call(*args: str) -> tuple[object, str, str]:
         with pytest.raises(SystemExit) as ended:
             get_command(app).main(["prove", *args], prog_name="optax-bridge")
-        return (ended.value.code, *capsys.readouterr())
+        output, errors = capsys.readouterr()
+        return ended.value.code, output, errors
 
     return call
 

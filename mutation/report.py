@@ -21,11 +21,11 @@ Written by `python -m mutation --again --results mutation/RESULTS.md` from the r
 | --- | ---: |
 | found by the tests as they were | {at_first} |
 | found by a test that was written for it, or for one like it | {since} |
-| in code that was deleted or written anew because of it | {gone} |
+| in a line that was deleted or written anew since | {gone} |
 | living, with a reason below | {explained} |
 | living, without a reason | {unexplained} |
 
-Found or gone: {share:.1%}.
+Found, of those whose line is still there: {share:.1%}.
 """
 
 
@@ -107,7 +107,8 @@ def page(found: Mapping[str, Sequence[dict[str, Any]]], sample: int, seed: int) 
     total: collections.Counter[str] = sum(modules.values(), collections.Counter())
     counts = {kind: total[kind] for kind in ("at_first", "since", GONE, "explained", "unexplained")}
     count = total.total()
-    share = (count - counts["explained"] - counts["unexplained"]) / max(count, 1)
+    dead = counts["at_first"] + counts["since"]
+    share = dead / max(count - counts[GONE], 1)
     parts = [_HEAD.format(sample=sample, seed=seed, count=count, share=share, **counts)]
     parts.append(
         "## Living\n\n| where | line, and with the fault | why it may live |\n| --- | --- | --- |"

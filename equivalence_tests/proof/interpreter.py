@@ -23,6 +23,7 @@ from equivalence_tests.proof.exact_operations import moved
 from equivalence_tests.proof.interpreter_rules import RULES
 from equivalence_tests.proof.interpreter_rules import Unclear as Unclear
 from equivalence_tests.proof.programs import AnyJaxpr, aval_of
+from equivalence_tests.scanned import constants_and_carry
 
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray
@@ -163,7 +164,7 @@ def _while(params: Mapping[str, Any], args: list[Array], exact: bool) -> list[Ar
 
 
 def _scan(params: Mapping[str, Any], args: list[Array], exact: bool) -> list[Array]:
-    n, m = params["num_consts"], params["num_carry"]
+    n, m = constants_and_carry(params)
     consts, state, rows = args[:n], args[n : n + m], args[n + m :]
     order = range(params["length"])
     seen: list[list[Array]] = []

@@ -13,6 +13,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
+from equivalence_tests.scanned import constants_and_carry
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
@@ -157,7 +158,7 @@ class _Run:
     def scan(self, eqn: JaxprEqn, args: list[Node]) -> list[Node]:
         """A short loop, step by step."""
         params, graph = eqn.params, self.graph
-        n, m = params["num_consts"], params["num_carry"]
+        n, m = constants_and_carry(params)
         consts, state, rows = args[:n], args[n : n + m], args[n + m :]
         order = range(params["length"])
         seen: list[list[Node]] = []

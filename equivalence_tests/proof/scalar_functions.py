@@ -195,7 +195,7 @@ def _convert(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         return args[0] if fits else _call("as", whole=True)(scalars, node, args)
     both = is_float(source) and is_float(target)
     if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
-        text = f"rounding to {jnp.dtype(target)} is left out, as all rounding"
+        text = f"rounding to {jnp.dtype(target)} is left out, as all rounding, and overflow there"
         scalars.algebra.assumptions[text] = None
     if is_float(source) and is_whole(target):
         return _rounded(scalars, node, args)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from equivalence_tests.scanned import constants_and_carry
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -180,13 +181,12 @@ def _dtype(value: Leaf) -> Any:
 
 def _scan(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
     body = _closed(params["jaxpr"])
-    consts = inputs[: params["num_consts"]]
-    carry = inputs[params["num_consts"] : params["num_consts"] + params["num_carry"]]
-    rows = inputs[params["num_consts"] + params["num_carry"] :]
+    n, m = constants_and_carry(params)
+    consts, carry, rows = inputs[:n], inputs[n : n + m], inputs[n + m :]
 
     def step(carry: PyTree, row: PyTree) -> tuple[PyTree, PyTree]:
         outputs = body(*consts, *carry, *row)
-        return outputs[: params["num_carry"]], outputs[params["num_carry"] :]
+        return outputs[:m], outputs[m:]
 
     carry, stacked = jax.lax.scan(
         step, carry, rows, length=params["length"], reverse=params["reverse"]

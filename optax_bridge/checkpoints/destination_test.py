@@ -106,7 +106,8 @@ def test_force_leaves_alone_what_is_no_checkpoint(kind: str, tmp_path: Path) -> 
     except PermissionError:
         pytest.skip("only root makes devices")
     before = _listing(tmp_path)
-    for options in ({"force": True}, {"msgpack": True}, {}):
+    every: list[dict[str, Any]] = [{"force": True}, {"msgpack": True}, {}]
+    for options in every:
         with pytest.raises(CheckpointError, match=r"a checkpoint to replace|--force"):
             convert_file(ADAM_FILE, tmp_path / "new", adam(), **options)
     assert _listing(tmp_path) == before

@@ -191,6 +191,7 @@ def test_moments_that_are_read_later_change_sign_for_public_optax(tmp_path: Path
     state: Any = TrainState.from_legacy_checkpoint(
         tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1), exact=False
     )
+    trace: Any
     (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
     momentum = optimizer.state.param_states["dense"]["bias"].momentum
     np.testing.assert_array_equal(trace["dense"]["bias"], -momentum)

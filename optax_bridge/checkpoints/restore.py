@@ -35,6 +35,7 @@ from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_wit
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 T = TypeVar("T")
+_TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 
 
@@ -239,7 +240,7 @@ class LegacyFit(Fit):
       saved_copies: the size of the checkpoint's leading axis, if it was saved replicated.
       copies: the size of the target's leading axis, if it is replicated.
       by_hand: whether the program has the dict in hand: what it put in beside an optimizer's own
-        parts, as T5X does with other collections, is then listed and no error.
+        parts, as T5X does with other collections, is then listed and no error, as in flax.optim.
     """
 
     def __init__(
@@ -281,9 +282,7 @@ class LegacyFit(Fit):
         if len(parts) != 1:
             if is_new and self.by_hand and not path:
                 others = saved.keys() - {*fields_of(template), LAYOUT}
-                for name in others:
-                    self._over(saved[name], (name,), own=False)
-                saved = {name: value for name, value in saved.items() if name not in others}
+                self.remedy = _TAKE_OUT.format(shown(sorted(others))) if others else self.remedy
             return super().state(template, saved, path)
         (at,) = parts
         optimizer = saved

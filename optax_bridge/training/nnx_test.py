@@ -232,7 +232,8 @@ def test_all_collections_the_average_and_the_keys_are_handed_over() -> None:
 
 
 def test_streams_of_other_names_are_passed_over() -> None:
-    state, model = full_state(), NnxNorm()
+    state: Any = full_state()
+    model: Any = NnxNorm()
     model.before = nnx.Rngs(another=3)
     nnx_optimizer.hand_off(state, model, rename=module_of)
     keys = variables(model, nnx.RngKey)
