@@ -1,6 +1,7 @@
 """PyTorch's optimizers on the same trees, fused where it has a fused kernel; an optional extra."""
 
 import importlib.util
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,8 @@ def torch_stepper(
     """
     if not has_torch() or entry.name not in _CLASSES:
         return None
+    # Threads that wait by spinning take ten times as long where anything else wants the cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch  # slow to import, and needed nowhere else
 
     name, settings = _CLASSES[entry.name]
