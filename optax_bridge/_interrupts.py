@@ -3,9 +3,11 @@
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 INTERRUPTED = 130  # the exit code of shells for it
+_heard = 0  # interrupts that reached `interrupt`
 
 
 def end(number: int, frame: FrameType | None) -> None:
@@ -17,6 +19,8 @@ def end(number: int, frame: FrameType | None) -> None:
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Ends the process during an import, else raises KeyboardInterrupt, which commands handle."""
+    global _heard
+    _heard += 1
     if _is_importing(frame):
         end(number, frame)
     raise KeyboardInterrupt
@@ -29,11 +33,22 @@ def repeat_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
         return
     import threading  # nothing needs it before that
 
-    if hasattr(signal, "pthread_kill"):  # to the thread that waits, which it wakes
-        main = threading.main_thread().ident
-        threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGINT)).start()
-    else:
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=_interrupt_until_heard, args=[_heard], daemon=True).start()
+
+
+def _interrupt_until_heard(before: int) -> None:
+    """Sends it more than once: one that comes just before a call that waits does not wake it."""
+    import threading
+
+    main = threading.main_thread().ident
+    while _heard == before:
+        time.sleep(0.05)
+        if hasattr(signal, "pthread_kill") and main is not None:  # to the thread, which it wakes
+            signal.pthread_kill(main, signal.SIGINT)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+        if signal.getsignal(signal.SIGINT) is not interrupt:
+            return  # another handler, which does not say whether it was called
 
 
 def _is_importing(frame: FrameType | None) -> bool:
