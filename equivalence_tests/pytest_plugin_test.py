@@ -36,6 +36,8 @@ def test_not_comparable(assert_equivalent):
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "optimizers_test.py").write_text(TESTS)
+    # Its own project, also where temporary folders are within this one.
+    (folder / "pytest.ini").touch()
     root = str(Path(__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "equivalence_tests.pytest_plugin", *arguments],
