@@ -55,13 +55,13 @@ def _of(name: str, size: int, kind: str) -> Iterator[Outcome]:
 
 def _mover(moved: int) -> Callable[[], float]:
     """What moves so many bytes within the GPU's memory, half of them read and half written."""
-    held: Any = jnp.ones(max(moved // 8, 1), jnp.float32)
+    array: Any = jnp.ones(max(moved // 8, 1), jnp.float32)
     copy = jax.jit(jnp.negative, donate_argnums=0)
 
     def run() -> float:
-        nonlocal held
+        nonlocal array
         start = time.perf_counter()
-        held = jax.block_until_ready(copy(held))
+        array = jax.block_until_ready(copy(array))
         return time.perf_counter() - start
 
     return run

@@ -53,9 +53,9 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     lines = run.stdout.splitlines()
     assert lines[-1].endswith("every claim held")
     # A line for each case, before the table, and nothing is padded.
-    told = {line.partition(": identical at every step (")[0] for line in lines if " s)" in line}
-    assert told == {row["id"] for row in content["results"]}
-    assert lines[len(told)].startswith("flax.optim against Optax")
+    ids = {line.partition(": identical at every step (")[0] for line in lines if " s)" in line}
+    assert ids == {row["id"] for row in content["results"]}
+    assert lines[len(ids)].startswith("flax.optim against Optax")
     assert all(line == line.rstrip() for line in lines)
     assert run.stderr == f"written: {tmp_path / 'junit.xml'}, {file}\n"
     assert content["ran"]

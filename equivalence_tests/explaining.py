@@ -90,8 +90,8 @@ def explanation(
                 fewer = [other for other in needed if other is not one]
                 if fewer and (without := _judged(varied, fewer, judge)):
                     needed, verdict = fewer, without
-            told = {str(one): one.why for one in needed}
-            return Explanation(_written(varied, needed), told, verdict)
+            reasons = {str(one): one.why for one in needed}
+            return Explanation(_written(varied, needed), reasons, verdict)
     return None
 
 

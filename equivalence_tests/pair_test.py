@@ -116,7 +116,7 @@ def test_arguments_are_parsed_and_never_evaluated(
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "kwargs", "told"),
+    ("left", "right", "kwargs", "text"),
     [
         (
             "legacy_optim:Momentum",
@@ -152,7 +152,7 @@ def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(
     left: str,
     right: str,
     kwargs: tuple[str, str],
-    told: str,
+    text: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):
@@ -163,9 +163,9 @@ def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(
     assert done == 1
     printed, files = capsys.readouterr()
     assert printed.startswith(f"different: {left}({kwargs[0].split(',')[0]}")
-    assert told in printed
+    assert text in printed
     assert files == f"written: {file}, {folder / 'index.html'}\n"
-    assert told in json.loads(file.read_text())["explanation"]
+    assert text in json.loads(file.read_text())["explanation"]
     assert "explains the difference" in (folder / "index.html").read_text()
 
 

@@ -27,10 +27,10 @@ def verdict(package: Any, case: MatrixCase) -> str:
     params = {name: leaf.astype(case.dtype) for name, leaf in PARAMS.items()}
     if case.rate == "constant":  # then the state map is held to as well
 
-        def relation(held: Any) -> Any:
-            old = legacy_optim.Optimizer(definition, held[1], held[0])
+        def relation(carry: Any) -> Any:
+            old = legacy_optim.Optimizer(definition, carry[1], carry[0])
             conversion = importlib.import_module(f"{package.__name__}.legacy")
-            return held[1].step, held[0], conversion.to_optax(old)[1]
+            return carry[1].step, carry[0], conversion.to_optax(old)[1]
 
         try:
             return prove_equivalence(definition, tx, params, relation=relation).verdict

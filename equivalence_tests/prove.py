@@ -101,9 +101,9 @@ def closing_line(rows: Sequence[Row], seconds: float) -> str:
         verdict: sum(row.verdict == verdict for row in claims)
         for verdict in (IDENTICAL, REALS, "different", "not decided")
     }
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    held = sum(row.held for row in claims)
-    return f"{held} of {len(claims)} claims proved in {seconds:.0f} s: {told}"
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    proved = sum(row.held for row in claims)
+    return f"{proved} of {len(claims)} claims proved in {seconds:.0f} s: {listed}"
 
 
 def table(rows: Sequence[Row]) -> Table:

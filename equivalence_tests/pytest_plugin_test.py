@@ -56,8 +56,8 @@ def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path
     assert "1 passed" in done.stdout
     assert "3 failed" in done.stdout
     # The first line of a failure says it all, and there is nothing else of the package's own.
-    told = r"different: params\['w'\] by .* of its scale \(.* ULP\), from step 1; expected rounding"
-    assert re.search(rf"_+ test_other _+\n(\[gw.*\n)?{told}", done.stdout), done.stdout
+    line = r"different: params\['w'\] by .* of its scale \(.* ULP\), from step 1; expected rounding"
+    assert re.search(rf"_+ test_other _+\n(\[gw.*\n)?{line}", done.stdout), done.stdout
     assert "\nnot compared: steps is 0; expected at least 1\n" in done.stdout
     assert "equivalence_tests/" not in done.stdout.partition("warnings summary")[0]
     assert "expected identical at most" in done.stdout

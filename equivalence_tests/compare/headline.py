@@ -108,15 +108,15 @@ def headline(found: Comparison, verdict: Verdict, bound: float | None = None) ->
     return f"{verdict.value}, but not before {_POISON}: {_where(apart)}{before}"
 
 
-def poisoned_line(found: Comparison, told: str) -> str:
+def poisoned_line(found: Comparison, text: str) -> str:
     """What a NaN or an infinity among the gradients does; empty where it adds nothing new.
 
     Args:
       found: the comparison.
-      told: the headline.
+      text: the headline.
     """
     apart, usual = poisoned(found), ordinary(found)
-    if apart is None or usual is None or apart.ulp <= 4 * usual.ulp or _POISON in told:
+    if apart is None or usual is None or apart.ulp <= 4 * usual.ulp or _POISON in text:
         return ""
     return f"after {_POISON}: {_where(apart)}"
 
@@ -151,8 +151,8 @@ def _extent(
     chosen = [pair for pair in apart if beyond(pair).any()] or apart
     # What is trained says more than what trains it, and what stays finite more than what does not;
     # rounding is held to its bound wherever it is.
-    told = (lambda path: path.startswith("params")) if above else (lambda path: True)
-    params = [pair for pair in chosen if told(pair[0].path)] or chosen
+    counts = (lambda path: path.startswith("params")) if above else (lambda path: True)
+    params = [pair for pair in chosen if counts(pair[0].path)] or chosen
     unpoisoned = [pair for pair in params if pair[0].poisoned_from >= len(pair[0].ulp_by_step)]
     params = (unpoisoned if above else []) or params
 

@@ -66,13 +66,13 @@ def explained(
     if wide is None:
         why = f" ({about_wide})" if about_wide else ""
         return f"{kind}, judged by its growth; there is no float64 run{why}"
-    told = (
+    text = (
         f"{kind}, decided in float64: {_relative(found):.2g} of the scale here, "
         f"{_relative(wide):.2g} there"
     )
     if made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
-        told += ", as little as a constant that one side holds in float32 makes, or an epsilon"
-    return told + (f" ({about_wide})" if about_wide else "")
+        text += ", as little as a constant that one side holds in float32 makes, or an epsilon"
+    return text + (f" ({about_wide})" if about_wide else "")
 
 
 def _relative(found: Comparison) -> float:

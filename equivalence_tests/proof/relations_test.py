@@ -84,8 +84,8 @@ def test_a_relation_may_have_hyper_params():
 def test_a_relation_of_ones_own():
     minus = _of_moments(0.0, lambda g, m: 2 * (0.5 * m - 0.1 * g,))
 
-    def relation(held: Any) -> Any:
-        count, params, state = held
+    def relation(carry: Any) -> Any:
+        count, params, state = carry
         return count, params, jax.tree.map(lambda trace: -0.1 * trace, state[0].trace)
 
     proved(optax.sgd(0.1, momentum=0.5), minus, REALS, relation=relation)

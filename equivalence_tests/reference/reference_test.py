@@ -74,11 +74,11 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
             for index, part in enumerate(expected)
         },
     )
-    told = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
-    assert found.relative <= bound(recording), told
+    text = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
+    assert found.relative <= bound(recording), text
     same_machine = recording.recorded_with["machine"] == platform.machine()
     if recording.case.bits and same_machine and SAME_FUSION and jax.default_backend() == "cpu":
-        assert found.identical, told
+        assert found.identical, text
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -57,7 +57,7 @@ class Item:
 def item(result: Result) -> Item:
     """A result of the suite as a case on the page."""
     found, claim, case = result.comparison, result.claim, result.case
-    facts, told, pictures = {}, result.note, []
+    facts, line, pictures = {}, result.note, []
     outcome = "no such recipe" if result.verdict is None else result.verdict.value
     if result.failed:
         outcome = "error"
@@ -70,7 +70,7 @@ def item(result: Result) -> Item:
         pictures += loss_figure(*result.losses, str(case))
     if found is not None and result.verdict is not None:
         limit = None if claim is None else claim.ulp
-        told = headline(found, result.verdict, limit)
+        line = headline(found, result.verdict, limit)
         facts |= measured(found)
         if not found.identical:
             facts["nature"] = explained(found, result.wide, result.about_wide)
@@ -92,10 +92,10 @@ def item(result: Result) -> Item:
         outcome=outcome,
         held=result.held,
         title=result.settings,
-        headline=told if found is not None or result.failed else f"{outcome}: {told}",
+        headline=line if found is not None or result.failed else f"{outcome}: {line}",
         about=tuple(dict.fromkeys(about)),
         why="" if claim is None or outcome == "identical" else claim.why,
-        apart="" if found is None else poisoned_line(found, told),
+        apart="" if found is None else poisoned_line(found, line),
         pictures=pictures,
         facts=facts,
         sources={
@@ -125,12 +125,12 @@ def loss_figure(old: Sequence[float], new: Sequence[float], name: str) -> list[s
     """The two loss curves and their difference, as HTML."""
     curves = losses(old, new, f"loss curves of {name}", style=False)
     apart = [abs(a - b) for a, b in zip(old, new, strict=True)]
-    told = "the two are the same to the bit at every step"
+    line = "the two are the same to the bit at every step"
     if any(apart):
         step = next(step for step, value in enumerate(apart, 1) if value)
-        told = f"new less old: at most {max(apart):.2g}, first at step {step}"
+        line = f"new less old: at most {max(apart):.2g}, first at step {step}"
     words = '<span><i class="old"></i>old</span><span><i class="new"></i>new, drawn over it</span>'
-    shown = [f'<h4>Loss</h4>{curves}<p class="key">{words}<span>{told}</span></p>']
+    shown = [f'<h4>Loss</h4>{curves}<p class="key">{words}<span>{line}</span></p>']
     if any(apart):
         signed = [b - a for a, b in zip(old, new, strict=True)]
         zero = [0.0] * len(signed)

@@ -93,8 +93,8 @@ def test_a_row_says_what_differs_since_when_by_how_much_and_why_and_poison_apart
     text = summary("lamb-0-odd_shapes-constant-stock")
     assert "LAMB()" in text and "stock" in text  # the constructor, not the id
     assert "lamb-0" not in text
-    told = "params[&#x27;w&#x27;] by 33.3 % of its scale (4.19e+06 ULP), from step 1"
-    assert f"different: {told}" in text
+    line = "params[&#x27;w&#x27;] by 33.3 % of its scale (4.19e+06 ULP), from step 1"
+    assert f"different: {line}" in text
     assert "it never moves" in text
     assert "after a gradient that is not finite: params[&#x27;w&#x27;] by NaN or infinity" in text
 

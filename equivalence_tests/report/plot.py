@@ -77,8 +77,8 @@ def divergence(
         kind = f"c{number}" if number < NAMED else "rest"
         cut = leaf.poisoned_from
         values = series[number]
-        told = f"<title>{html.escape(leaf.path)}</title>"
-        lines.append(f'<g class="{kind}">{told}{_line(values[: cut + 1], scale)}')
+        title = f"<title>{html.escape(leaf.path)}</title>"
+        lines.append(f'<g class="{kind}">{title}{_line(values[: cut + 1], scale)}')
         lines.append(f"{_line(values[cut:], scale, cut, 'after')}{_dots(values, scale)}</g>")
     if there is not None:
         lines.append(f'<g class="wide">{_line(there, scale)}</g>')

@@ -43,11 +43,11 @@ def result_line(result: Result) -> str:
     """One result in a line."""
     found, verdict = result.comparison, result.verdict
     if found is not None and verdict is not None:
-        told = headline(found, verdict, result.claim and result.claim.ulp)
+        text = headline(found, verdict, result.claim and result.claim.ulp)
     else:
-        told = ("error: " if result.failed else "no such recipe: ") + result.note
+        text = ("error: " if result.failed else "no such recipe: ") + result.note
     held = "" if result.held else "NOT as claimed: "
-    return f"{result.case}: {held}{told} ({result.seconds:.1f} s)"
+    return f"{result.case}: {held}{text} ({result.seconds:.1f} s)"
 
 
 _NARROW = 100  # columns of a terminal, below which seconds are left out
@@ -170,17 +170,17 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         if result.held:
             continue
-        told = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
-        console.print(f"[bold red]NO[/] {told}")
+        text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
+        console.print(f"[bold red]NO[/] {text}")
         if result.failed:
             console.print(f"   {escape(result.note)}")
         elif result.comparison is not None and result.claim is not None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
-            told = headline(found, found.verdict(claim), claim.ulp)
-            console.print(f"   found: {escape(told)}; first {escape(str(found.first))}")
-            if apart := poisoned_line(found, told):
+            text = headline(found, found.verdict(claim), claim.ulp)
+            console.print(f"   found: {escape(text)}; first {escape(str(found.first))}")
+            if apart := poisoned_line(found, text):
                 console.print(f"   {escape(apart)}")
             made_of = explained(found, result.wide, result.about_wide)
             console.print(f"   nature: {escape(made_of)}")
@@ -202,8 +202,8 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
         if outcome.note:
             console.print(f"[{style}]{escape(outcome.id)}[/]: {escape(outcome.note)}")
         if found is not None and outcome.verdict is Verdict.DIFFERENT:
-            told = f"{ulp_text(found.ulp)}; first {found.first}"
-            console.print(f"[{style}]{escape(outcome.id)}[/] {escape(told)}")
+            text = f"{ulp_text(found.ulp)}; first {found.first}"
+            console.print(f"[{style}]{escape(outcome.id)}[/] {escape(text)}")
     counts = [
         f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
     ]

@@ -113,13 +113,13 @@ def _carried(state: train_state.TrainState, params: Params) -> PyTree:
     What is as it was made, a learning rate among the hyper-parameters say, is made anew: 0.1 in
     float32 is another number in float64.
     """
-    held = state.opt_state
-    wide = _like(held, params)
-    if wide is held:
-        return held
+    carry = state.opt_state
+    wide = _like(carry, params)
+    if wide is carry:
+        return carry
     before = state.tx.init(state.params)
     anew = state.tx.init(jax.tree.map(_widened, state.params))
-    if jax.tree.structure(before) != jax.tree.structure(held):  # restored as other containers
+    if jax.tree.structure(before) != jax.tree.structure(carry):  # restored as other containers
         return wide
 
     def carried(leaf: Leaf, wide: jax.Array, before: PyTree, anew: PyTree) -> jax.Array:
@@ -127,12 +127,12 @@ def _carried(state: train_state.TrainState, params: Params) -> PyTree:
             return wide
         return anew if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
 
-    return jax.tree.map(carried, held, wide, before, anew)
+    return jax.tree.map(carried, carry, wide, before, anew)
 
 
 def _transformation(tx: optax.GradientTransformation) -> Side:
-    def step(held: PyTree, grads: Updates) -> PyTree:
-        count, params, opt_state = held
+    def step(carry: PyTree, grads: Updates) -> PyTree:
+        count, params, opt_state = carry
         return count + 1, *take_step(tx, grads, opt_state, params)
 
     return Side(
@@ -149,8 +149,8 @@ _EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
 
 
 def _of_example_library(triple: Any) -> Side:
-    def step(held: Any, grads: Updates) -> Any:
-        count, state = held
+    def step(carry: Any, grads: Updates) -> Any:
+        count, state = carry
         return count + 1, triple.update_fn(count, grads, state)
 
     maker = getattr(triple.update_fn, "__qualname__", "").split(".<locals>")[0]
@@ -159,17 +159,17 @@ def _of_example_library(triple: Any) -> Side:
         init=lambda params: (jnp.zeros([], jnp.int32), triple.init_fn(params)),
         step=step,
         # The state is the library's own packing, leaf after leaf.
-        view=lambda held: {
-            "params": triple.params_fn(held[1]),
-            "state": (held[0], jax.tree.leaves(held[1])),
+        view=lambda carry: {
+            "params": triple.params_fn(carry[1]),
+            "state": (carry[0], jax.tree.leaves(carry[1])),
         },
         source=f"jax.example_libraries.optimizers: {maker}",
     )
 
 
 def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
-    def take(held: PyTree, grads: Updates) -> PyTree:
-        result = step(grads, held[1], held[0])
+    def take(carry: PyTree, grads: Updates) -> PyTree:
+        result = step(grads, carry[1], carry[0])
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"step returned a {type(result).__name__}, not (params, state)")
         return result

@@ -68,9 +68,9 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
 
     def view(state: PyTree) -> dict[str, PyTree]:
         stepped, tensors, treedef = state
-        held = [_own_state(stepped.state.get(tensor, {})) for tensor in tensors]
+        states = [_own_state(stepped.state.get(tensor, {})) for tensor in tensors]
         params = treedef.unflatten(map(_array, tensors))
-        return {"params": params, "state": dict(enumerate(held))}
+        return {"params": params, "state": dict(enumerate(states))}
 
     module = getattr(optimizer, "__module__", "").replace(f".{name.lower()}", "")
     source = f"{module}.{name}({written(args, kwargs)})"
@@ -111,10 +111,10 @@ def _array(tensor: Any) -> np.ndarray:
     return np.array(tensor.numpy())
 
 
-def _own_state(held: Any) -> dict[str, Any]:
+def _own_state(state: Any) -> dict[str, Any]:
     """What PyTorch keeps for a tensor; other than tensors and numbers is left out."""
     return {
         name: _array(value) if hasattr(value, "detach") else value
-        for name, value in held.items()
+        for name, value in state.items()
         if hasattr(value, "detach") or isinstance(value, bool | int | float)
     }

@@ -29,8 +29,8 @@ def test_help_version_and_recipe_do_not_import_jax():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = [line.rsplit(" [", 1)[1] for line in done.stdout.splitlines()]
-    assert told == ["] True"] * 4, done.stdout
+    answers = [line.rsplit(" [", 1)[1] for line in done.stdout.splitlines()]
+    assert answers == ["] True"] * 4, done.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")

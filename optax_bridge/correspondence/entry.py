@@ -47,8 +47,8 @@ class StepBound:
         return {"params": (-1.0, 1.0), "grads": (-1.0, 1.0), **self.ranges}
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.all_ranges.items())
-        return f"{self.ulp:g} ULP a step, for {told}"
+        text = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.all_ranges.items())
+        return f"{self.ulp:g} ULP a step, for {text}"
 
 
 @dataclass(frozen=True)

@@ -27,27 +27,27 @@ def write_msgpack(
         blocks of 16 MiB, without a copy of the whole.
       progress: called with the number of bytes after each block.
     """
-    told = progress or (lambda count: None)
-    _write(file, tree, told)
+    report = progress or (lambda count: None)
+    _write(file, tree, report)
 
 
-def _write(file: BinaryIO, node: PyTree, told: Callable[[int], None]) -> None:
+def _write(file: BinaryIO, node: PyTree, report: Callable[[int], None]) -> None:
     if isinstance(node, Mapping):
         file.write(msgpack.Packer().pack_map_header(len(node)))
         for key, value in node.items():
             file.write(_pack(key))
-            _write(file, value, told)
+            _write(file, value, report)
     elif isinstance(node, list | tuple):
         file.write(msgpack.Packer().pack_array_header(len(node)))
         for value in node:
-            _write(file, value, told)
+            _write(file, value, report)
     elif isinstance(node, np.generic):
-        _extension(file, 3, node.shape, node.dtype, bytes_of(node), told)
+        _extension(file, 3, node.shape, node.dtype, bytes_of(node), report)
     elif hasattr(node, "shape") and hasattr(node, "dtype"):
         if node.nbytes > MAX_CHUNK_SIZE:
-            _chunked(file, node, told)
+            _chunked(file, node, report)
         else:
-            _extension(file, 1, node.shape, node.dtype, bytes_of(node), told)
+            _extension(file, 1, node.shape, node.dtype, bytes_of(node), report)
         if node.nbytes > BLOCK:
             release(node)
     elif isinstance(node, complex):
@@ -62,7 +62,7 @@ def _extension(
     shape: tuple[int, ...],
     dtype: np.dtype,
     data: Callable[[int, int], np.ndarray],
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> None:
     size = math.prod(shape) * dtype.itemsize
     head = msgpack.Packer().pack_array_header(3) + _pack(shape)
@@ -72,7 +72,7 @@ def _extension(
     for start in range(0, size, BLOCK):
         block = data(start, min(start + BLOCK, size))
         file.write(block.data)
-        told(block.size)
+        report(block.size)
 
 
 def _bin_header(length: int) -> bytes:
@@ -91,7 +91,7 @@ def _ext_header(code: int, length: int) -> bytes:
     return struct.pack(">BIb", 0xC9, length, code)
 
 
-def _chunked(file: BinaryIO, leaf: Leaf, told: Callable[[int], None]) -> None:
+def _chunked(file: BinaryIO, leaf: Leaf, report: Callable[[int], None]) -> None:
     count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
     starts = range(0, leaf.size, count)
     file.write(msgpack.Packer().pack_map_header(3))
@@ -103,5 +103,5 @@ def _chunked(file: BinaryIO, leaf: Leaf, told: Callable[[int], None]) -> None:
         file.write(_pack(str(number)))
         at = first * leaf.dtype.itemsize
         length = min(count, leaf.size - first)
-        _extension(file, 1, (length,), leaf.dtype, lambda i, j, at=at: data(at + i, at + j), told)
+        _extension(file, 1, (length,), leaf.dtype, lambda i, j, at=at: data(at + i, at + j), report)
         release(leaf)

@@ -33,14 +33,17 @@ class _Empty(np.ndarray):
 
 
 def write_orbax(
-    folder: Path, tree: PyTree, told: Callable[[int], None] | None = None, place: Path | None = None
+    folder: Path,
+    tree: PyTree,
+    progress: Callable[[int], None] | None = None,
+    place: Path | None = None,
 ) -> None:
     """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores.
 
     Args:
       folder: does not exist yet; the folder around it has nothing else in it.
       tree: a pytree of arrays; NamedTuples and dataclasses become folders of their fields' names.
-      told: called from another thread now and then, with the number of bytes written so far.
+      progress: called from another thread now and then, with the number of bytes written so far.
       place: how errors call the folder.
 
     Raises:
@@ -65,7 +68,7 @@ def write_orbax(
         tree = jax.tree.map(_without_size, tree)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
-            with _quiet(), _watched(folder.parent, told):
+            with _quiet(), _watched(folder.parent, progress):
                 save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
                     tree, custom_metadata=metadata
                 )
@@ -96,16 +99,16 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(folder: Path, told: Callable[[int], None] | None) -> Iterator[None]:
+def _watched(folder: Path, progress: Callable[[int], None] | None) -> Iterator[None]:
     """Tells how many bytes lie in a folder, again and again; Orbax itself reports nothing."""
-    if told is None:
+    if progress is None:
         yield
         return
     done = threading.Event()
 
     def look() -> None:
         while not done.wait(_SECONDS_BETWEEN_LOOKS):
-            told(_size(folder))
+            progress(_size(folder))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
