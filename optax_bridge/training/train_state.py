@@ -12,7 +12,7 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-import legacy_optim
+from legacy_optim.base import Optimizer, OptimizerDef  # the package would import them all
 from optax_bridge._definition import check_one_copy
 from optax_bridge._likeness import check_no_text
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
@@ -200,7 +200,7 @@ class TrainState(train_state.TrainState):
     @classmethod
     def from_legacy(
         cls,
-        optimizer: legacy_optim.Optimizer,
+        optimizer: Optimizer,
         *,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
@@ -239,14 +239,14 @@ class TrainState(train_state.TrainState):
             **kwargs,
         )
 
-    def to_legacy(self, definition: legacy_optim.OptimizerDef) -> legacy_optim.Optimizer:
+    def to_legacy(self, definition: OptimizerDef) -> Optimizer:
         """The legacy optimizer that goes on from here.
 
         Args:
           definition: the definition that this state's transformation corresponds to.
 
         Returns:
-          An `Optimizer` with these parameters, this state and this step.
+          A `legacy_optim.Optimizer` with these parameters, this state and this step.
 
         Raises:
           ValueError: the optimizer state is not that of the definition's transformation.
@@ -260,7 +260,7 @@ class TrainState(train_state.TrainState):
         cls,
         path: Path | str,
         *,
-        optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation | None = None,
+        optimizer_def: OptimizerDef | optax.GradientTransformation | None = None,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
         part: str | None = None,
@@ -316,7 +316,7 @@ class TrainState(train_state.TrainState):
         self,
         path: Path | str,
         *,
-        optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
         part: str | None = None,
         force: bool = False,
     ) -> None:
