@@ -30,6 +30,7 @@ TESTS: dict[str, list[str]] = {
     f"{_TRAINING}/train_state.py": [
         "equivalence_tests/train_state_test.py",
         f"{_TRAINING}/full_train_state_test.py",
+        f"{_CHECKPOINTS}/fitting_test.py",
     ],
     f"{_TRAINING}/full_train_state.py": [f"{_TRAINING}/full_train_state_test.py"],
     f"{_TRAINING}/learning_rate.py": [f"{_TRAINING}/full_train_state_test.py"],
@@ -79,6 +80,11 @@ TESTS: dict[str, list[str]] = {
             "write",
         )
     },
+    "optax_bridge/correspondence/entry.py": [
+        "optax_bridge/correspondence/correspondence_test.py",
+        "optax_bridge/correspondence/recipe_test.py",
+        "equivalence_tests/proof/table_test.py",
+    ],
     "optax_bridge/correspondence/*.py": [
         "optax_bridge/correspondence/recipe_test.py",
         "optax_bridge/correspondence/correspondence_test.py",

@@ -245,3 +245,14 @@ def test_a_definition_that_a_package_hands_on_is_wrapped(line: str, tmp_path: Pa
     changed = {result.path: result.new for result in driver.migrate([tmp_path], Options()).changed}
     assert "tx=optax_bridge.wrap_definition(pkg.Groups()))" in changed[use]
     assert "print(a.params, o.params)" in changed[use]
+
+
+def test_the_module_handed_on_in_ones_own_definition_is_the_old_api():
+    before = (
+        "from flax import optim\nclass Own(optim.OptimizerDef):\n"
+        "    def inner(self): return getattr(optim, 'Adam')(0.1), make(optim, 3)\n"
+        "o = Own(1).create(p)\n"
+    )
+    code = rewrite(before, Options()).code
+    assert "return getattr(legacy_optim, 'Adam')(0.1), make(legacy_optim, 3)" in code
+    assert "from flax import optim" not in code

@@ -91,6 +91,7 @@ CASES = {
     ),
     "clip-of-itself": ("x = -x\nx.clip(a_min=0)", "clip takes min= and max= now"),
     "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
+    "clip-of-a-result": ("def f(x): return x.get().clip(a_min=0)", "clip takes min= and max= now"),
     "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),
 }
 
@@ -118,3 +119,9 @@ def test_what_becomes_of_a_name(code: str, expected: str):
 )
 def test_what_is_there_stays(code: str):
     assert rewrite(code, Options()).code == code
+
+
+def test_a_module_within_a_name_that_is_written_anew_is_no_second_matter():
+    result = rewrite("import jax\nf = jax.api.jit(g)\n", Options())
+    assert result.code == "import jax\nf = jax.jit(g)\n"
+    assert not result.messages

@@ -195,6 +195,10 @@ def test_moments_that_are_read_later_change_sign_for_public_optax(tmp_path: Path
     (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
     momentum = optimizer.state.param_states["dense"]["bias"].momentum
     np.testing.assert_array_equal(trace["dense"]["bias"], -momentum)
+    exact: Any = TrainState.from_legacy_checkpoint(
+        tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1)
+    )
+    np.testing.assert_array_equal(exact.opt_state.trace["dense"]["bias"], momentum)
 
 
 class WithTokens(TrainState):

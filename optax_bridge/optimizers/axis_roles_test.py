@@ -167,6 +167,14 @@ def test_errors_name_the_parameter_its_shape_and_its_axes(rules: Any, params: An
         optax_bridge.adafactor(0.1, **rules).init(params)
 
 
+def test_two_rules_that_agree_are_no_collision() -> None:
+    names: dict[str, Any] = {"axis_rules": {"embed": "row", "mlp": "column"}}
+    both: Any = optax_bridge.adafactor(0.1, **names, path_rules={"kernel": ("row", "column")})
+    state = both.init(KERNEL)
+    alone: Any = optax_bridge.adafactor(0.1, **names)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, alone.init(KERNEL))
+
+
 @pytest.mark.parametrize(
     ("roles", "v"), [(("batch", "none"), (150, 130)), (("none", "none"), (1,))], ids=str
 )
