@@ -19,6 +19,9 @@ OPTIM = "flax.optim"
 BY_CLASS: dict[str, Entry] = entries_by_class()
 
 EXPORTS = frozenset(legacy_optim.__all__)
+# What is read of an optimizer. Other things have one of these as well; what has two of them is an
+# optimizer by another name.
+MARKS = frozenset({"target", "optimizer_def", "state.step", "state.param_states", "apply_gradient"})
 # Modules of which it is known that they have no name of flax.optim's.
 _KNOWN_STARS = (
     "collections", "flax.linen", "functools", "itertools", "jax", "jax.numpy", "math", "numpy",

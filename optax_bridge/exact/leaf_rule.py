@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,8 @@ class LeafRule:
       apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path;
         without decay it is `param - decrement`, as None is always.
       plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter.
+      joined: whether `one_loop` keeps every bit, and with the state in which order: tried with
+        every setting of the optimizer.
     """
 
     state_type: Callable[..., Any]
@@ -82,6 +84,7 @@ class LeafRule:
     decay: str | None = None
     apply: Callable[..., jax.Array] | None = None
     plan: Callable[[list[Leaf]], Sequence[Any]] | None = None
+    joined: Literal["other bits", "in order", "in reverse"] = "other bits"
 
     def transformation(self) -> ExactTransformation:
         """The transformation that follows the rule for every parameter."""

@@ -9,7 +9,7 @@ each moment is computed once.
 The bits stay only where the joined loop loads the arrays in the order of the single ones: the
 compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
 result, so that Adam's first moment must come last: the state is kept in reverse. Which optimizers
-keep every bit was tried, with every setting; `one_loop` takes those alone.
+keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
 """
 
 import os
@@ -25,14 +25,6 @@ from optax_bridge.metadata.trees import OptState, Params, Updates
 _BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
-# The states whose optimizers keep their bits -> whether in reverse.
-_STATES = {
-    "AdagradState": False,
-    "AdamState": True,
-    "LambState": True,
-    "MomentumState": False,
-    "RMSPropState": False,
-}
 
 
 class OneLoopState(NamedTuple):
@@ -78,20 +70,21 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         )
     rule: Any = getattr(tx.init, "__self__", None)
     state_type: Any = getattr(rule, "state_type", type(None))
-    name: str = state_type.__name__
-    if not isinstance(rule, LeafRule) or name not in _STATES:
+    if not isinstance(rule, LeafRule) or rule.joined == "other bits":
         raise ValueError(
             "one_loop: nothing is known to be gained with the same bits for a transformation whose "
-            f"state is {name}; it takes those of {', '.join(_STATES)}. Within multi_optimizer, "
-            "give each part its own: multi_optimizer((selector, one_loop(adam(1e-3))))."
+            f"state is {state_type.__name__}; help(optax_bridge.one_loop) names those that it "
+            "takes. Within multi_optimizer, give each part its own: "
+            "multi_optimizer((selector, one_loop(adam(1e-3))))."
         )
+    in_reverse = rule.joined == "in reverse"
     _set_flag()
 
     def turned(state: Any) -> Any:
-        return OneLoopState(tuple(state)[::-1]) if _STATES[name] else state
+        return OneLoopState(tuple(state)[::-1]) if in_reverse else state
 
     def own(state: Any) -> Any:
-        return state_type(*state.last_first[::-1]) if _STATES[name] else state
+        return state_type(*state.last_first[::-1]) if in_reverse else state
 
     def init(params: Params) -> OptState:
         return turned(tx.init(params))

@@ -46,6 +46,7 @@ def adagrad(
         zeros(1),
         _step,
         dict(learning_rate=learning_rate, eps=eps),
+        joined="in order",
     ).transformation()
 
 

@@ -72,6 +72,7 @@ def adam(
         dict(learning_rate=learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
         decay="weight_decay",
         apply=minus_and_decay,
+        joined="in reverse",
     ).transformation()
 
 

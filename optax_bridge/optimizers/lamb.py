@@ -64,6 +64,7 @@ def lamb(
         _step,
         dict(learning_rate=learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, eps=eps),
         reads_params=True,
+        joined="in reverse",
     ).transformation()
 
 

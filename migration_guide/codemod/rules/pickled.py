@@ -21,6 +21,7 @@ import libcst as cst
 from migration_guide.codemod import constants
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Kind, within
+from migration_guide.codemod.names import MARKS
 from migration_guide.codemod.tree import last_name
 
 _MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
@@ -40,8 +41,7 @@ _ARRAYS = (
     "arrays that jax before 0.4.34 pickled are read under `optax-bridge run` alone; pickle "
     "numpy.asarray of them there"
 )
-_MARKS = {"target", "optimizer_def", "apply_gradient", "state.step", "state.param_states"}
-_ENDS = tuple(f".{mark}" for mark in _MARKS)
+_ENDS = tuple(f".{mark}" for mark in MARKS)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
@@ -86,7 +86,7 @@ def _gives(context: Context, call: cst.Call) -> bool:
         return False
     return any(
         _holds_optimizer(context, node)
-        or bool(_MARKS & context.analysis.read_of(node))
+        or bool(MARKS & context.analysis.read_of(node))
         or (isinstance(node, cst.Name) and _gives_on(context, node))
         for target in above.targets
         for node in _names(target.target)

@@ -32,7 +32,7 @@ import libcst as cst
 from migration_guide.codemod import constants
 from migration_guide.codemod.context import Context
 from migration_guide.codemod.kinds import FOREIGN
-from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.names import MARKS, OPTIM
 from migration_guide.codemod.tree import last_name
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
@@ -41,8 +41,6 @@ _METHODS = (
     "restore_state",
 )  # fmt: skip
 _PARTS = {"target", "state", "step", "optimizer_def"}
-# Other things have one of these as well; what has two of them is an optimizer by another name.
-_MARKS = {"target", "optimizer_def", "state.step", "state.param_states", "apply_gradient"}
 _BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
 _BY_NAME = (
     "flax.optim looked up by its name: it is gone, and nothing that is used through this is "
@@ -124,7 +122,7 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
     kind = context.analysis.kind(named)
     if kind or FOREIGN in kind or context.name(named):
         return False
-    if len(_MARKS & context.analysis.read_of(named)) > 1 and not _is_self(named):
+    if len(MARKS & context.analysis.read_of(named)) > 1 and not _is_self(named):
         return True
     return bool(_NAMED.search(last_name(named))) and not context.analysis.from_unknown(named)
 
