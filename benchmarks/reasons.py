@@ -34,10 +34,10 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "growth",
-        "^(trace|compile),",
+        "^compile,",
         "exact / ",
-        "as in the old API, the bias correction is computed for each leaf (shared, XLA compiles it "
-        "otherwise and bits change), and the decay is subtracted even where it is 0",
+        "in the loop of one parameter of each group XLA numbers the arguments otherwise than in the "
+        "others', and LLVM compiles it anew: 134 loops in place of 70 for 64 groups",
     ),
     (
         "start",
