@@ -13,6 +13,7 @@ to import to the function.
 
 import errno
 import functools
+import io
 import signal
 import sys
 from importlib import metadata
@@ -56,12 +57,6 @@ class Subcommands(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        except OSError as error:
-            if error.errno not in _FULL or error.filename is not None:
-                raise
-            sys.stdout = None  # else Python tries once more when it ends
-            typer.echo(f"the output could not be written: {error.strerror}", err=True)
-            raise typer.Exit(1) from None
         return value
 
 
@@ -134,4 +129,13 @@ def _main(
 
 def main() -> None:
     """Runs the command with the arguments of the process; `optax_bridge.start` is its entry."""
-    app()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a file may have any character
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        sys.stdout = None  # else Python tries once more when it ends
+        typer.echo(f"the output could not be written: {error.strerror}", err=True)
+        sys.exit(1)
