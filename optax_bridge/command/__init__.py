@@ -13,7 +13,6 @@ to import to the function.
 
 import errno
 import functools
-import io
 import signal
 import sys
 from importlib import metadata
@@ -129,8 +128,8 @@ def _main(
 
 def main() -> None:
     """Runs the command with the arguments of the process; `optax_bridge.start` is its entry."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a file may have any character
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # a name in a file may have any character
     try:
         app()
     except OSError as error:
