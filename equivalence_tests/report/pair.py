@@ -104,11 +104,14 @@ class Report:
         if self.relations:
             agree = "" if differ else "the parameters agree; "
             return f"{agree}of the states, {shown(self.relations)}"
-        alone = None if self.parameters is None else self.parameters.within(self.bound)
-        if not (differ and self.state_compared) or alone in (None, Verdict.DIFFERENT):
+        alone = self.parameters
+        if not (differ and self.state_compared) or alone is None:
             return ""
+        if alone.within(self.bound) is Verdict.DIFFERENT:
+            return ""
+        apart = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
         return (
-            f"the parameters alone are {alone.value} here; the states are not linearly related, "
+            f"the parameters alone are {apart} here; the states are not linearly related, "
             "and what they lead to later is not known"
         )
 
