@@ -115,7 +115,8 @@ FOLDERS = {
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_a_folder_that_can_be_seen(folder: str):
     head = (
-        "import os, tempfile\nfrom pathlib import Path\nfrom os.path import abspath\nfrom flax.training import checkpoints\n"
+        "import os, tempfile\nfrom pathlib import Path\nfrom os.path import abspath\n"
+        "from flax.training import checkpoints\n"
         f"FOLDER: str = 'run'\n{HEAD}"
     )
     result = rewrite(f"{head}checkpoints.save_checkpoint({folder}, opt, 1)\n", Options())
