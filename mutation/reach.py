@@ -20,7 +20,7 @@ _SETTINGS = """[run]
 data_file = {folder}/data
 parallel = true
 context = ${{PYTEST_CURRENT_TEST-}}
-patch = _exit
+patch = _exit, execv
 disable_warnings = no-data-collected, module-not-measured, module-not-imported
 include =
     {modules}
