@@ -110,8 +110,8 @@ class Reach:
     def tests(self, module: str, line: int, most: float) -> tuple[list[str], float]:
         """Tests that reach a line: one of each function first, and the quickest of these.
 
-        What runs at import, and what is new since the measurement, is taken to be reached by all
-        that reaches something else of its function or class, or else of its module.
+        The head of a function, and what is new in one since the measurement, is taken to be reached
+        by all that reaches the function; else what runs at import by all that reaches the module.
 
         Args:
           module: path of the file.
@@ -124,10 +124,12 @@ class Reach:
         at = statements((self._root / module).read_text(encoding="utf-8")).get(line)
         tests = reached.get(str(at), set())
         same = self._texts.get(module, set()) <= {_hash(self._root / module)}
-        if at is None or not at.runs or not (tests or same):
-            parts = (f"{at.scope}:", f"{at.scope}.") if at and at.scope else ("",)
-            near = [own for name, own in reached.items() if name.startswith(parts)]
-            tests = set[str]().union(*(near or reached.values()))
+        if at is None or not at.runs or (not tests and (str(at) in reached or not same)):
+            function = at.scope if at is not None and (at.runs or "def " in at.text) else ""
+            parts = (f"{function}:", f"{function}.") if function else ("",)
+            found = (own for name, own in reached.items() if name.startswith(parts))
+            near = set[str]().union(*found)
+            tests = near or set[str]().union(*reached.values())
         chosen: dict[str, list[str]] = {}
         left = most
         for test in self._ordered(module, tests):
@@ -216,7 +218,7 @@ def _by_statement(
             if line in at:
                 by_statement.setdefault(str(at[line]), set()).update(own)
         module = str(Path(name).relative_to(copy))
-        reached[module] = {statement: sorted(own) for statement, own in by_statement.items() if own}
+        reached[module] = {statement: sorted(own) for statement, own in by_statement.items()}
     return reached
 
 
