@@ -77,7 +77,8 @@ def sample(root: Path, modules: Sequence[str], size: int, seed: int) -> list[Fau
 def _says_nothing(node: Any) -> bool:
     """Whether it is in an annotation, which is not run, or in what only guards a programmer."""
     above = node.parent
-    if above.type in ("parameters", "param", "typedargslist", "lambdef"):  # the * before keywords, and the /
+    if above.type in ("parameters", "param", "typedargslist", "lambdef"):
+        # The * before keywords, and the /.
         return node.type == "operator"
     if node.type == "except_clause" and "." in node.get_code():  # cosmic-ray knows names alone
         return True

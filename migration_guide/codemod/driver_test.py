@@ -155,6 +155,19 @@ def test_one_file_that_fails_does_not_stop_the_others(
     assert [result.path for result in report.changed] == [file]
 
 
+@pytest.mark.parametrize("handed", ["import os\nfrom made import make", "from made import *"])
+def test_what_a_module_hands_on_from_another_is_known(tmp_path: Path, handed: str):
+    files_ = {
+        "made.py": "from flax import optim\ndef make(p): return optim.Adam(0.1).create(p)\n",
+        "handed.py": f"import jax\nfrom . import nothing\n{handed}\nfrom json import loads\n",
+        "used.py": "from handed import make\nmake(p).target\n",
+    }
+    for name, text in files_.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    new = {r.path.name: r.new for r in driver.migrate([tmp_path], Options()).changed}
+    assert new["used.py"] == "from handed import make\nmake(p).params\n"
+
+
 def test_pins_of_a_project_are_listed(file: Path):
     project = file.with_name("requirements.txt")
     project.write_text("jax\nflax==0.5.3\n", encoding="utf-8")
