@@ -224,6 +224,18 @@ REWRITES = {
         "optim.dynamic_scale.DynamicScale()",
         "flax.training.dynamic_scale.DynamicScale()",
     ),
+    "init-state": ("s = d.init_state(p)", "s = d.init(p)"),
+    "class-in-an-annotation": (
+        "def f(d: optim.Adam): return d",
+        "def f(d: optax.GradientTransformation): return d",
+    ),
+    "bracketed-class": ("x: (optim.Adam) = d", "x: (optax.GradientTransformation) = d"),
+    "saved-before-it-is-replicated": (
+        "from flax import serialization\nserialization.to_bytes(opt)\nopt = opt.replicate()\n"
+        "opt.apply_gradient(g)",
+        "serialization.to_bytes(opt)\nopt = flax.jax_utils.replicate(opt)\n"
+        'opt.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))',
+    ),
 }
 
 
@@ -310,6 +322,15 @@ def test_a_rate_per_call_needs_the_exact_port():
     assert "opt.apply_gradients(grads=g, learning_rate=fn(opt.step))" in body
     body = _body(_rewritten(IMPORTS + SETUP + "opt, l = opt.optimize(f, learning_rate=lr)").code)
     assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
+
+
+def test_half_of_what_belongs_together_is_left_to_a_person():
+    """Averaged gradients need the rules of replicate and of the steps."""
+    code = f"{IMPORTS}{SETUP}opt = opt.replicate()\nopt.apply_gradient(g)\n"
+    some = frozenset({"constructors", "create", "replicate"})
+    result = rewrite(code, Options(rules=some))
+    assert result.code.endswith("\nopt = opt.replicate()\nopt.apply_gradient(g)\n")
+    assert ["pmean" in m.text for m in result.messages if m.by_hand] == [True]
 
 
 def test_what_would_overflow_a_parser_is_refused():
