@@ -199,4 +199,4 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsy
 
     monkeypatch.setattr(check, "run_all", gone)
     assert check.check(["sgd"], report_folder=folder) == 2
-    assert f"{folder}/.index.html.part: not written: No such file" in capsys.readouterr().err
+    assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err

@@ -132,6 +132,33 @@ def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
     assert second.read_text(encoding="utf-8") != OLD
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"# coding: rot13\n" + OLD.encode(), OLD.encode("utf-16")],
+    ids=["no-encoding-of-text", "utf-16"],
+)
+def test_an_encoding_that_python_does_not_read_is_said(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "m.py").write_bytes(data)
+    assert command.run([tmp_path], write=True) == 1
+    assert "m.py: cannot be read: " in capsys.readouterr().out
+    assert (tmp_path / "m.py").read_bytes() == data
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
+def test_names_that_are_no_text_and_that_steer_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name in (b"a\xff.py", b"\x1b[31m.py", b"uses.py"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text(OLD, encoding="utf-8")
+    (tmp_path / "other.py").write_text("import numpy\n", encoding="utf-8")
+    assert command.run([tmp_path]) == 0
+    printed = capsys.readouterr().out
+    assert "3 files would be rewritten, 4 looked at" in printed
+    assert r"a\udcff.py" in printed and r"\x1b[31m.py" in printed and "\x1b" not in printed
+
+
 def test_what_a_killed_run_left_is_removed_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
