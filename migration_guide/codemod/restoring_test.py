@@ -70,6 +70,13 @@ def test_what_holds_none_or_saves_stays(case: str):
     assert (OURS in result.code, result.refused) == (False, "")
 
 
+def test_a_folder_that_is_assigned_in_a_circle_does_not_end_the_rewrite():
+    head = f"from flax.training import checkpoints\n{HEAD}A = B\nB = A\n"
+    result = rewrite(f"{head}checkpoints.save_checkpoint(A, opt, 1)\n", Options())
+    assert result.refused == ""
+    assert "checkpoints.save_checkpoint(absolute_folder(A), opt, 1)\n" in result.code
+
+
 def test_a_program_without_optimizers_stays():
     code = "from flax.training import checkpoints\ns = checkpoints.restore_checkpoint('/d', s)\n"
     assert rewrite(code, Options()).code == code

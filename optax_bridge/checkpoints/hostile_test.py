@@ -83,6 +83,25 @@ DAMAGED = {
             }
         }
     ),
+    "chunks_of_another_size": msgpack.packb(
+        {
+            "x": {
+                "__msgpack_chunked_array__": True,
+                "shape": {"0": 3},
+                "chunks": {"0": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1")))},
+            }
+        }
+    ),
+    "array_of_two_parts": msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8")))}),
+    "array_of_four_parts": msgpack.packb(
+        {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1", b"2")))}
+    ),
+    "array_with_more_behind_it": msgpack.packb(
+        {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1")) + b"\x01")}
+    ),
+    "array_that_is_a_number": msgpack.packb({"x": msgpack.ExtType(1, b"\x01")}),
+    "complex_of_integers": msgpack.packb({"x": msgpack.ExtType(2, msgpack.packb((1, 2)))}),
+    "a_byte_that_starts_nothing": b"\x81\xa1a\xc1",
     "shape_negative": array((-1,), "float32", b"1234"),
     "shape_of_text": array(("4",), "int8", b"1234"),
     "wrong_size": array((3,), "float32", b"1234"),

@@ -325,6 +325,18 @@ def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
         from_state_dict(fresh(), saved)
 
 
+def test_only_who_has_the_dict_in_hand_is_told_what_to_take_out(tmp_path: Path) -> None:
+    saved: Any = serialization.to_state_dict(fresh()) | {"epoch": np.int32(3)}
+    with pytest.raises(
+        CheckpointError, match=r"what the program put in, \['epoch'\], it takes out"
+    ):
+        from_state_dict(fresh(), saved)
+    (tmp_path / "checkpoint_2").write_bytes(serialization.msgpack_serialize(saved))
+    with pytest.raises(CheckpointError, match="epoch") as error:
+        restore_checkpoint(tmp_path, fresh())
+    assert "takes out" not in str(error.value)
+
+
 def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
     saved = {"optimizer": from_state_dict(fresh(), serialization.to_state_dict(trained()))}
     checkpoints.save_checkpoint(tmp_path, {**saved, "best": np.float32(0.25)}, 2)

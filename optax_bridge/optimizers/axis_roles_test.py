@@ -153,7 +153,7 @@ KERNEL = {"kernel": P(jnp.ones((6, 4)), ("embed", "mlp"))}
         (
             {"path_rules": {"ker": ("row", "column"), "nel": ("column", "row")}},
             KERNEL,
-            r"\['kernel'\].*\(6, 4\).*collide",
+            r"\['kernel'\].*\(6, 4\).*collide: .*'ker' says \(row, column\), .*'nel' says \(col",
         ),
         (
             {"path_rules": {"kernel": ("row", "none")}},
