@@ -122,6 +122,11 @@ STAYS = {
         "optax_bridge.TrainState.create(",
         "tx=optax.adam(",
     ),
+    "array-of-another-optimizer": (
+        "import jax.numpy as jnp\no = optim.Adam(0.1).create(jnp.ones(3))\n"
+        "q = optim.Adam(0.2).create(o.target * 2)",
+        "optax_bridge.TrainState.create(apply_fn=None, params=o.params * 2",
+    ),
     "array-through-functions": (
         "import jax.numpy as jnp\ndef f(d, p): return d.create(p)\n"
         "f(optim.Adam(0.1), jnp.ones(3).astype(int) * 2)",

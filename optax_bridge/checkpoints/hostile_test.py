@@ -34,6 +34,7 @@ from optax_bridge.checkpoints.fuzz import (
 )
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = (FILES / "adam.msgpack").read_bytes()
@@ -346,6 +347,22 @@ def orbax(folder: Path, change: Any = None, ocdbt: bool = True) -> Path:
         change(metadata["tree_metadata"]["('params', 'w')"])
         (folder / "_METADATA").write_text(json.dumps(metadata))
     return folder
+
+
+@pytest.mark.parametrize("kind", ["npz", "t5x gzip", "t5x zstd", "orbax"])
+def test_what_compresses_as_well_as_can_be_is_no_bomb(kind: str, tmp_path: Path) -> None:
+    zeros = np.zeros((1024, 512), np.float32)
+    if kind == "npz":
+        np.savez_compressed(tmp_path / "x.npz", w=zeros)
+    elif kind == "orbax":
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            checkpointer.save(tmp_path / "x", args=ocp.args.PyTreeSave({"w": zeros}))  # pyright: ignore[reportCallIssue]
+    else:
+        tree = {"target": {"w": zeros}, "state": {"step": np.int32(1)}}
+        write_t5x(tmp_path / "x", tree, largest_chunk=512, compressor=kind[4:])
+    read: Any = read_checkpoint(tmp_path / ("x.npz" if kind == "npz" else "x")).tree
+    (leaf,) = (leaf for leaf in jax.tree.leaves(read) if leaf.shape == zeros.shape)
+    np.testing.assert_array_equal(np.asarray(leaf), zeros)
 
 
 @pytest.mark.parametrize("ocdbt", [True, False], ids=["one_store", "folders"])

@@ -207,6 +207,29 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     assert len(outputs) == len(samples["x"]) // cfg.input.global_batch_size
 
 
+@pytest.mark.parametrize("steps, each", [([1, 4], 2), ([0, 9], None)])
+def test_profiles_cover_the_steps_asked_for(tmp_path, monkeypatch, steps, each):
+    running, seen = [], []
+    monkeypatch.setattr(jax.profiler, "start_trace", running.append)
+    monkeypatch.setattr(jax.profiler, "stop_trace", running.clear)
+    cfg = config(tmp_path, start_trace_steps=steps, n_steps_for_each_trace=each)
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    for step in range(1, 16):  # the one to come
+        trainer._loop()._trace(step)
+        seen += [step] if running else []
+        assert running in ([], [str(tmp_path / "summaries" / "train_train")])
+    expected = {first + 1 + more for first in steps for more in range(each or 3)}
+    assert set(seen) == expected
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_input_that_begins_anew_is_said(tmp_path, caplog, saved):
+    for steps in (2, 3):
+        assert "begins anew" not in caplog.text
+        run(config(tmp_path, steps=steps, save_input_iterator=saved))
+    assert ("resumed at step 2, and the input begins anew" in caplog.text) is not saved
+
+
 def test_profile(tmp_path):
     run(config(tmp_path, steps=3, start_trace_steps=[1], n_steps_for_each_trace=1))
     assert list((tmp_path / "summaries").rglob("*.xplane.pb"))
