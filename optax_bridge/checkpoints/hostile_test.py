@@ -128,6 +128,26 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+def test_what_is_neither_file_nor_folder_is_a_clear_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="expected a file or a folder, found neither"):
+        read_checkpoint(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("tree", [[1, [np.ones(2, np.int8)], {"a": (2.0, None)}], (), {"x": []}])
+def test_lists_are_written_and_read_back(tree: Any) -> None:
+    file = io.BytesIO()
+    write_msgpack(file, tree)
+    read = decode(file.getvalue(), "file")
+    expected = serialization.msgpack_restore(file.getvalue())
+    assert repr(read) == repr(expected)
+    assert (
+        jax.tree.leaves(read)
+        and jax.tree.structure(read) == jax.tree.structure(expected)
+        or (not jax.tree.leaves(tree))
+    )
+
+
 def test_an_array_within_an_array_is_not_followed() -> None:
     with pytest.raises(CheckpointError, match="an array within an array"):
         decode(arrays_within_arrays(600))
@@ -392,7 +412,10 @@ def test_bad_leaf_of_orbax_is_a_clear_error(name: str, ocdbt: bool, tmp_path: Pa
         read_checkpoint(orbax(tmp_path / "new", BAD_LEAVES[name], ocdbt))
 
 
-@pytest.mark.parametrize("damage", ["link", "device", "deep_json", "no_json", "huge_shape", "gap"])
+@pytest.mark.parametrize(
+    "damage",
+    ["link", "device", "deep_json", "no_json", "list", "list_of_leaves", "huge_shape", "gap"],
+)
 def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> None:
     folder = orbax(tmp_path / "new", ocdbt=False)
     if damage == "link":
@@ -404,6 +427,8 @@ def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> No
         (folder / "_METADATA").write_text("[" * 100_000)
     elif damage == "no_json":
         (folder / "_METADATA").write_bytes(b"\xff\xfe")
+    elif damage in ("list", "list_of_leaves"):
+        (folder / "_METADATA").write_text("[]" if damage == "list" else '{"tree_metadata": []}')
     elif damage == "huge_shape":
         path = folder / "params.w" / ".zarray"
         path.write_text(path.read_text().replace("[3,4]", f"[3,{2**40}]", 1).replace(
@@ -487,6 +512,7 @@ def overlapping() -> bytes:
 
 
 NPZ = {
+    "void_of_four_bytes": zipped({"x.npy": npz_header("(1,)").replace(b"<f4", b"|V4") + b"1234"}),
     "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
     "absurd_shape_of_nothing": zipped({"x.npy": npz_header("(0, 1000000000000, 10000000)")}),
     "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),
