@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import cpu_step, gpu, growth, memory, results, start, step_time, tools
 from benchmarks.figures import Figure, Measurement, NotRun, Outcome, as_rows, from_rows
+from equivalence_tests.output_files import Written, why_no_file
 
 MEASUREMENTS: dict[str, Measurement] = {
     "step": step_time.measure,
@@ -45,7 +46,7 @@ def run(
       page: where to write the page; its picture lies beside it.
 
     Returns:
-      0, or 2 for misuse.
+      0, or 2 for misuse, or if a file could not be written.
     """
     console, problems = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
     try:
@@ -78,14 +79,13 @@ def run(
     if before is not None:
         changed = results.changes(outcomes, before)
         console.print("\n".join(changed) if changed else "nothing changed beyond the spread")
-    if json_file is not None:
+    with Written() as files:
         content = {"machine": here, "quick": quick, "figures": as_rows(outcomes)}
-        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if page is not None:
-        text = results.markdown(outcomes, here, time.perf_counter() - began)
-        page.write_text(text, encoding="utf-8")
-        page.with_name(results.PICTURE).write_text(results.picture(outcomes), encoding="utf-8")
-    return 0
+        files.text(json_file, json.dumps(content, indent=1) + "\n")
+        if page is not None:
+            files.text(page, results.markdown(outcomes, here, time.perf_counter() - began))
+            files.text(page.with_name(results.PICTURE), results.picture(outcomes))
+    return MISUSE if files.failed else 0
 
 
 def _checked(
@@ -98,8 +98,8 @@ def _checked(
             f"--only: no measurement is called {', '.join(unknown)}; there are {known}"
         )
     for option, file in (("--json", json_file), ("--results", page)):
-        if file is not None and not file.resolve().parent.is_dir():
-            raise ValueError(f"{option}: the folder {file.resolve().parent} does not exist")
+        if file is not None and (why := why_no_file(file)):
+            raise ValueError(f"{option} {why}")
     if compare is None:
         return None
     try:

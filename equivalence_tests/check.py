@@ -8,7 +8,7 @@ import jax
 from rich.console import Console
 
 from equivalence_tests.environment import check_platform, environment
-from equivalence_tests.output_files import Written, checked, write_text
+from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
@@ -81,12 +81,13 @@ def check(
         here = ", ".join(sorted({d.platform for d in jax.devices()}))
         console.print(f"{platform}: not run, there is no such device here (there is {here})")
         console.print("0 comparisons: not run")
-        if json_file is not None:
+        with Written() as files:
             content = {"platform": platform, "ran": False, "results": []}
-            write_text(json_file, json.dumps(content, indent=1) + "\n")
-        if junit_file is not None:
-            junit.write(junit_file, [])
-        return HELD
+            files.text(json_file, json.dumps(content, indent=1) + "\n")
+            if junit_file is not None:
+                junit.write(junit_file, [])
+                files.add(junit_file)
+        return MISUSE if files.failed else HELD
     compilations = Compilations()
     keep = record is not None or recorded is not None
     on_devices = asked.sharded if device.platform == "cpu" and sharded.can_run() else []

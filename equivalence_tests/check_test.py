@@ -116,6 +116,9 @@ def test_list_names_the_checks_and_runs_none(invoke: Any):
     done = invoke("--list", "--only", "Momentum")
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
+    done = invoke("--list", "--only", "nothing of that name")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("--only: ") and "nothing of that name" in done.stderr
 
 
 def test_the_full_list_has_the_matrix_and_takes_any_axis(invoke: Any):
@@ -199,4 +202,4 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsy
 
     monkeypatch.setattr(check, "run_all", gone)
     assert check.check(["sgd"], report_folder=folder) == 2
-    assert f"{folder}/.index.html.part: not written: No such file" in capsys.readouterr().err
+    assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err

@@ -46,15 +46,30 @@ class Written:
 
 
 def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
-    """Lets `write` fill a file that takes its place only when it is complete."""
-    temporary = file.with_name(f".{file.name}.part")
-    with temporary.open("wb") as stream:
-        write(stream)
-    temporary.replace(file)
+    """Lets `write` fill a file that takes its place only when it is complete.
+
+    A link stays a link and a device a device: what they lead to is written to. An OSError has the
+    file's name, and leaves nothing behind.
+    """
+    is_own = not file.is_symlink() and (file.is_file() or not file.exists())
+    target = file.with_name(f".{file.name}.part") if is_own else file
+    try:
+        with target.open("wb") as stream:
+            write(stream)
+        if is_own:
+            target.replace(file)
+    except BaseException as error:
+        if is_own:
+            target.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(file)
+        raise
 
 
 def why_no_file(file: Path) -> str | None:
     """What keeps a file from being written; None if nothing does."""
+    if file.exists() and not (file.is_file() or file.is_dir()):
+        return None  # /dev/stdout, say
     folder = file.resolve().parent
     if not folder.is_dir():
         return f"{file}: the folder {folder} does not exist"

@@ -19,6 +19,12 @@ adam = optax.adam(0.1)
 other = optax.adam(0.1, eps=1e-2)
 number = 3
 
+def in_pairs(rate, betas=(0.9, 0.999), eps=1e-8):
+    return optax.adam(rate, *betas, eps)
+
+def one_by_one(rate, b1=0.9, b2=0.999):
+    return optax.adam(rate, b1, b2)
+
 def legacy():
     return legacy_optim.Adam(0.1)
 
@@ -145,8 +151,21 @@ def test_arguments_are_parsed_and_never_evaluated(
             ("0.1", "0.1"),
             "eps_in_sqrt=False (the other way round)",
         ),
+        (
+            "optax:adam",
+            "my_pair:in_pairs",
+            ("0.1, b1=0.8, b2=0.99", "0.1"),
+            "b1=0.9 (as betas[0]=0.9 of my_pair:in_pairs); "
+            "b2=0.999 (as betas[1]=0.999 of my_pair:in_pairs)",
+        ),
+        (
+            "my_pair:one_by_one",
+            "my_pair:in_pairs",
+            ("0.1, b2=0.9", "0.1"),
+            "with my_pair.in_pairs(rate=0.1, betas=(0.9, 0.9)) it is",
+        ),
     ],
-    ids=["names and nesterov", "rate", "coupled decay", "epsilon"],
+    ids=["names and nesterov", "rate", "coupled decay", "epsilon", "of a tuple", "to a tuple"],
 )
 def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(
     left: str,

@@ -21,7 +21,9 @@ SCRIPTS = {
     "arguments": "import sys; print(sys.argv)",
     "path": "import sys; print(sys.path)",
     "main-is-in-modules": "import sys; print(vars(sys.modules['__main__']) is globals())",
-    "flags": "import sys; print(sys.flags, sys.warnoptions, sys._xoptions)",
+    "flags": (
+        "import sys\nprint(sys.flags, sys.warnoptions, sys._xoptions, sys.stdout.write_through)"
+    ),
     "frames": "import inspect; print([f.function for f in inspect.stack()])",
     "trace-functions": "import sys; print(sys.gettrace(), sys.excepthook is sys.__excepthook__)",
     "source": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
@@ -143,12 +145,12 @@ def test_a_command_does_the_same(folder: Path, name: str):
 
 
 def test_options_of_the_interpreter_are_the_programs(folder: Path):
-    args = ["-W", "error", "-O", "-X", "utf8=0"]
+    args = ["-W", "error", "-O", "-X", "utf8=0", "-u", "-i"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     plain, ours = (
         subprocess.run(
             [sys.executable, *args, *start, "case-flags.py"],
-            cwd=folder, env=environment, capture_output=True, text=True, check=True,
+            cwd=folder, env=environment, capture_output=True, text=True, check=True, input="",
         ).stdout
         for start in ([], ["-m", "legacy_optim"])
     )  # fmt: skip

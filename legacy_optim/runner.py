@@ -56,8 +56,11 @@ def run(
         todays_defaults=todays_defaults,
         advice=advice,
     )
-    # The interpreter's own options (-W, -X, -O, -u): those that multiprocessing gives on, too.
+    # The interpreter's own options (-W, -X, -O), which multiprocessing hands on, too; -i and -u,
+    # which it does not.
     flags = subprocess._args_from_interpreter_flags()  # pyright: ignore[reportAttributeAccessIssue]
+    flags += ["-i"] * sys.flags.inspect
+    flags += ["-u"] * getattr(sys.stdout, "write_through", False)
     what = ["-m", program] if as_module else [program]
     command = [sys.executable, *flags, *what, *args]
     sys.stdout.flush()

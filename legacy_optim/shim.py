@@ -188,10 +188,14 @@ def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str,
 
 
 def _add_module(name: str) -> None:
-    from legacy_optim import answering  # not at every start
+    from importlib.machinery import ModuleSpec  # not at every start, nor the next one
+
+    from legacy_optim import answering
 
     sys.modules[name] = module = answering.Answering(name, _answer, _said, _names)
     module.__path__ = []  # a package: the finders are asked for what is below it
+    # Programs ask `importlib.util.find_spec("flax.optim")` whether it is there.
+    module.__spec__ = ModuleSpec(name, None, is_package=True)
     _undo.append(lambda: sys.modules.pop(name, None))
 
 

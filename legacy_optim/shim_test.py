@@ -176,7 +176,8 @@ classes = type(flax.traverse_util), type(jax), type(flax)
 modules, finders = set(sys.modules), list(sys.meta_path)
 legacy_optim.install()
 legacy_optim.install()
-import flax.optim
+import flax.optim, importlib.util
+assert importlib.util.find_spec("flax.optim.adam").name == "flax.optim.adam"
 from flax.optim import base, Momentum
 from jax import tree_multimap
 assert flax.optim.Momentum is Momentum is legacy_optim.Momentum

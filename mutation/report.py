@@ -10,12 +10,14 @@ from typing import Any
 
 KILLED, SURVIVED, TIMEOUT, GONE = "killed", "survived", "timeout", "gone"
 DEAD = (KILLED, TIMEOUT)
+UNREACHED = "no test reaches this line"
 REASONS = Path(__file__).with_name("reasons.toml")
 _HEAD = """# Random single faults
 
 Written by `python -m mutation --again --results mutation/RESULTS.md` from the report of a run of
 `nox -s mutants` (`--sample {sample} --seed {seed}`); why a fault may live is said in
-`reasons.toml`. Each fault is run through the tests that `modules.py` names for its module.
+`reasons.toml`. Each fault is run through the tests that reach its line by a measurement of
+coverage, one of each function first and the quickest of these.
 
 | of {count} faults | number |
 | --- | ---: |
@@ -25,7 +27,8 @@ Written by `python -m mutation --again --results mutation/RESULTS.md` from the r
 | living, with a reason below | {explained} |
 | living, without a reason | {unexplained} |
 
-Found, of those whose line is still there: {share:.1%}.
+Found by the tests as they were: {first_share:.1%}; {unreached} were in lines that no test reached.
+Found now, of those whose line is still there: {share:.1%}.
 """
 
 
@@ -109,7 +112,10 @@ def page(found: Mapping[str, Sequence[dict[str, Any]]], sample: int, seed: int) 
     count = total.total()
     dead = counts["at_first"] + counts["since"]
     share = dead / max(count - counts[GONE], 1)
-    parts = [_HEAD.format(sample=sample, seed=seed, count=count, share=share, **counts)]
+    first_share = counts["at_first"] / max(count, 1)
+    unreached = sum(times[0]["test"] == UNREACHED for times in found.values())
+    head = {"count": count, "share": share, "first_share": first_share, "unreached": unreached}
+    parts = [_HEAD.format(sample=sample, seed=seed, **head, **counts)]
     parts.append(
         "## Living\n\n| where | line, and with the fault | why it may live |\n| --- | --- | --- |"
     )

@@ -17,6 +17,7 @@ from rich.text import Text
 from migration_guide.codemod import driver, files
 from migration_guide.codemod.context import Message, Options
 from migration_guide.codemod.registry import RULES
+from optax_bridge._terminal import plain_terminal
 
 DONE, WOULD_CHANGE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds
@@ -52,7 +53,7 @@ def run(
       0; 1 if `check` and something would change, or if a file could not be read, rewritten or
       written, which keeps none of the others from it; 2 for misuse; 130 if it was interrupted.
     """
-    errors = Console(stderr=True, soft_wrap=True, markup=False)
+    errors = plain_terminal(stderr=True)
     if standalone and exact:
         errors.print("--standalone and --exact: public Optax is not exact; give one of them")
         return MISUSE
@@ -87,7 +88,7 @@ def run(
     if json:
         print(json_module.dumps(_as_json(report), indent=2))
     else:
-        console = Console(soft_wrap=True, markup=False, highlight=False)
+        console = plain_terminal()
         if not write or check:
             for result in report.changed:
                 _print_diff(console, result)
@@ -100,7 +101,7 @@ def run(
 
 def print_rules() -> int:
     """Prints the rules and what each is for."""
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = plain_terminal()
     width = max(len(rule.name) for rule in RULES)
     for rule in RULES:
         console.print(f"{rule.name:{width}}  {rule.summary}")

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from migration_guide.codemod import command, driver, files
 from migration_guide.codemod.context import Options
+from optax_bridge.command import app
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -84,6 +87,22 @@ def test_interrupted_while_saving_it_says_how_far_it_came(tmp_path: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("during", "said"), [("migrate", "nothing was"), ("save", "1 of 3 files")])
+def test_interrupted_it_says_so_and_exits_as_the_shell_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str, said: str
+):
+    _tree(tmp_path, 3)
+
+    def interrupted(*args: Any) -> Any:
+        if during == "save":
+            args[-1].append(tmp_path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, during, interrupted)
+    result = CliRunner().invoke(app, ["migrate", "--write", str(tmp_path)])
+    assert (result.exit_code, said in result.stderr) == (130, True)
+
+
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path):
     first, second = _tree(tmp_path, 2)
     report = driver.migrate([tmp_path], Options())
@@ -130,6 +149,33 @@ def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
     assert "m0.py: " in printed and "Left as they are:" in printed
     assert first.read_bytes() == OLD.encode() + broken
     assert second.read_text(encoding="utf-8") != OLD
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"# coding: rot13\n" + OLD.encode(), OLD.encode("utf-16")],
+    ids=["no-encoding-of-text", "utf-16"],
+)
+def test_an_encoding_that_python_does_not_read_is_said(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "m.py").write_bytes(data)
+    assert command.run([tmp_path], write=True) == 1
+    assert "m.py: cannot be read: " in capsys.readouterr().out
+    assert (tmp_path / "m.py").read_bytes() == data
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
+def test_names_that_are_no_text_and_that_steer_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name in (b"a\xff.py", b"\x1b[31m.py", b"uses.py"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text(OLD, encoding="utf-8")
+    (tmp_path / "other.py").write_text("import numpy\n", encoding="utf-8")
+    assert command.run([tmp_path]) == 0
+    printed = capsys.readouterr().out
+    assert "3 files would be rewritten, 4 looked at" in printed
+    assert r"a\udcff.py" in printed and r"\x1b[31m.py" in printed and "\x1b" not in printed
 
 
 def test_what_a_killed_run_left_is_removed_and_said(

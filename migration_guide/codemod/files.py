@@ -108,6 +108,8 @@ def is_code(path: Path) -> bool:
 
 def uses_optim(data: bytes) -> bool:
     """Whether a file uses flax.optim, or has comments of an earlier run."""
+    # UTF-16, which Python does not read: that is said then.
+    data = data.lstrip(b"\xff\xfe").replace(b"\0", b"")
     if _COMMENT in data:
         return True
     if _HALF.search(data) and (b"optax_bridge" in data or b"legacy_optim" in data):
@@ -138,12 +140,12 @@ def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
         return False
     if _NAMED.search(data) is not None:
         return True
-    return any(name.encode() in data for name in names)
+    return any(os.fsencode(name) in data for name in names)
 
 
 def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
     """Whether all words of one of several lists stand in a file."""
-    return any(all(word.encode() in data for word in words) for words in several)
+    return any(all(os.fsencode(word) in data for word in words) for words in several)
 
 
 def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
@@ -155,9 +157,9 @@ def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
     """
     for home, names in homes.items():
         start = f"{home} import "
-        if start.encode() not in data:
+        if os.fsencode(start) not in data:
             continue
-        if f"{start}*".encode() in data or any(name.encode() in data for name in names):
+        if os.fsencode(f"{start}*") in data or any(os.fsencode(name) in data for name in names):
             return True
     return False
 
@@ -169,7 +171,10 @@ def decoded(data: bytes) -> tuple[str, str]:
       SyntaxError, UnicodeDecodeError: the file is not in the encoding that it declares.
     """
     encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
-    return data.decode(encoding), encoding
+    try:
+        return data.decode(encoding), encoding
+    except LookupError as error:  # `rot13`, say, which is no encoding of text
+        raise SyntaxError(str(error)) from None
 
 
 def write(path: Path, data: bytes) -> None:

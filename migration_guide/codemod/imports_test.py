@@ -52,6 +52,23 @@ def test_nobody_knows_what_two_stars_bring_so_nothing_isrewrite():
     assert rewrite(result.code, Options()).code == result.code
 
 
+KEPT = {
+    "shadowed": "from flax.optim import Adam, Momentum\ndef Adam(x): return x\n",
+    "star-shadowed": "from flax.optim import *\ndef Adam(x): return x\n",
+    "star-handed-on": "from flax.optim import *\n__all__ = ['Adam']\n",
+}
+
+
+@pytest.mark.parametrize("case", KEPT, ids=str)
+def test_an_import_that_stays_says_why(case: str):
+    result = rewrite(f"{KEPT[case]}x = Momentum(1.0).create(p)\n", Options())
+    (message,) = result.messages
+    assert (message.line, message.by_hand) == (1, True)
+    assert result.code.startswith(f"{PREFIX}{message.text}\nfrom flax.optim import ")
+    assert "tx=optax.sgd(" in result.code
+    assert rewrite(result.code, Options()).code == result.code
+
+
 @pytest.mark.parametrize(
     "code",
     [

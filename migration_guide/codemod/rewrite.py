@@ -69,7 +69,7 @@ def rewrite(
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)
     except SyntaxError as error:
-        said = f"line {error.lineno}: {error.msg}"
+        said = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
         return Rewritten(code, refused=f"not Python that can be read: {said}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")

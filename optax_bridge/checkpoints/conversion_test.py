@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
@@ -24,6 +25,7 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.mapping_back import legacy_tree
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.restore_test import same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
@@ -374,6 +376,61 @@ def test_layout_of_multi_optimizer_up_to_0_3_2() -> None:
         convert_state({"target": tree["target"], "state": old}, definition).opt_state,
         convert_state(tree, definition).opt_state,
     )
+
+
+def test_one_optimizer_over_states_of_that_layout_is_of_all_leaves() -> None:
+    tree: Any = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
+    states, step = tree["state"]["param_states"], tree["state"]["step"]
+    ordered = dict(sorted(leaves(tree["target"])))
+    flat = {}
+    for number, path in enumerate(ordered):
+        flat[str(number)] = functools.reduce(lambda node, name: node[name], path, states)
+    old = {"target": tree["target"], "state": {"0": {"step": step, "param_states": flat}}}
+    definition = parse_definition(OPTIMIZERS["adam"])
+    group = legacy_optim.MultiOptimizer(
+        (legacy_optim.ModelParamTraversal(lambda *_: True), definition)
+    )
+    found: Any = convert_state(old, group).opt_state
+    expected: Any = convert_state(tree, definition).opt_state
+    same_bits(found.inner[0].mu, expected.mu)
+
+
+MISUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "part of several": (
+        {"optimizer_def": {"a": legacy_optim.Adam(0.1)}, "part": "a"},
+        "optimizers by their paths are all converted",
+    ),
+    "layout": (
+        {"optimizer_def": legacy_optim.Adam(0.1), "layout": "deep"},
+        "layout: expected 'keep'",
+    ),
+    "format": (
+        {"optimizer_def": legacy_optim.Adam(0.1), "file_format": "zip"},
+        r"format: expected one of .*msgpack.*, found 'zip'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISUSED)
+def test_misuse_is_said_before_anything_is_written(case: str, tmp_path: Path) -> None:
+    given, message = MISUSED[case]
+    with pytest.raises(ValueError, match=message):
+        convert_file(FILES / "adam.msgpack", tmp_path / "new", **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_of_another_optimizer_does_not_go_back() -> None:
+    params = {"w": jnp.ones(3)}
+    state = from_legacy(legacy_optim.Adam(0.1)).init(params)
+    for other in (legacy_optim.Momentum(0.1), legacy_optim.Adagrad(0.1), optax.sgd(0.1, 0.9)):
+        with pytest.raises(CheckpointError, match=r"opt_state|transformation"):
+            legacy_tree(params, state, 3, other)
+
+
+def test_names_that_orbax_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    tree = {"a.b": np.ones(1), "a": {"b": np.ones(2)}}
+    with pytest.raises(CheckpointError, match=r"two leaves of one name.*--format msgpack"):
+        write(tmp_path / "new", tree, "orbax")
 
 
 def test_focus_is_read_from_the_state() -> None:

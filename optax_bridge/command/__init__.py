@@ -56,12 +56,6 @@ class Subcommands(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        except OSError as error:
-            if error.errno not in _FULL or error.filename is not None:
-                raise
-            sys.stdout = None  # else Python tries once more when it ends
-            typer.echo(f"the output could not be written: {error.strerror}", err=True)
-            raise typer.Exit(1) from None
         return value
 
 
@@ -134,4 +128,13 @@ def _main(
 
 def main() -> None:
     """Runs the command with the arguments of the process; `optax_bridge.start` is its entry."""
-    app()
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # a name in a file may have any character
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        sys.stdout = None  # else Python tries once more when it ends
+        typer.echo(f"the output could not be written: {error.strerror}", err=True)
+        sys.exit(1)

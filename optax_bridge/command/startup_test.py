@@ -34,10 +34,11 @@ def test_help_version_and_recipe_do_not_import_jax():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")
-def test_output_on_a_full_disk_is_one_line():
+@pytest.mark.parametrize("arguments", [["recipe", "Adam(0.1)"], ["--version"]], ids=" ".join)
+def test_output_on_a_full_disk_is_one_line(arguments: list[str]):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "optax_bridge", "recipe", "Adam(0.1)"],
+            [sys.executable, "-m", "optax_bridge", *arguments],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     said = "the output could not be written: No space left on device\n"

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
+from optax_bridge._terminal import Terminal
 from optax_bridge.correspondence import Claim, Described, UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, imports, render
@@ -29,11 +30,11 @@ def print_recipe(expression: str, console: Console | None = None) -> int:
     Returns:
       0, 1 if a setting has no equal in public Optax, or 2 if the expression is no such call.
     """
-    console = console or Console()
+    console = console or Terminal()
     try:
         described = _changed(parse(expression), _selector)
     except ExpressionError as error:
-        _say(Console(stderr=True), str(error))
+        _say(Terminal(stderr=True), str(error))
         return MISUSE
     exact, claim = recipe_of(described)
     _print(console, "exact", exact, claim)

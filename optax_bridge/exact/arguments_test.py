@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import optax_bridge
 from optax_bridge import accepted_arguments
 from optax_bridge.exact.arguments import unused_arguments
+from optax_bridge.exact.leaf_rule import is_zero
 
 
 def scale_by_weight() -> optax.GradientTransformationExtraArgs:
@@ -101,3 +104,14 @@ def test_the_argument_arrives():
         apply_fn=None, params=jnp.ones(()), tx=optax.chain(scale_by_weight(), optax.scale(-1.0))
     )
     assert state.apply_gradients(grads=jnp.ones(()), weight=0.25).params == 0.75
+
+
+def test_only_what_is_known_to_be_zero_is_zero():
+    """A decay that may be anything, as traced ones and one for each of an ensemble, is applied."""
+    for zero in (None, 0, 0.0, False, np.float32(0), jnp.zeros(())):
+        assert is_zero(zero)
+    for other in (1e-9, -1, np.float32(3), jnp.ones(()), jnp.zeros(2), np.zeros((1, 1))):
+        assert not is_zero(other)
+    seen = []
+    jax.jit(lambda x: seen.append(is_zero(x)))(0.0)
+    assert seen == [False]

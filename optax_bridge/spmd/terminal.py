@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
+from optax_bridge._terminal import Terminal, plain_terminal
 from optax_bridge.spmd.config import (
     RequiredFieldMissingError,
     RequiredFieldValue,
@@ -53,7 +53,7 @@ def run(
     Returns:
       The exit code.
     """
-    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    console = plain_terminal(stderr=True)
     try:
         if devices is not None:
             jax.config.update("jax_num_cpu_devices", devices)
@@ -137,7 +137,7 @@ def _connect(coordinator: str | None, processes: int | None, process_id: int | N
     )
 
 
-def _train(trainer: SpmdTrainer, seed: int, console: Console) -> int:
+def _train(trainer: SpmdTrainer, seed: int, console: Terminal) -> int:
     cfg = trainer.config
     is_first = jax.process_index() == 0
     received: list[int] = []
@@ -181,7 +181,7 @@ def _train(trainer: SpmdTrainer, seed: int, console: Console) -> int:
 
 
 @contextlib.contextmanager
-def _log_messages(console: Console) -> Iterator[None]:
+def _log_messages(console: Terminal) -> Iterator[None]:
     """What the trainer logs as a warning, as lines of the terminal."""
 
     class Handler(logging.Handler):

@@ -1,3 +1,4 @@
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from flax import serialization
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     REQUIRED,
     RequiredFieldMissingError,
@@ -98,6 +100,16 @@ def test_a_state_takes_the_learners_step_by_itself(whole):
     new, expected = step(state, grads), step(plain, grads)
     jax.tree.map(np.testing.assert_array_equal, new.params, expected.params)
     assert int(new.opt_state["ema"].count) == 7
+    # And so it does by Optax's protocol, where the step is the update added.
+    updates, opt_state = jax.jit(state.tx.update)(grads, state.opt_state, state.params)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, opt_state, new.opt_state)
+    for before, update, after in zip(
+        *map(jax.tree.leaves, (state.params, updates, new.params)), strict=True
+    ):
+        close(before + update, after)
+    with pytest.raises(ValueError, match="needs the parameters"):
+        state.tx.update(grads, state.opt_state)
 
 
 @pytest.mark.parametrize("first_steps", [3, 4])
@@ -164,7 +176,9 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
         input=config(tmp_path).input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=2),
     )
-    cfg = config(tmp_path, steps=3, evalers={"all": evaler})
+    cfg = config(tmp_path, steps=3, evalers={"all": evaler}, log_every_n_steps=2)
+    cfg.checkpointer.keep_last_n = 2
+    cfg.checkpointer.save_policy = config_for_function(saving_policy).set(n=2, min_step=0)
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
     outputs = trainer.run(KEY, return_evaler_summaries={"all"})
     mean = float(outputs["evaler_summaries"]["all"]["loss"].mean)
@@ -180,8 +194,40 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
     evaluated = reading.EventAccumulator(str(tmp_path / "summaries" / "all")).Reload()
     assert [event.step for event in evaluated.Scalars("loss")] == [2, 3]
+    assert [event.step for event in events.Scalars("average_step_time")] == [2]
+    assert trainer.checkpointer.checkpoint_steps(str(tmp_path / "checkpoints")) == [0, 2]
     with pytest.raises(ValueError, match="no evaler"):
         trainer.run(KEY, return_evaler_summaries={"none"})
+    given = {"prng_key": KEY, "model_params": trainer.model_params_for_eval()}
+    with trainer.mesh_scope():
+        own = trainer.evalers["all"]
+        assert own.eval_step(3, **given, return_aux=True)[1:] == (None, None)
+        _, again, outputs = own.eval_step(3, **given, return_aux=True, force_run=True)
+    assert float(again["loss"].mean) == pytest.approx(mean, rel=1e-6)
+    assert len(outputs) == len(samples["x"]) // cfg.input.global_batch_size
+
+
+@pytest.mark.parametrize("steps, each", [([1, 4], 2), ([0, 9], None)])
+def test_profiles_cover_the_steps_asked_for(tmp_path, monkeypatch, steps, each):
+    running, seen = [], []
+    monkeypatch.setattr(jax.profiler, "start_trace", running.append)
+    monkeypatch.setattr(jax.profiler, "stop_trace", running.clear)
+    cfg = config(tmp_path, start_trace_steps=steps, n_steps_for_each_trace=each)
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    for step in range(1, 16):  # the one to come
+        trainer._loop()._trace(step)
+        seen += [step] if running else []
+        assert running in ([], [str(tmp_path / "summaries" / "train_train")])
+    expected = {first + 1 + more for first in steps for more in range(each or 3)}
+    assert set(seen) == expected
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_input_that_begins_anew_is_said(tmp_path, caplog, saved):
+    for steps in (2, 3):
+        assert "begins anew" not in caplog.text
+        run(config(tmp_path, steps=steps, save_input_iterator=saved))
+    assert ("resumed at step 2, and the input begins anew" in caplog.text) is not saved
 
 
 def test_profile(tmp_path):

@@ -233,6 +233,7 @@ def test_an_axis_of_the_mesh_is_used_once_in_an_array():
         (("embed", "mlp"), ("data", "model")),
         (("mlp", "heads"), (("data", "model"), None)),
         (("embed", "embed"), ("data", None)),
+        (("embed", "of no rule"), ("data", None)),
     ):
         params = {"w": nn.Partitioned(jnp.ones((8, 8)), names)}  # type: ignore[arg-type]
         found = optax_bridge.param_shardings(params, where, rules)["w"].value.spec

@@ -14,11 +14,19 @@ An import of flax.optim breaks a program on today's Flax even where nothing uses
 within `try:`, which has an alternative that takes over now, is left for a person.
 """
 
+from typing import Any
+
 import libcst as cst
 
 from migration_guide.codemod import imports
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.context import PREFIX, Context
 from migration_guide.codemod.names import EXPORTS, OPTIM, canonical, is_legacy
+from migration_guide.codemod.tree import transformed
+
+_STAYS = (
+    "flax.optim is gone, so this import fails now, and a name that it brings stands for something "
+    "else here as well, or is handed on: remove it, or import what is still needed of legacy_optim"
+)
 
 
 def rewrite_statement(
@@ -56,5 +64,30 @@ def rewrite_module(
         used_after = any(ref.split(".")[0] == root for ref in after)
         return not used_after and (gone or used_before)
 
-    new = imports.without(updated, is_dead, after)
+    new = _with_comments(context, original, imports.without(updated, is_dead, after))
     return new if new is not updated else None
+
+
+def _with_comments(context: Context, original: cst.Module, updated: cst.Module) -> cst.Module:
+    """Says of an import that stays why it does, where nothing else of the file is left by hand."""
+    if any(by_hand for _, _, by_hand in context.said):
+        return updated
+    left = [node for node in imports.statements(updated) if imports.mentions(node, OPTIM)]
+    if not left:
+        return updated
+    names = set[str]().union(*map(_bound, left))
+    for node in imports.statements(original):
+        if imports.mentions(node, OPTIM) and _bound(node) & names:
+            context.by_hand(node, _STAYS)
+    comment = cst.EmptyLine(comment=cst.Comment(f"{PREFIX}{_STAYS}"))
+
+    def leave(node: Any, changed: Any) -> Any:
+        if not isinstance(node, cst.SimpleStatementLine) or not any(n in left for n in node.body):
+            return changed
+        return changed.with_changes(leading_lines=[*changed.leading_lines, comment])
+
+    return transformed(updated, leave, lambda node: not isinstance(node, cst.BaseExpression))
+
+
+def _bound(node: imports.ImportNode) -> set[str]:
+    return {imports.star(node) or "", *(bound for _, bound, _ in imports.aliases(node))} - {""}

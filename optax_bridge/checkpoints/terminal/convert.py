@@ -12,9 +12,9 @@ from typing import Any
 
 import rich.progress
 from flax.serialization import to_state_dict
-from rich.console import Console
 
 from optax_bridge._interrupts import repeat_interrupt
+from optax_bridge._terminal import plain_terminal
 from optax_bridge.checkpoints.conversion import FLAT, Conversion, convert_file
 from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.errors import CheckpointError
@@ -50,7 +50,7 @@ def run(
     Returns:
       0, 1 if the checkpoint cannot be converted, 2 if the optimizer is no legacy constructor call.
     """
-    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    errors = plain_terminal(stderr=True)
     # The old optimizers' advice to move on is what is being followed.
     warnings.simplefilter("ignore", DeprecationWarning)
     if like is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
@@ -172,7 +172,7 @@ def _report(
         return
     what = name or ("as the template has it" if like else "parameters alone")
     checked = ", read again and compared" if verified else ""
-    Console(soft_wrap=True, markup=False, highlight=False).print(
+    plain_terminal().print(
         f"{read.path} ({read.description}) -> {destination}: {what}, {len(arrays)} arrays, "
         f"{size:,} bytes{checked}"
     )

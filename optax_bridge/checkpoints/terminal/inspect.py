@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
+from optax_bridge._terminal import plain_terminal
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.outline import AT_FIRST, print_outline
 from optax_bridge.checkpoints.read import Read, read_checkpoint
@@ -39,8 +39,8 @@ def run(path: Path, json: bool = False, everything: bool = False) -> int:
     Returns:
       0, or 1 if it cannot be read, or holds no optimizer's state where it seems to hold one.
     """
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    console = plain_terminal()
+    errors = plain_terminal(stderr=True)
     try:
         read = read_checkpoint(path)
     except CheckpointError as error:

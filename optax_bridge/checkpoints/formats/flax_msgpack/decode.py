@@ -17,7 +17,7 @@ from optax_bridge.metadata.trees import PyTree
 
 MAX_DEPTH = 100
 # Containers, numbers and text; a checkpoint of a large model has some ten thousand.
-MAX_NODES = 5_000_000
+MAX_NODES = 2_000_000
 CHUNKED = "__msgpack_chunked_array__"
 
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3

@@ -1,0 +1,98 @@
+"""What a difference is made of, and what is said of it, for runs whose distances are known."""
+
+import numpy as np
+import pytest
+
+from equivalence_tests.compare.comparison import Comparison, compare, ulp_text
+from equivalence_tests.compare.headline import headline
+from equivalence_tests.compare.nature import Nature, explained, nature
+from equivalence_tests.compare.relation import factors, shown
+from optax_bridge.correspondence import Verdict
+
+ULP = 2.0**-23  # of float32, at 1
+
+
+def apart(*ulps: float, dtype: type = np.float32) -> Comparison:
+    """Runs that are so many units of float32 apart at each step, in any dtype."""
+    left = np.ones((len(ulps), 2), dtype)
+    right = left.copy()
+    right[:, 0] += np.asarray(ulps) * ULP
+    return compare({"params": left}, {"params": right})
+
+
+@pytest.mark.parametrize(
+    ("ulps", "expected"),
+    [
+        ((0, 0), Nature.NONE),
+        ((1, 2, 4, 8), Nature.ROUNDING),
+        ((16, 16), Nature.ROUNDING),
+        ((0, 0, 17, 17), Nature.ALGORITHM),
+        ((1, 32), Nature.ROUNDING),
+        ((1, 33), Nature.ALGORITHM),
+        ((1, np.inf), Nature.ALGORITHM),
+    ],
+    ids=str,
+)
+def test_without_float64_it_is_judged_by_its_growth(ulps: tuple[float, ...], expected: Nature):
+    assert nature(apart(*ulps), None) is expected
+    if any(ulps):
+        said = explained(apart(*ulps), None, "it cannot be widened")
+        assert said.startswith(expected.value)
+        assert said.endswith("judged by its growth; there is no float64 run (it cannot be widened)")
+
+
+@pytest.mark.parametrize(
+    ("ulps", "wide", "expected"),
+    [
+        ((1e4, 1e4), (1e-3, 1e-3), Nature.ROUNDING),  # less than halfway left of it
+        ((1e4, 1e4), (1.0, 1.0), Nature.ALGORITHM),
+        ((1e4, np.inf), (1e-3, 1e-3), Nature.ALGORITHM),
+        ((1e4, 1e4), (1e-3, np.inf), Nature.ALGORITHM),
+        ((1.0, 1.0), (1e-8, 1e-8), Nature.ROUNDING),  # a few units there as well
+        ((1.0, 1.0), (1e-3, 1e-3), Nature.ALGORITHM),
+    ],
+    ids=str,
+)
+def test_float64_decides(ulps: tuple[float, ...], wide: tuple[float, ...], expected: Nature):
+    found, there = apart(*ulps), apart(*wide, dtype=np.float64)
+    assert nature(found, there) is expected
+    said = explained(found, there, "for all numbers")
+    assert said.startswith(f"{expected.value}, decided in float64: ")
+    assert said.endswith(" (for all numbers)")
+    is_little = expected is Nature.ALGORITHM and max(wide) <= 4
+    assert ("as little as a constant that one side holds in float32" in said) is is_little
+
+
+def test_the_signs_of_zeros_are_a_difference_and_rounding():
+    zero = np.zeros((1, 2), np.float32)
+    found = compare({"params": zero}, {"params": -zero})
+    assert nature(found, None) is Nature.ROUNDING
+    assert headline(found, Verdict.ROUNDING) == f"{Verdict.ROUNDING.value}: the signs of zeros"
+
+
+def test_a_distance_without_end_is_said_in_words():
+    assert ulp_text(2.5) == "2.5 ULP"
+    assert ulp_text(np.inf).startswith("an infinite distance")
+
+
+def test_states_are_related_by_one_factor_for_each_leaf_or_not_at_all():
+    trace = np.asarray([[0.5, -2.0], [1.5, 0.25]], np.float32)
+    left = {"count": np.asarray([1, 2]), "mu": trace, "nu": trace}
+    assert factors(left, left) == {f"state['{name}']": 1.0 for name in left}
+    related = factors(left, left | {"mu": -3 * trace, "nu": 10 * trace})
+    assert related is not None
+    assert shown(related) == "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
+    both = factors(left, left | {"mu": 10 * trace, "nu": 10 * trace})
+    assert both is not None and shown(both) == "right = 10 x left at state['mu'] and 1 more"
+    nan = trace.copy()
+    nan[1, 1] = np.nan
+    assert factors(left | {"mu": nan}, left | {"mu": nan})["state['mu']"] == 1  # type: ignore[index]
+    for other in (
+        {"count": left["count"] + 1},
+        {"mu": 0 * trace},
+        {"mu": trace + np.float32(1e-4)},
+        {"mu": np.where(trace < 0, 2, 3).astype(np.float32) * trace},
+        {"mu": nan},
+    ):
+        assert factors(left, left | other) is None
+        assert "count" in other or factors(left | other, left) is None

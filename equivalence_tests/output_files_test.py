@@ -1,0 +1,34 @@
+"""Files that a command writes for its user: whole, and nothing else is lost for them."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from equivalence_tests.output_files import why_no_file, write_text
+
+
+def test_a_link_stays_a_link(tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for text in ("long text", "short"):
+        write_text(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "file").read_text() == text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")
+def test_a_device_is_written_to_and_a_failure_has_the_files_name():
+    full = Path("/dev/full")
+    assert why_no_file(full) is None
+    with pytest.raises(OSError, match="'/dev/full'"):
+        write_text(full, "text")
+    assert stat.S_ISCHR(full.stat().st_mode)
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path):
+    file = tmp_path / "results.json"
+    write_text(file, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(file, "\ud800")
+    assert (file.read_text(), os.listdir(tmp_path)) == ("old", ["results.json"])

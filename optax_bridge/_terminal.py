@@ -1,0 +1,46 @@
+# pyright: strict
+"""What the commands print on: text from files cannot steer the terminal."""
+
+import unicodedata
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+
+class Terminal(Console):
+    """A console for text that is not ours: control characters in it are shown, not obeyed.
+
+    Names in a checkpoint, names of files and lines of programs may hold any character: one that
+    moves the cursor, sets a colour or a title, turns the direction of writing, is half of a pair.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The parts of what is printed; only Rich's own may control the terminal."""
+        for part in super().render(renderable, options):
+            is_plain = part.control is not None or part.text.isprintable()
+            yield part if is_plain else Segment(printable(part.text), part.style)
+
+
+def plain_terminal(*, stderr: bool = False) -> Terminal:
+    """A terminal that prints text as it is, in lines as long as they are."""
+    return Terminal(stderr=stderr, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def printable(text: str) -> str:
+    r"""A text with control characters as escapes; ends of lines and tabs stay.
+
+    Example:
+      >>> print(printable("a\x1b[31mb"))
+      a\x1b[31mb
+    """
+    return "".join(
+        char if _is_harmless(char) else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def _is_harmless(char: str) -> bool:
+    return char.isprintable() or char in "\n\t" or unicodedata.category(char) == "Zs"
