@@ -36,7 +36,7 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "growth",
         "^compile,",
         "exact / ",
-        "in the loop of one parameter of each group XLA numbers the arguments otherwise than in the "
+        "in the loop of one parameter of each group XLA orders the arguments otherwise than in the "
         "others', and LLVM compiles it anew: 134 loops in place of 70 for 64 groups",
     ),
     (
