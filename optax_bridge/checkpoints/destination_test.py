@@ -178,10 +178,10 @@ def test_what_threads_still_write_after_an_error_is_not_left(tmp_path: Path) -> 
                     part.mkdir(parents=True, exist_ok=True)
 
     with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
-        thread = threading.Thread(target=write_on, args=[part])
+        thread = threading.Thread(target=write_on, args=[part], daemon=True)
         thread.start()
         raise RuntimeError("on the way")
-    thread.join()
+    thread.join(20)
     assert os.listdir(tmp_path) == []
 
 
