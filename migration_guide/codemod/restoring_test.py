@@ -31,6 +31,7 @@ REWRITTEN = {
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
     "starred": "restore_checkpoint(*args)",
+    "starred-in-a-dict": "restore_checkpoint(d, {'epoch': 0, **more})",
     "either": "restore_checkpoint(d, a or b)",
     "given-on": "partial(restore_checkpoint, d)",
 }
