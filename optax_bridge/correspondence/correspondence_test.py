@@ -180,7 +180,7 @@ def test_what_shapes_a_state_is_read_whatever_the_order_of_the_parameters():
         row("large", (8, 7, 2), (8, 7, 2), 1),
     ]
     for some in itertools.permutations(rows):
-        assert inferred(some) == {
-            "factored": True, "min_dim_size_to_factor": 3, "beta1": 0.9, "dtype_momentum": np.float16,
-        }  # fmt: skip
+        found = {**inferred(some)}
+        assert found.pop("dtype_momentum") == np.float16
+        assert found == {"factored": True, "min_dim_size_to_factor": 3, "beta1": 0.9}
     assert inferred(rows[:4]) == {"factored": False}
