@@ -35,6 +35,7 @@ from optax_bridge.spmd.trainer import (
     learner_transformation,
     legacy_checkpoint,
 )
+from optax_bridge.spmd.trainer.legacy import _check as check
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -468,3 +469,21 @@ def test_every_entry_of_the_correspondence_is_a_learners_optimizer(name):
         assert (leaf.shape, leaf.dtype) == (tuple(spec.shape), spec.dtype), path
         if leaf.shape == (6, 4):
             assert tuple(spec.mesh_axes) == ("data", "model"), path
+
+
+def test_a_checkpoint_that_does_not_fit_names_every_leaf():
+    def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    expected = {"step": leaf(), "prng_key": leaf(2), "model/w": leaf(3), "learner/ema": leaf(3)}
+    old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
+    check(old, expected, ["learner/.*"], Path("run"))
+    wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
+    with pytest.raises(ValueError, match="^run: not of this model and learner") as error:
+        check(wrong, expected, ["model/.*"], Path("run"))
+    assert str(error.value).splitlines()[1:-1] == [
+        "  missing in the checkpoint: learner/ema",
+        "  in the checkpoint only: model/b",
+        "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
+        "  step: int32[] in the checkpoint, float32[] in the trainer",
+    ]
