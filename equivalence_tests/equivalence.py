@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Comparison, Verdict, compare
-from equivalence_tests.compare.relation import factors
+from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides import gradients as given_gradients
@@ -104,9 +104,15 @@ def check_equivalence(
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
     with pinned() as what, float64() if double else contextlib.nullcontext():
         here = _compared(sides, names, params, stream, steps, poisoned)
-        # States that are the same but for factors are no difference of the trainings.
-        related = any(abs(factor - 1) > 1e-6 for factor in here.factors.values())
-        related = related and here.parameters.within(bound) is not Verdict.DIFFERENT
+        started = ""
+        if here.moved < _SEEN and here.both.within(bound) is not Verdict.DIFFERENT:
+            smaller = jax.tree.map(lambda leaf: leaf * leaf.dtype.type(_SMALLER), params)
+            again = _compared(sides, names, smaller, stream, steps, poisoned)
+            started = f"parameters / {1 / _SMALLER:.0f}, as those given hardly move"
+            if not again.both.identical:
+                here, params = again, smaller
+        # States that are linearly related are no difference of the trainings.
+        related = any(not each.is_equal(path) for path, each in here.relations.items())
         there, why = None, ""
         if decide and not (here.parameters if related else here.both).identical:
             closed = callable(gradients)
@@ -124,8 +130,10 @@ def check_equivalence(
         closed_loop=callable(gradients),
         pinned=what,
         tried=problems.DESCRIPTIONS[gradients] if isinstance(gradients, str) else "",
-        parameters=here.parameters if related else None,
-        factors=here.factors if related else {},
+        started=started,
+        finite=here.finite if here.finite < min([steps, *poisoned.values()]) else None,
+        parameters=here.parameters,
+        relations=here.relations if related else {},
     )
 
 
@@ -172,6 +180,17 @@ def _checked_params(params: Params) -> Any:
     return host
 
 
+# Steps that are below the spacing of the parameters show nothing of what they are: where less than
+# this part of them is seen, smaller parameters are tried as well.
+_SEEN, _SMALLER = 0.2, 2.0**-8
+
+
+def _moved(leaf: np.ndarray) -> float:
+    """The part of a parameter's steps that changed it; 1 of one that is empty."""
+    rows = leaf.reshape(len(leaf), -1)
+    return float((rows[1:] != rows[:-1]).any(axis=1).mean()) if rows.size and len(rows) > 1 else 1.0
+
+
 class _Outcome(NamedTuple):
     """What comparing two runs gave.
 
@@ -179,13 +198,17 @@ class _Outcome(NamedTuple):
       both: the comparison of parameters and, where the two have one structure, state.
       parameters: that of the parameters alone.
       state_compared: whether `both` covers the state.
-      factors: of the states, where they are the same but for a factor for each leaf.
+      relations: of the states, where all their leaves are linearly related.
+      moved: the part of the steps at which the parameters that move least changed.
+      finite: the number of steps before the first after which a parameter is not finite.
     """
 
     both: Comparison
     parameters: Comparison
     state_compared: bool
-    factors: Mapping[str, float]
+    relations: Mapping[str, Relation]
+    moved: float
+    finite: int
 
 
 def _compared(
@@ -211,11 +234,16 @@ def _compared(
         parameters = compare(*({"params": run["params"]} for run in runs), poisoned=poisoned)
     except ValueError as error:
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
+    moved = min(map(_moved, jax.tree.leaves(runs[0]["params"])))
+    finite = _finite([run["params"] for run in runs])
     if not comparable:
-        return _Outcome(parameters, parameters, False, {})
+        return _Outcome(parameters, parameters, False, {}, moved, finite)
     # Only what comes before a number that is not finite can be related.
-    related = factors(*(_while_finite(run["state"], runs) for run in runs))
-    return _Outcome(compare(*runs, poisoned=poisoned), parameters, True, related or {})
+    until = _finite(runs)
+    related = relations(*(jax.tree.map(lambda leaf: leaf[:until], run["state"]) for run in runs))
+    return _Outcome(
+        compare(*runs, poisoned=poisoned), parameters, True, related or {}, moved, finite
+    )
 
 
 class _Checked:
@@ -323,15 +351,14 @@ def _dtypes(params: Params) -> str:
     return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)}))
 
 
-def _while_finite(state: PyTree, runs: Sequence[Any]) -> Any:
-    """The steps of a state before the first at which a side has a number that is not finite."""
+def _finite(runs: PyTree) -> int:
+    """The number of steps before the first at which some number is not finite."""
     floats = [
         leaf
         for leaf in jax.tree.leaves(runs)
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
     ]
-    steps = min(
+    return min(
         int(np.argmin(np.append(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1), False)))
         for leaf in floats
     )
-    return jax.tree.map(lambda leaf: leaf[:steps], state)

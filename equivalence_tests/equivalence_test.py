@@ -282,6 +282,23 @@ def test_a_state_in_which_a_count_differs_is_no_rounding():
     assert (report.verdict, report.nature) == (Verdict.DIFFERENT, Nature.ALGORITHM), report
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.05])
+def test_parameters_that_hardly_move_are_tried_smaller(factor: float):
+    """A step of Adam is below half of bfloat16's spacing at 0.5."""
+    params = {"a": np.full(3, 0.5, jnp.bfloat16)}
+    right = optax.chain(optax.adam(1e-3), optax.scale(factor))
+    report = check_equivalence(optax.chain(optax.adam(1e-3), optax.scale(1.0)), right, params)
+    assert "started as well from: parameters / 256" in str(report)
+    assert (report.verdict is Verdict.DIFFERENT) == (factor != 1.0)
+
+
+def test_a_run_that_is_not_finite_says_from_where():
+    """Adam's epsilon is 0 in float16."""
+    params = {"a": np.full(3, 0.5, np.float16)}
+    report = check_equivalence(optax.adam(1e-3), optax.adam(1e-3), params)
+    assert "NaN or infinity from step 1 on, which hides the rest" in str(report)
+
+
 def raises_at_three() -> tuple[Any, Any]:
     def step(grads: Any, state: Any, params: Any) -> Any:
         if state == 2:

@@ -11,7 +11,6 @@ import jax
 
 from equivalence_tests.compare.headline import poisoned_line
 from equivalence_tests.compare.nature import explained
-from equivalence_tests.compare.relation import shown
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.explaining import explanation
@@ -190,8 +189,8 @@ def item(name: str, report: Report | str, why: str = "") -> html_report.Item:
         facts["nature"] = explained(found, report.wide, report.about_wide, report.bound)
     facts |= {"compared": report.compared, "steps": str(report.steps)}
     facts["gradients"] = report.tried or ("each side its own" if report.closed_loop else "as given")
-    if report.factors:
-        facts["states"] = shown(report.factors)
+    if report.about_states:
+        facts["states"] = report.about_states
     return html_report.Item(
         id=name,
         row=report.names[0],

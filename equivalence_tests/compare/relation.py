@@ -1,10 +1,12 @@
-"""How the states of two sides are related where their parameters agree: leaf by leaf, by a factor.
+"""How the states of two sides are related where their parameters agree: leaf by leaf, linearly.
 
-A trace that has the learning rate inside is the other one times the rate: the parameters agree, and
-so does all that follows, though no leaf of the states is equal.
+A trace that has the learning rate inside is the other one times the rate, a counter may start at 1
+with its schedule shifted, two moments may have each other's name: the parameters agree, and so does
+all that follows, though no leaf of the states is equal.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,48 +18,91 @@ from optax_bridge.metadata.trees import PyTree
 _ROUNDING = 256.0
 
 
-def factors(left: PyTree, right: PyTree) -> Mapping[str, float] | None:
-    """The factor of each leaf of the right state over that of the left one.
+class Relation(NamedTuple):
+    """What a leaf of the right state is: `factor * leaf + offset`, `leaf` of the left one.
+
+    Attributes:
+      leaf: path of a leaf of the left state.
+      factor: 1 where the two are equal.
+      offset: of integers that count.
+    """
+
+    leaf: str
+    factor: float = 1.0
+    offset: int = 0
+
+    def is_equal(self, path: str) -> bool:
+        """Whether the leaf at a path is the same on both sides, but for rounding."""
+        return self.leaf == path and abs(self.factor - 1) <= 1e-6 and not self.offset
+
+
+def relations(left: PyTree, right: PyTree) -> Mapping[str, Relation] | None:
+    """The relation of each leaf of the right state to one of the left state.
 
     Args:
       left: a state's trajectory, each leaf of shape (steps, ...).
       right: the other's, with the same leaves.
 
     Returns:
-      Path -> factor, the same at all steps and elements up to rounding; None if some leaf has none.
+      Path -> relation, the same at all steps and elements up to rounding, with each leaf of the
+      left state used once; None if some leaf has none.
     """
-    pairs = zip(jax.tree_util.tree_leaves_with_path(left), jax.tree.leaves(right), strict=True)
-    result = {}
-    for (path, a), b in pairs:
-        factor = _factor(np.asarray(a), np.asarray(b))
-        if factor is None:
+    lefts, rights = (
+        {"state" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (left, right))
+    )
+    found: dict[str, Relation] = {}
+    for path, leaf in rights.items():  # the leaf of the same name comes first
+        if relation := _related(path, lefts[path], leaf):
+            found[path] = relation
+    free = [path for path in lefts if path not in found]
+    for path, leaf in rights.items():
+        if path in found:
+            continue
+        tried = (_related(other, lefts[other], leaf) for other in free)
+        relation = next(filter(None, tried), None)
+        if relation is None:
             return None
-        result["state" + jax.tree_util.keystr(path)] = factor
-    return result
+        free.remove(relation.leaf)
+        found[path] = relation
+    return {path: found[path] for path in rights}
 
 
-def _factor(a: np.ndarray, b: np.ndarray) -> float | None:
+def _related(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return None
+    if np.array_equal(a, b, equal_nan=bool(jnp.issubdtype(a.dtype, jnp.floating))):
+        return Relation(path)
     if not jnp.issubdtype(a.dtype, jnp.floating):
-        return 1.0 if np.array_equal(a, b) else None
+        apart = np.unique(b.astype(np.int64) - a.astype(np.int64))
+        counts = a.size > 1 and bool((a != a.reshape(-1)[0]).any())  # nothing shows of a constant
+        return Relation(path, offset=int(apart[0])) if counts and apart.size == 1 else None
     spacing = float(jnp.finfo(a.dtype).eps)
     x, y = a.astype(np.float64), b.astype(np.float64)
-    if np.array_equal(x, y, equal_nan=True):
-        return 1.0
     if not x.size or not (np.isfinite(x).all() and np.isfinite(y).all()) or not x.any():
         return None
     factor = float(np.vdot(x, y) / np.vdot(x, x))
     allowed = _ROUNDING * spacing * max(np.abs(y).max(), abs(factor) * np.abs(x).max())
-    return factor if factor and np.abs(y - factor * x).max() <= allowed else None
+    is_close = factor and np.abs(y - factor * x).max() <= allowed
+    return Relation(path, factor) if is_close else None
 
 
-def shown(related: Mapping[str, float]) -> str:
-    """The factors other than 1, for people."""
-    by_factor: dict[str, list[str]] = {}
-    for path, factor in related.items():
-        by_factor.setdefault(f"{factor:.6g}", []).append(path)
+def shown(related: Mapping[str, Relation]) -> str:
+    """The relations other than equality, for people."""
+    by_text: dict[str, list[str]] = {}
+    for path, relation in related.items():
+        if not relation.is_equal(path):
+            by_text.setdefault(_text(path, relation), []).append(path)
     return "; ".join(
-        f"right = {factor} x left at {paths[0]}"
-        + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-        for factor, paths in by_factor.items()
-        if factor != "1"
+        f"{text} at {paths[0]}" + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+        for text, paths in by_text.items()
+    )
+
+
+def _text(path: str, relation: Relation) -> str:
+    what = "left" if relation.leaf == path else f"left's {relation.leaf}"
+    if abs(relation.factor - 1) > 1e-6:
+        what = f"{relation.factor:.6g} x {what}"
+    return f"right = {what}" + (
+        f" {'+-'[relation.offset < 0]} {abs(relation.offset)}" if relation.offset else ""
     )

@@ -12,7 +12,7 @@ from equivalence_tests.compare.comparison import Comparison, Difference, as_json
 from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
 from equivalence_tests.compare.nature import explained, nature
-from equivalence_tests.compare.relation import shown
+from equivalence_tests.compare.relation import Relation, shown
 from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
 from optax_bridge.correspondence import Verdict
@@ -32,8 +32,14 @@ class Report:
       state_compared: whether the optimizer states were compared as well.
       wide: the comparison of the same runs in float64, None if there was no need or no way.
       about_wide: a remark on it, or why there was no way.
-      parameters: the comparison of the parameters alone, where the states are related by factors.
-      factors: path -> factor of the right state over the left one.
+      parameters: the comparison of the parameters alone, which decides where the states are
+        related.
+      relations: path -> what the leaf of the right state is, where all are linearly related to the
+        left one's.
+      tried: the gradients in words, where they have a name.
+      started: other parameters that the sides were started from as well, in words.
+      finite: the number of steps until a parameter is not finite, where the gradients still are;
+        None if there is no such step.
       closed_loop: whether each side followed its own gradients.
       pinned: settings that were held fixed.
     """
@@ -50,8 +56,10 @@ class Report:
     closed_loop: bool
     pinned: str
     tried: str = ""
+    started: str = ""
+    finite: int | None = None
     parameters: Comparison | None = None
-    factors: Mapping[str, float] = field(default_factory=dict)
+    relations: Mapping[str, Relation] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -87,7 +95,25 @@ class Report:
     @property
     def agreeing(self) -> Comparison:
         """What decides: parameters and state, or the parameters where the states are related."""
-        return self.comparison if self.parameters is None else self.parameters
+        return self.parameters if self.relations and self.parameters else self.comparison
+
+    @property
+    def about_states(self) -> str:
+        """How the states are related, or that they alone differ; "" where neither is so."""
+        differ = self.verdict is Verdict.DIFFERENT
+        if self.relations:
+            agree = "" if differ else "the parameters agree; "
+            return f"{agree}of the states, {shown(self.relations)}"
+        alone = self.parameters
+        if not (differ and self.state_compared) or alone is None:
+            return ""
+        if alone.within(self.bound) is Verdict.DIFFERENT:
+            return ""
+        apart = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
+        return (
+            f"the parameters alone are {apart} here; the states are not linearly related, "
+            "and what they lead to later is not known"
+        )
 
     @property
     def first_difference(self) -> Difference | None:
@@ -103,8 +129,12 @@ class Report:
         ]
         if self.tried:
             lines.append(f"  gradients: {self.tried}")
-        if self.factors:
-            lines.append(f"  the parameters agree; of the states, {shown(self.factors)}")
+        if self.started:
+            lines.append(f"  started as well from: {self.started}")
+        if self.finite is not None:
+            lines.append(f"  NaN or infinity from step {self.finite + 1} on, which hides the rest")
+        if about := self.about_states:
+            lines.append(f"  {about}")
         if found.first is not None:
             what = self.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
@@ -148,7 +178,9 @@ class Report:
             "relative_in_float64": None if self.wide is None else as_json(self.wide.relative),
             "headline": self.headline,
             "gradients": self.tried,
-            "state_factors": dict(self.factors),
+            "started": self.started,
+            "finite_steps": self.finite,
+            "states": self.about_states,
             "environment": environment(jax.devices()[0]),
         }
 

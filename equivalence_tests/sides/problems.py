@@ -15,10 +15,11 @@ STREAMS = ("normal", "hostile", "poisoned")
 # Name -> what is tried, for reports.
 DESCRIPTIONS = {
     "normal": "unit normal",
-    "hostile": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6, the last one negated, denormal",
+    "hostile": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6 (32 in float16), the last one "
+    "negated, denormal",
     "poisoned": "normal; in the second half a NaN and an infinity in each leaf",
-    "all": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6, the last one negated, denormal; "
-    "towards the end an infinity, then a NaN in each leaf",
+    "all": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6 (32 in float16), the last one "
+    "negated, denormal; towards the end an infinity, then a NaN in each leaf",
 }
 
 
@@ -69,8 +70,10 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
 
     def leaf(param: Leaf) -> np.ndarray:
         values = rng.standard_normal((steps, *np.shape(param)))
+        dtype = np.asarray(param).dtype
         if stream in ("hostile", "all"):
-            _make_hostile(values, rng)
+            # Squares stay finite, or else nothing shows of the steps that follow.
+            _make_hostile(values, rng, 32 if dtype == np.float16 else 10**6)
         flat = values.reshape(steps, -1)
         if stream == "poisoned" and steps > 1 and np.size(param):
             flat[steps // 2, 0] = np.nan
@@ -78,13 +81,12 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
         if stream == "all" and steps >= 16 and np.size(param):
             flat[-steps // 16, -1] = np.inf  # late, as nothing is finite after it
             flat[-steps // 32, 0] = np.nan
-        with np.errstate(over="ignore"):  # 1e6 is infinite in float16, and so it should be
-            return values.astype(np.asarray(param).dtype)
+        return values.astype(dtype)
 
     return jax.tree.map(leaf, params)
 
 
-def _make_hostile(values: np.ndarray, rng: np.random.Generator) -> None:
+def _make_hostile(values: np.ndarray, rng: np.random.Generator, large: int) -> None:
     for step in range(len(values)):
         kind = step % 8
         if kind == 0:  # where an epsilon inside a root and one outside are far apart
@@ -96,7 +98,7 @@ def _make_hostile(values: np.ndarray, rng: np.random.Generator) -> None:
         elif kind == 4:
             values[step] *= 1e-20
         elif kind == 5:
-            values[step] *= 1e6
+            values[step] *= large
         elif kind == 6:
             values[step] = -values[step - 1]
         elif kind == 7:

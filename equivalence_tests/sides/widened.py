@@ -274,9 +274,11 @@ class _Program:
             dtypes: list[Any] = [
                 getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)
             ]
+            made: list[Any] = [getattr(atom.aval, "dtype", None) for atom in eqn.outvars]
+            # A counter that becomes a float32 is one in any mode, and so is what is made of it.
+            self.narrows |= any(dtype.itemsize < 8 for dtype in filter(_is_float, made))
             if eqn.primitive.name == "convert_element_type" and all(map(_is_float, dtypes)):
                 self._sources[eqn.outvars[0]] = eqn.invars[0]
-                self.narrows |= dtypes[1].itemsize < dtypes[0].itemsize
             else:
                 self.steps.append(eqn)
 

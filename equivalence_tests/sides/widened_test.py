@@ -179,6 +179,19 @@ def test_a_program_that_is_the_same_in_both_runs_as_it_is():
     assert not in_float64(branching, PARAMS, (grads,))[1]
 
 
+def test_a_counter_that_becomes_float32_does_not_keep_the_float64_run_from_being_one():
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        rate = 0.1 / (1 - 0.999 ** (state + 1).astype(jnp.float32))
+        return jax.tree.map(lambda g: (-rate * g).astype(g.dtype), updates), state + 1
+
+    def init(params: Any) -> Any:
+        return jnp.zeros((), jnp.int32)
+
+    right = optax.sgd(lambda count: 0.1 / (1 - 0.999 ** (count + 1)))
+    report = check_equivalence(optax.GradientTransformation(init, update), right, PARAMS, steps=20)
+    assert report.verdict is not Verdict.DIFFERENT, report
+
+
 def test_of_a_plain_function_it_is_said_that_nothing_is_known():
     def step(grads: Any, state: Any, params: Any) -> Any:
         return {name: params[name] - 0.1 * (grads[name] * 1.0000001) for name in params}, state
@@ -202,7 +215,7 @@ def test_states_that_are_scaled_are_related_and_the_parameters_agree():
     report = check_equivalence(trace(0.1, 1.0), trace(1.0, 0.1), PARAMS)
     assert report.verdict is Verdict.ROUNDING
     assert "the parameters agree; of the states, right = 10 x left" in str(report)
-    assert report.as_dict()["state_factors"]
+    assert report.as_dict()["states"]
     # Another decay inside is no factor.
     other = check_equivalence(optax.trace(0.9), optax.trace(0.8), PARAMS, steps=8)
-    assert other.verdict is Verdict.DIFFERENT and not other.factors
+    assert other.verdict is Verdict.DIFFERENT and not other.relations
