@@ -13,7 +13,7 @@ import pytest
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
-from optax_bridge.correspondence.entry import Case, Entry
+from optax_bridge.correspondence.entry import Case, Claim, Entry
 from optax_bridge.correspondence.recipe import Call, imports, render
 
 EXPORTED = sorted(
@@ -184,3 +184,13 @@ def test_what_shapes_a_state_is_read_whatever_the_order_of_the_parameters():
         assert found.pop("dtype_momentum") == np.float16
         assert found == {"factored": True, "min_dim_size_to_factor": 3, "beta1": 0.9}
     assert inferred(rows[:4]) == {"factored": False}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("ulp", [None, 2.0], ids=str)
+def test_only_rounding_has_a_bound_and_must_have_one(verdict: Verdict, ulp: float | None):
+    if (verdict is Verdict.ROUNDING) is (ulp is not None):
+        assert Claim(verdict, ulp).ulp == ulp
+    else:
+        with pytest.raises(ValueError, match="a bound in ULP belongs to 'rounding only'"):
+            Claim(verdict, ulp)

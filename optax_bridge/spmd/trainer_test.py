@@ -479,7 +479,7 @@ def test_a_checkpoint_that_does_not_fit_names_every_leaf():
     old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
     check(old, expected, ["learner/.*"], Path("run"))
     wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
-    with pytest.raises(ValueError, match="^run: not of this model and learner") as error:
+    with pytest.raises(ValueError, match=r"^run: not of this model and learner") as error:
         check(wrong, expected, ["model/.*"], Path("run"))
     assert str(error.value).splitlines()[1:-1] == [
         "  missing in the checkpoint: learner/ema",
