@@ -116,6 +116,9 @@ def test_list_names_the_checks_and_runs_none(invoke: Any):
     done = invoke("--list", "--only", "Momentum")
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [str(check) for check in suite.checks(["momentum"])]
+    done = invoke("--list", "--only", "nothing of that name")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("--only: ") and "nothing of that name" in done.stderr
 
 
 def test_the_full_list_has_the_matrix_and_takes_any_axis(invoke: Any):

@@ -12,7 +12,7 @@ import pytest
 from flax import serialization
 
 import legacy_optim
-from equivalence_tests.checkpoint import check_resume
+from equivalence_tests.checkpoint import Resumed, check_checkpoint, check_resume
 from equivalence_tests.sides.adapt import EquivalenceError
 from optax_bridge.correspondence import Verdict
 
@@ -118,6 +118,7 @@ def test_misuse_says_why(checkpoint: Path, arguments: dict[str, Any], message: s
 INNER = {
     "state": ("optax.sgd(0.1, momentum=0.9).init(params)", "a tuple of TraceState, EmptyState"),
     "parameters": ("params", "a dict without one, with kernel, bias"),
+    "state of one": ("optax.scale_by_adam().init(params)", "found ScaleByAdamState, the state of"),
     "transformation": ("optax.sgd(0.1)", "found GradientTransformationExtraArgs"),
 }
 
@@ -176,6 +177,64 @@ def test_the_command_prints_the_verdict_and_writes_json(checkpoint: Path):
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "does NOT go on" in done.stdout
+
+
+@pytest.mark.parametrize("case", ["program", "checkpoint", "shape"])
+def test_the_command_says_what_is_wrong_and_exits_two(
+    case: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+):
+    new: str | None = program(checkpoint.parent, EXACT)
+    file, said = checkpoint, "--checkpoint needs --program"
+    if case == "program":
+        new = None
+    elif case == "checkpoint":
+        file, said = checkpoint.with_name("none"), "there is no such file or folder"
+    else:
+        (checkpoint.parent / "new.py").write_text(
+            NEW.replace("TX", EXACT).replace("(3, 2)", "(3, 4)")
+        )
+        said = "new.py:make_state: "
+    to = checkpoint.parent / "found.json"
+    assert check_checkpoint(file, new, None, [ADAM], 3, "normal", None, json_file=to) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and not printed.out
+    found = json.loads(to.read_text())
+    assert found["verdict"] == "error" and said in found["error"]
+
+
+def test_several_optimizers_are_compared_by_their_names(checkpoint: Path):
+    """And the old program must have them at the same paths."""
+    saved = serialization.msgpack_restore(checkpoint.read_bytes())["optimizer"]
+    both = {"policy": saved, "critic": saved}
+    checkpoint.write_bytes(serialization.msgpack_serialize(both))
+    new = NEW.replace("TX", EXACT).replace(
+        'return State(optimizer, {"mean": jnp.zeros(2)}, 0)',
+        "return {'policy': optimizer, 'critic': optimizer}",
+    )
+    (checkpoint.parent / "new.py").write_text(new)
+    made, expressions = f"{checkpoint.parent / 'new.py'}:make_state", [f"{n}={ADAM}" for n in both]
+    resumed = check_resume(checkpoint, made, optimizers=expressions, steps=4)
+    assert (resumed.verdict, resumed.steps) == (Verdict.IDENTICAL, {"critic": 5, "policy": 5})
+    assert "critic, restored at step 5:" in str(resumed)
+    old = OLD.replace(
+        'return State(optimizer, {"mean": jnp.zeros(2)}, 0)',
+        "return {'policy': optimizer, 'critic': 0}",
+    )
+    (checkpoint.parent / "old.py").write_text(old)
+    with pytest.raises(
+        EquivalenceError, match=r"expected optimizers at critic, policy.*found policy"
+    ):
+        check_resume(checkpoint, made, old=f"{checkpoint.parent / 'old.py'}:make_state")
+
+
+def test_what_is_restored_differently_is_different():
+    found = Resumed({}, {}, others=2, unequal=["mean", "epoch"])
+    assert found.verdict is Verdict.DIFFERENT
+    assert str(found).splitlines() == [
+        "2 leaves beside the optimizers are the same both ways",
+        "restored differently: mean, epoch",
+    ]
+    assert json.loads(found.to_json())["others_unequal"] == ["mean", "epoch"]
 
 
 def test_the_containers_of_the_parameters_do_not_matter(checkpoint: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from equivalence_tests import loading
 from equivalence_tests.pair import check_pair
 
 MODULE = """
@@ -18,6 +19,12 @@ PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
 adam = optax.adam(0.1)
 other = optax.adam(0.1, eps=1e-2)
 number = 3
+
+def in_pairs(rate, betas=(0.9, 0.999), eps=1e-8):
+    return optax.adam(rate, *betas, eps)
+
+def one_by_one(rate, b1=0.9, b2=0.999):
+    return optax.adam(rate, b1, b2)
 
 def legacy():
     return legacy_optim.Adam(0.1)
@@ -145,8 +152,21 @@ def test_arguments_are_parsed_and_never_evaluated(
             ("0.1", "0.1"),
             "eps_in_sqrt=False (the other way round)",
         ),
+        (
+            "optax:adam",
+            "my_pair:in_pairs",
+            ("0.1, b1=0.8, b2=0.99", "0.1"),
+            "b1=0.9 (as betas[0]=0.9 of my_pair:in_pairs); "
+            "b2=0.999 (as betas[1]=0.999 of my_pair:in_pairs)",
+        ),
+        (
+            "my_pair:one_by_one",
+            "my_pair:in_pairs",
+            ("0.1, b2=0.9", "0.1"),
+            "with my_pair.in_pairs(rate=0.1, betas=(0.9, 0.9)) it is",
+        ),
     ],
-    ids=["names and nesterov", "rate", "coupled decay", "epsilon"],
+    ids=["names and nesterov", "rate", "coupled decay", "epsilon", "of a tuple", "to a tuple"],
 )
 def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(
     left: str,
@@ -176,6 +196,14 @@ def test_pytorch_s_rmsprop_differs_in_two_settings(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "with optax.rmsprop(learning_rate=0.1, decay=0.99, eps_in_sqrt=False)" in printed
     assert "decay=0.99 (as alpha=0.99 of torch.optim:RMSprop)" in printed
+
+
+def test_a_name_is_a_side_or_makes_one():
+    assert loading.side("my_pair:adam").init is sys.modules["my_pair"].adam.init
+    assert loading.side("my_pair:legacy").hyper_params.learning_rate == 0.1
+    for name, said in (("number", "expected a legacy def"), ("broken", r"\(\): raised Runtime")):
+        with pytest.raises(loading.EquivalenceError, match=f"my_pair:{name}.*{said}"):
+            loading.side(f"my_pair:{name}")
 
 
 def test_what_no_setting_explains_is_left_unexplained(capsys: pytest.CaptureFixture[str]):

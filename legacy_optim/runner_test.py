@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from legacy_optim import settings
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -26,6 +28,22 @@ def _run(
     )
     assert done.returncode == 0, done.stderr
     return done
+
+
+@pytest.mark.parametrize("path", [None, "mine", f"mine{os.pathsep}yours"])
+def test_what_is_set_for_a_run_is_taken_off_again(
+    path: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if path is not None:
+        monkeypatch.setenv("PYTHONPATH", path)
+    plain = dict(os.environ)
+    own = settings.environment("7", "uses", quiet=True, todays_defaults=True, advice="a:b")
+    assert own["PYTHONPATH"].split(os.pathsep)[1:] == (path.split(os.pathsep) if path else [])
+    assert {own[name] for name in own.keys() - plain.keys()} >= {"7", "uses", "1", "a:b"}
+    assert settings.without_settings(own) == settings.without_settings(plain) == plain
+    fewer = settings.environment("7", "", quiet=False, todays_defaults=False, advice="")
+    assert fewer.keys() - plain.keys() - {"PYTHONPATH"} == {settings.PROCESS, settings.PYTHON}
 
 
 FIRST_LINES = """\

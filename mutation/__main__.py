@@ -17,19 +17,34 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mutation.faults import Fault, sample
-from mutation.modules import DESELECTED, modules
-from mutation.report import DEAD, GONE, KILLED, SURVIVED, TIMEOUT, Recorded, living, page, read
+from mutation.modules import DESELECTED, modules, test_files
+from mutation.reach import Main, Reach, Work
+from mutation.report import (
+    DEAD,
+    GONE,
+    KILLED,
+    SURVIVED,
+    TIMEOUT,
+    UNREACHED,
+    Recorded,
+    living,
+    page,
+    read,
+)
 
 ROOT = Path(__file__).parents[1]
 _PASSED = 0
 # Seconds of processor, and times what the tests take without a fault: a loop that no longer ends is
 # not waited for.
 LEAST, TIMES = 20, 3
-WAITING = 4  # times as long by the clock: what waits for ever uses no processor
+WAITING = 12  # times as long by the clock: what waits for ever uses no processor
 # Imported once, before the processes of the faults are forked; nothing of the repository itself.
 _LIBRARIES = (
     "jax.numpy", "flax.linen", "flax.nnx", "optax", "orbax.checkpoint", "chex", "hypothesis",
@@ -44,6 +59,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--only", default="", help="modules whose path has this in it")
     parser.add_argument("--goal", type=float, default=0.95, help="share that must be killed")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests for each fault")
+    parser.add_argument("--shard", default="1/1", help="which part of them, of how many")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument(
         "--report", type=Path, default=Path(".cache", "mutants.jsonl"),
@@ -54,26 +71,24 @@ def main() -> int:
     )
     parser.add_argument("--results", type=Path, help="write the report as a page")
     given = parser.parse_args()
-    tests = {module: own for module, own in modules(ROOT).items() if given.only in module}
+    mutated = modules(ROOT)
     given.report.parent.mkdir(exist_ok=True)
     earlier = read(given.report)
     known = {name: times[-1] for name, times in earlier.items()}
-    faults: Sequence[Fault | Recorded] = [f for f in living(earlier) if f.module in tests]
+    faults: Sequence[Fault | Recorded] = living(earlier)
     if not given.again:
-        faults = sample(ROOT, sorted(tests), given.sample, given.seed)
+        faults = sample(ROOT, mutated, given.sample, given.seed)
+    share, shares = map(int, given.shard.split("/"))
+    faults = [fault for fault in faults if given.only in fault.module][share - 1 :: shares]
     runpy.run_path(str(ROOT / "conftest.py"))  # what JAX reads of the environment
     for library in _LIBRARIES:
         importlib.import_module(library)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = _copy(Path(folder).resolve())
-        limits: dict[tuple[str, ...], int] = {}
-        for own in sorted({tuple(tests[fault.module]) for fault in faults}):
-            outcome, said, seconds = _run(copy, own)
-            limits[own] = LEAST + round(TIMES * seconds)
-            print(f"without a fault: {seconds:.0f} s {own[0]}", flush=True)
-            if outcome != SURVIVED:
-                print(f"without a fault: {said}", file=sys.stderr)
-                return 2
+        reach = Reach(ROOT / ".cache" / "mutants-reach", copy, mutated)
+        files = test_files(ROOT)
+        first = len(files) * (share - 1) // shares
+        reach.measure([*files[first:], *files[:first]], partial(_run, copy))
         until = time.monotonic() + 60 * given.minutes
         with given.report.open("a", encoding="utf-8") as report:
             for fault in faults:
@@ -81,8 +96,7 @@ def main() -> int:
                     continue
                 if time.monotonic() > until:
                     break
-                own = tuple(tests[fault.module])
-                found = _tried(copy, fault, own, limits[own])
+                found = _tried(copy, fault, reach, given.seconds)
                 known[str(fault)] = found
                 print(json.dumps(found), file=report, flush=True)
                 print(f"{found['outcome']:8} {found['seconds']:4.0f} s {fault}", flush=True)
@@ -104,33 +118,46 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _tried(copy: Path, fault: Fault | Recorded, tests: Sequence[str], limit: int) -> dict[str, Any]:
+def _tried(copy: Path, fault: Fault | Recorded, reach: Reach, most: float) -> dict[str, Any]:
     file = copy / fault.module
-    right = file.read_text(encoding="utf-8")
+    found = {"fault": str(fault), "outcome": SURVIVED, "test": UNREACHED, "seconds": 0}
     try:
-        wrong = fault.planted((ROOT / fault.module).read_text(encoding="utf-8"))
-    except ValueError as error:  # of an earlier run, and the line is another now
-        found = {"fault": str(fault), "outcome": GONE, "test": str(error), "seconds": 0}
-        return found | {"change": None}
-    compiled = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.pyc"
-    compiled.unlink(missing_ok=True)  # else it may pass for that of a file as long and as old
-    try:
-        file.write_text(wrong, encoding="utf-8")
-        outcome, said, seconds = _run(copy, tests, limit)
-    finally:
-        file.write_text(right, encoding="utf-8")
+        right = file.read_text(encoding="utf-8")
+        wrong = fault.planted(right)
+    except (FileNotFoundError, ValueError) as error:  # of an earlier run, and of another text
+        return found | {"outcome": GONE, "test": str(error), "change": None}
     pairs = enumerate(zip(right.splitlines(), wrong.splitlines(), strict=False), 1)
     change = next(((n, *pair) for n, pair in pairs if pair[0] != pair[1]), None)
-    return {
-        "fault": str(fault), "outcome": outcome, "test": said, "seconds": round(seconds, 1),
-        "change": change,
-    }  # fmt: skip
+    found["change"] = change
+    tests, expected = reach.tests(fault.module, change[0] if change else 0, most)
+    if not tests:
+        return found
+    compiled = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.pyc"
+    compiled.unlink(missing_ok=True)  # else it may pass for that of a file as long and as old
+    work = partial(_only, tests)
+    limit = LEAST + round(TIMES * expected)
+    try:
+        file.write_text(wrong, encoding="utf-8")
+        outcome, said, seconds = _run(copy, work, limit)
+    finally:
+        file.write_text(right, encoding="utf-8")
+    if outcome == TIMEOUT and _run(copy, work, limit)[0] == TIMEOUT:
+        outcome, said = SURVIVED, f"as slow without the fault: {said}"
+    return found | {"outcome": outcome, "test": said, "seconds": round(seconds, 1)}
 
 
-def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, float]:
-    """Tests in a forked process: how it ended, what it said at last, seconds of processor.
+def _only(tests: Sequence[str], main: Main) -> int:
+    return main(tests, ())
 
-    Without a limit nothing is wrong with the modules, and they are compiled for all that follow.
+
+def _run(copy: Path, work: Work, limit: int = 0) -> tuple[str, str, float]:
+    """Work in a forked process: how it ended, what it said at last, seconds of processor.
+
+    Args:
+      copy: of the repository, where it works.
+      work: is given a function that runs tests.
+      limit: seconds of processor; without one nothing is wrong with the modules, and they are
+        compiled for all that follow.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
@@ -145,7 +172,8 @@ def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, fl
                     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
                     signal.alarm(WAITING * limit)
                     sys.dont_write_bytecode = True
-                os._exit(_tested(copy, tests))
+                _enter(copy)
+                os._exit(work(_tested))
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -165,17 +193,20 @@ def _run(copy: Path, tests: Sequence[str], limit: int = 0) -> tuple[str, str, fl
     return SURVIVED if code == _PASSED else KILLED, said or "\n".join(lines[-5:]), seconds
 
 
-def _tested(copy: Path, tests: Sequence[str]) -> int:
-    import pytest  # in the process that runs the tests, not in the one that counts them
-
+def _enter(copy: Path) -> None:
+    """Makes the copy what this process, and those that it starts, import."""
     os.chdir(copy)
-    os.environ["PYTHONPATH"] = str(copy)  # of processes that the tests start
+    os.environ["PYTHONPATH"] = str(copy)
     sys.path[:] = [str(copy), *(p for p in sys.path if Path(p or ".").resolve() != ROOT)]
     for name in [name for name in sys.modules if name.partition(".")[0] == "mutation"]:
         del sys.modules[name]
-    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=line"]
+
+
+def _tested(tests: Sequence[str], plugins: Sequence[Any]) -> int:
+    options = ["-q", "--no-header", "-p", "no:cacheprovider", "--tb=line"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported already
-    return int(pytest.main([*options, *(f"--deselect={t}" for t in DESELECTED), *tests]))
+    options += ["-x", *tests] if not plugins else [f"--deselect={t}" for t in DESELECTED] + [*tests]
+    return int(pytest.main(options, plugins=list(plugins)))
 
 
 def _summary(found: Sequence[dict[str, Any]], goal: float) -> int:

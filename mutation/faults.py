@@ -77,6 +77,13 @@ def sample(root: Path, modules: Sequence[str], size: int, seed: int) -> list[Fau
 def _says_nothing(node: Any) -> bool:
     """Whether it is in an annotation, which is not run, or in what only guards a programmer."""
     above = node.parent
+    if above.type in ("parameters", "param", "typedargslist", "lambdef"):
+        # The * before keywords, and the /.
+        return node.type == "operator"
+    if "TYPE_CHECKING" in above.get_code().partition(":")[0]:
+        return True
+    if node.type == "except_clause" and "." in node.get_code():  # cosmic-ray knows names alone
+        return True
     if above.type == "argument" and above.children[0].get_code().strip() in ("strict", "repr"):
         return True
     while node.parent is not None:

@@ -1,119 +1,65 @@
-"""What is mutated, and the tests that have to notice."""
+"""What is mutated: all that holds state or decides, and none of what only shows it."""
 
 from pathlib import Path
 
-# Modules by glob -> files or ids of tests, quick ones first. Where several patterns fit, the first.
-_TRAINING = "optax_bridge/training"
-_CHECKPOINTS = "optax_bridge/checkpoints"
-_CODEMOD = "migration_guide/codemod"
-_RULES = [
-    f"{_CODEMOD}/{name}_test.py"
-    for name in (
-        "rewrite", "bridge", "gone_names", "restoring", "standalone", "hyper_params", "imports",
-        "jax_names", "left_alone", "pickled", "modules", "pins", "notebook", "flow", "scopes",
-        "registry", "command", "driver",
-    )
-]  # fmt: skip
-_CONVERSION = [
-    f"{_CHECKPOINTS}/fitting_test.py",
-    f"{_CHECKPOINTS}/restore_test.py",
-    "optax_bridge/command/kept_layout_test.py",
-    f"{_CHECKPOINTS}/conversion_test.py",
-    f"{_CHECKPOINTS}/hostile_test.py",
-    f"{_CHECKPOINTS}/sharded_test.py",
-    f"{_CHECKPOINTS}/formats/t5x_test.py",
-    "optax_bridge/command/checkpoints_test.py",
-    "optax_bridge/command/new_format_test.py",
-]
-
-TESTS: dict[str, list[str]] = {
-    f"{_TRAINING}/train_state.py": [
-        "equivalence_tests/train_state_test.py",
-        f"{_TRAINING}/full_train_state_test.py",
-        f"{_CHECKPOINTS}/fitting_test.py",
-    ],
-    f"{_TRAINING}/full_train_state.py": [f"{_TRAINING}/full_train_state_test.py"],
-    f"{_TRAINING}/learning_rate.py": [f"{_TRAINING}/full_train_state_test.py"],
-    f"{_TRAINING}/restoring.py": [f"{_TRAINING}/restoring_test.py"],
-    f"{_TRAINING}/orbax.py": [f"{_TRAINING}/restoring_test.py"],
-    f"{_TRAINING}/in_memory.py": [f"{_CHECKPOINTS}/conversion_test.py"],
-    f"{_TRAINING}/nnx*.py": [f"{_TRAINING}/nnx_test.py"],
-    f"{_TRAINING}/shardings.py": [
-        f"{_TRAINING}/shardings_test.py",
-        f"{_TRAINING}/axis_metadata_test.py",
-    ],
-    "optax_bridge/optimizers/axis_roles.py": [
-        "optax_bridge/optimizers/axis_roles_test.py",
-    ],
-    "optax_bridge/optimizers/groups.py": [
-        "optax_bridge/optimizers/groups_test.py",
-        "optax_bridge/optimizers/group_models_test.py",
-    ],
-    "optax_bridge/optimizers/selectors.py": [
-        "optax_bridge/optimizers/groups_test.py",
-        "optax_bridge/optimizers/group_models_test.py",
-    ],
-    "optax_bridge/legacy.py": [
-        "optax_bridge/legacy_test.py",
-        "equivalence_tests/train_state_test.py",
-    ],
-    "optax_bridge/legacy_layout.py": ["optax_bridge/legacy_layout_test.py"],
-    f"{_CHECKPOINTS}/destination.py": [f"{_CHECKPOINTS}/destination_test.py"],
-    f"{_CHECKPOINTS}/replaceable.py": [f"{_CHECKPOINTS}/destination_test.py"],
-    f"{_CHECKPOINTS}/fitting.py": [f"{_TRAINING}/restoring_test.py", *_CONVERSION],
-    **{
-        f"{_CHECKPOINTS}/{name}.py": _CONVERSION
-        for name in (
-            "choosing",
-            "collections",
-            "conversion",
-            "definitions",
-            "fill",
-            "layout",
-            "legacy_optimizer",
-            "mapping",
-            "mapping_back",
-            "recognise",
-            "restore",
-            "train_states",
-            "transformed",
-            "write",
-        )
-    },
-    "optax_bridge/correspondence/entry.py": [
-        "optax_bridge/correspondence/correspondence_test.py",
-        "optax_bridge/correspondence/recipe_test.py",
-        "equivalence_tests/proof/table_test.py",
-    ],
-    "optax_bridge/correspondence/*.py": [
-        "optax_bridge/correspondence/recipe_test.py",
-        "optax_bridge/correspondence/correspondence_test.py",
-        f"{_CHECKPOINTS}/expressions_test.py",
-    ],
-    f"{_CODEMOD}/rules/*.py": _RULES,
-}
-_LEFT_OUT = ("__init__.py", "terminal.py")  # they hold no state
+_MUTATED = (
+    "equivalence_tests/*.py",
+    "equivalence_tests/compare/*.py",
+    "equivalence_tests/sides/*.py",
+    "equivalence_tests/suite/*.py",
+    "legacy_optim/*.py",
+    "migration_guide/codemod/**/*.py",
+    "optax_bridge/*.py",
+    "optax_bridge/checkpoints/**/*.py",
+    "optax_bridge/command/*.py",
+    "optax_bridge/correspondence/**/*.py",
+    "optax_bridge/exact/*.py",
+    "optax_bridge/metadata/*.py",
+    "optax_bridge/optimizers/*.py",
+    "optax_bridge/spmd/checkpointer/*.py",
+    "optax_bridge/spmd/evaler.py",
+    "optax_bridge/spmd/learner/*.py",
+    "optax_bridge/spmd/trainer/*.py",
+    "optax_bridge/training/*.py",
+)
+# Texts and the terminal; tools of developers; and proofs, whose `fuzz.py` plants faults of its own.
+_LEFT_OUT = (
+    "**/*_test.py", "**/__init__.py", "**/__main__.py", "**/conftest.py", "**/terminal.py",
+    "**/terminal/*.py", "**/testdata/**/*.py", "**/fuzz*.py", "equivalence_tests/*_command.py",
+    "equivalence_tests/prove.py", "equivalence_tests/soak.py",
+    "equivalence_tests/suite/record_seen.py", "legacy_optim/removed*_names.py",
+    "migration_guide/codemod/facts.py", "optax_bridge/spmd/trainer/analysis.py",
+)  # fmt: skip
+# Of no use here: tests of texts, of tools and of proofs.
+_OTHER_TESTS = (
+    "benchmarks/*", "equivalence_tests/proof/*", "equivalence_tests/prove_test.py",
+    "equivalence_tests/planted_proofs_test.py", "house_test.py", "migration_guide/*_test.py",
+    "migration_guide/examples/*",
+)  # fmt: skip
 # Slow: each optimizer from end to end, which the suite's planted faults (equivalence_tests/suite/
 # mutations_test.py) are about.
-DESELECTED = [
+DESELECTED = (
     "equivalence_tests/train_state_test.py::test_the_exact_recipe_is_bit_for_bit_in_every_drive",
     "equivalence_tests/train_state_test.py::test_the_plain_protocol_is_within_one_ulp_a_step",
     "equivalence_tests/train_state_test.py::test_vmap_over_an_ensemble",
     "equivalence_tests/train_state_test.py::test_one_compilation_with_donation",
-    f"{_TRAINING}/shardings_test.py::test_eight_devices_give_the_trajectory_of_one",
-    f"{_TRAINING}/shardings_test.py::test_given_the_same_gradients_no_sum_is_split_and_a_step_"
-    "rounds_by_one_ulp_at_most",
-    f"{_CODEMOD}/driver_test.py::test_installed_packages_stay_as_they_are",
-]
+    "optax_bridge/training/shardings_test.py::test_eight_devices_give_the_trajectory_of_one",
+    "optax_bridge/training/shardings_test.py::test_given_the_same_gradients_no_sum_is_split_and_a_"
+    "step_rounds_by_one_ulp_at_most",
+    "migration_guide/codemod/driver_test.py::test_installed_packages_stay_as_they_are",
+)
 
 
-def modules(root: Path) -> dict[str, list[str]]:
-    """Each module that is mutated, by its path from the root, with its tests."""
-    found: dict[str, list[str]] = {}
-    for pattern, tests in TESTS.items():
-        if not any(root.glob(pattern)):
-            raise ValueError(f"mutation/modules.py: there is no {pattern}")
-        for file in sorted(root.glob(pattern)):
-            if not file.name.endswith("_test.py") and file.name not in _LEFT_OUT:
-                found.setdefault(str(file.relative_to(root)), tests)
-    return found
+def modules(root: Path) -> list[str]:
+    """Each module that is mutated, by its path from the root."""
+    left_out = {file for pattern in _LEFT_OUT for file in root.glob(pattern)}
+    found = {file for pattern in _MUTATED for file in root.glob(pattern)}
+    return sorted(str(file.relative_to(root)) for file in found - left_out)
+
+
+def test_files(root: Path) -> list[str]:
+    """Each file of tests that may notice, by its path from the root."""
+    left_out = {file for pattern in _OTHER_TESTS for file in root.glob(pattern)}
+    tops = {pattern.partition("/")[0] for pattern in _MUTATED}
+    found = {file for top in tops for file in (root / top).rglob("*_test.py")}
+    return sorted(str(file.relative_to(root)) for file in found - left_out)

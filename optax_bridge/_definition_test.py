@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from flax import linen as nn
 
 import legacy_optim
 import optax_bridge
@@ -21,6 +22,7 @@ GIVEN: dict[str, tuple[Any, str]] = {
     "state": (STATE, "a TrainState"),
     "transformation": (optax_bridge.adam(0.1), "an Optax transformation"),
     "number": (0.1, "float: 0.1"),
+    "module": (nn.Dense(3), "Dense"),
 }
 
 

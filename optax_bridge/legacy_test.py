@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 import legacy_optim
 from optax_bridge.correspondence import UnsupportedSetting
-from optax_bridge.legacy import from_legacy, to_legacy
+from optax_bridge.legacy import from_legacy, to_legacy, wrap_definition
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,23 @@ def test_parameters_that_the_state_was_not_made_for_are_named():
     state = from_legacy(definition).init({"w": jnp.ones(2), "b": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"opt_state's grad_ema: .* found \['b'\] besides. Pass"):
         to_legacy(definition, {"w": jnp.ones(2)}, state, 0)
+
+
+def test_a_wrapped_definition_follows_optax_s_protocol():
+    params = {"w": jnp.asarray([1.0, -2.0]), "b": jnp.asarray([0.5])}
+    grads = jax.tree.map(jnp.cos, params)
+    definition = legacy_optim.Momentum(0.1)
+    tx = wrap_definition(definition)
+    legacy = definition.create(params)
+    state = tx.init(params)
+    for rate in (None, 0.3):
+        given = {} if rate is None else {"learning_rate": rate}
+        updates, state = tx.update(grads, state, params, **given, of_another=3)
+        params = optax.apply_updates(params, updates)
+        legacy = legacy.apply_gradient(grads, **given)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), params, legacy.target
+        )
+        jax.tree.map(np.testing.assert_array_equal, state, legacy.state)
+    with pytest.raises(ValueError, match=r"Momentum: update\(grads, state, params\)"):
+        tx.update(grads, state)

@@ -71,6 +71,106 @@ def test_a_widened_side_is_the_side_in_float64(entry: Any):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def _scan(g: Any) -> Any:
+    def step(carry: Any, row: Any) -> tuple[Any, Any]:
+        return carry * 0.5 + row, carry + g[0]
+
+    return jax.lax.scan(step, g[1], g, reverse=True)[1]
+
+
+def _loop(g: Any) -> Any:
+    limit = g[0] * 0 + 3
+    return jax.lax.while_loop(
+        lambda c: c[0] < limit, lambda c: (c[0] + 1, c[1] * 0.7 + g), (g[1] * 0, g)
+    )[1]
+
+
+def _rounded(g: Any) -> Any:
+    return jax.lax.reduce_precision(g, exponent_bits=8, mantissa_bits=7)
+
+
+PROGRAMS = {
+    "scan": _scan,
+    "while": _loop,
+    "cond": lambda g: jax.lax.cond(g[0] > 0, lambda x: x * 3, lambda x: x / 7, g),
+    "switch": lambda g: jax.lax.switch(
+        jnp.int32(g[0] * 0 + 1), [jnp.negative, lambda x: x / 3, jnp.abs], g
+    ),
+    "reduce_precision": lambda g: g / 3 if g.dtype == jnp.float64 else _rounded(g / 3),
+    "own derivative": lambda g: jax.nn.relu(g / 3) - jax.nn.softplus(g),
+    "by the name of a dtype": lambda g: (g.astype(jnp.float32) / 3).astype(g.dtype),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_loops_and_branches_are_widened(name: str):
+    """In float64 all that a step computes is computed there, to all its digits."""
+    program = PROGRAMS[name]
+    leaf = np.asarray([0.3, -1.7, 0.011], np.float32)
+    tx = optax.GradientTransformation(
+        lambda params: (), lambda updates, state, params=None: (program(updates), state)
+    )
+    run = widened(adapted(tx), leaf, (leaf,))
+    with float64():
+        found = trajectory(run, wide(leaf), (wide(leaf[None]),))["params"]
+        expected = leaf.astype(np.float64) + np.asarray(program(jnp.asarray(leaf, jnp.float64)))
+    tolerance = 1e-7 if name == "by the name of a dtype" else 1e-15
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found[0], expected, rtol=tolerance)
+
+
+def test_what_means_nothing_in_float64_is_said():
+    def noisy(updates: Any, state: Any, params: Any = None) -> Any:
+        def leaf(u: Any) -> Any:
+            return u * jax.random.bernoulli(jax.random.key(0), 0.5, u.shape)
+
+        return jax.tree.map(leaf, updates), state
+
+    side = optax.GradientTransformation(lambda params: (), noisy)
+    report = check_equivalence(side, optax.sgd(0.1), PARAMS, steps=4)
+    assert (report.verdict, report.wide) == (Verdict.DIFFERENT, None)
+    assert "bitcast_convert_type has no meaning in another precision" in str(report)
+
+
+def test_a_loop_whose_carry_is_float32_by_name_is_widened():
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        def summed(g: Any) -> Any:
+            return jax.lax.fori_loop(0, 3, lambda i, x: x + g.sum(), jnp.zeros((), jnp.float32)) * g
+
+        return jax.tree.map(summed, updates), state
+
+    side = adapted(optax.GradientTransformation(lambda params: (), update))
+    assert not in_float64(side, PARAMS, (jax.tree.map(np.ones_like, PARAMS),))[1]
+
+
+@pytest.mark.parametrize(
+    ("of_float32", "is_same"), [(0.1, True), (0.1001, False), ((0.1,), False), (np.zeros(2), False)]
+)
+def test_a_first_state_that_the_dtype_chooses_is_another(of_float32: Any, is_same: bool):
+    def init(params: Any) -> Any:
+        dtype = params["bias"].dtype
+        chosen = of_float32 if dtype == jnp.float32 else 0.1
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype), chosen)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda u: u * 0.5, updates), state
+
+    side = adapted(optax.GradientTransformation(init, update))
+    given = (jax.tree.map(np.ones_like, PARAMS),)
+    assert in_float64(side, PARAMS, given)[1] is is_same
+
+
+def test_what_rounds_to_float32_by_name_is_not_the_same_in_float64():
+    """As many steps as in bfloat16, and each of them of the same kind."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda u: (u.astype(jnp.float32) / 3).astype(u.dtype), updates), state
+
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    side = adapted(optax.GradientTransformation(lambda params: (), update))
+    assert not in_float64(side, params, (jax.tree.map(np.ones_like, params),))[1]
+
+
 def test_a_program_that_is_the_same_in_both_runs_as_it_is():
     grads = jax.tree.map(np.ones_like, PARAMS)
     side = adapted(optax.adam(1e-3))

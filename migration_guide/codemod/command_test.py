@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from migration_guide.codemod import command, driver, files
 from migration_guide.codemod.context import Options
+from optax_bridge.command import app
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -82,6 +85,22 @@ def test_interrupted_while_saving_it_says_how_far_it_came(tmp_path: Path):
     assert [p.read_text(encoding="utf-8") == OLD for p in sorted(tmp_path.iterdir())] == [
         False, True, True,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("during", "said"), [("migrate", "nothing was"), ("save", "1 of 3 files")])
+def test_interrupted_it_says_so_and_exits_as_the_shell_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str, said: str
+):
+    _tree(tmp_path, 3)
+
+    def interrupted(*args: Any) -> Any:
+        if during == "save":
+            args[-1].append(tmp_path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, during, interrupted)
+    result = CliRunner().invoke(app, ["migrate", "--write", str(tmp_path)])
+    assert (result.exit_code, said in result.stderr) == (130, True)
 
 
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path):

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import libcst
 import pytest
@@ -130,6 +131,61 @@ def test_a_failed_write_leaves_the_file_and_no_rubbish(file: Path, monkeypatch: 
         files.write(file, b"half")
     assert file.read_text(encoding="utf-8") == OLD
     assert [p.name for p in file.parent.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("broken", ["read_bytes", "parse", "rewrite"])
+def test_one_file_that_fails_does_not_stop_the_others(
+    file: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+):
+    other = file.with_name("broken.py")
+    other.write_text(OLD.replace("optimizer =", "broken ="), encoding="utf-8")
+    owner: Any = Path if broken == "read_bytes" else driver
+    right = getattr(owner, broken)
+
+    def fails(first: Path | str, *rest: object) -> object:
+        if "broken" in str(first):
+            raise OSError("not to be read") if owner is Path else ZeroDivisionError("a bug")
+        return right(first, *rest)
+
+    monkeypatch.setattr(owner, broken, fails)
+    report = driver.migrate([file.parent], Options())
+    refused = {result.path: result.refused for result in report.results if result.refused}
+    said = "not to be read" if owner is Path else "ZeroDivisionError: a bug; please report this"
+    assert (list(refused), said in refused[other]) == ([other], True)
+    assert [result.path for result in report.changed] == [file]
+
+
+@pytest.mark.parametrize("handed", ["import os\nfrom made import make", "from made import *"])
+def test_what_a_module_hands_on_from_another_is_known(tmp_path: Path, handed: str):
+    files_ = {
+        "made.py": "from flax import optim\ndef make(p): return optim.Adam(0.1).create(p)\n",
+        "handed.py": f"import jax\nfrom . import nothing\n{handed}\nfrom json import loads\n",
+        "used.py": "from handed import make\nmake(p).target\n",
+    }
+    for name, text in files_.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    new = {r.path.name: r.new for r in driver.migrate([tmp_path], Options()).changed}
+    assert new["used.py"] == "from handed import make\nmake(p).params\n"
+
+
+def test_imports_from_any_of_several_modules_are_seen():
+    homes = {"first": ["Groups"], "second": ["make"]}
+    for text in ("from .first import Groups", "from a.second import make", "from second import *"):
+        assert files.hands_on(f"import os\n{text}\n".encode(), homes)
+    for text in ("from first import make", "import second", "from third import make, Groups"):
+        assert not files.hands_on(text.encode(), homes)
+
+
+def test_pins_of_a_project_are_listed(file: Path):
+    project = file.with_name("requirements.txt")
+    project.write_text("jax\nflax==0.5.3\n", encoding="utf-8")
+    report = driver.migrate([file.parent], Options())
+    (found,) = (result for result in report.results if result.path == project)
+    assert [(m.line, m.by_hand) for m in found.messages] == [(2, True)]
+    assert found.new == found.old == project.read_text(encoding="utf-8")
+    project.write_text("jax\nflax\n", encoding="utf-8")
+    report = driver.migrate([file.parent], Options())
+    assert [result.path for result in report.results] == [file]
 
 
 def test_files_of_a_program_tell_each_other(tmp_path: Path):

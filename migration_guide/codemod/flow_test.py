@@ -21,12 +21,27 @@ CASES = {
     "map-makes": f"def f(p): return {MADE}\nfor x in map(f, ps): x.target\n",
     "filter": f"for x in filter(lambda x: x.target, [{MADE}]): pass\n",
     "filtered": f"for x in filter(None, [{MADE}]): x.target\n",
+    "shape-of": f"x = jax.eval_shape(lambda: {MADE})\nx.target\n",
+    "while-loop": f"jax.lax.while_loop(lambda o: o.target, lambda q: q.target, {MADE})\n",
+    "for-loop": f"jax.lax.fori_loop(0, 9, lambda i, o: o.target, {MADE})\n",
+    "list-annotation": "from typing import List\ndef f(xs: List[optim.Optimizer]): xs[0].target\n",
+    "tuple-annotation": (
+        "from typing import Tuple\ndef f(t: Tuple[int, optim.Optimizer]):\n"
+        "    n, x = t\n    x.target\n"
+    ),
+    "partial-by-keyword": (
+        f"import functools\ndef f(o, k): o.target\nfunctools.partial(f, k=1)({MADE})\n"
+    ),
+    "partial-by-position": (
+        f"import functools\ndef f(k, o): o.target\nfunctools.partial(f, 1)({MADE})\n"
+    ),
+    "nested-comprehension": f"[x.target for xs in [[{MADE}]] for x in xs]\n",
 }
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_optimizer_is_known_where_it_arrives(case: str):
-    result = rewrite(f"from flax import optim\n{CASES[case]}", Options())
+    result = rewrite(f"import jax\nfrom flax import optim\n{CASES[case]}", Options())
     assert result.messages == ()
     assert ".params" in result.code
     assert ".target" not in result.code

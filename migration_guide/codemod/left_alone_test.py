@@ -46,6 +46,7 @@ NO_OPS = {
     "self-apply": "class A(Base):\n    def f(self, g):\n        return self.apply_gradient(g)\n",
     "relative-optim": "from . import optim\nx = optim.Adam(1).create(p).target\n",
     "unpickled": "opt = load()\nopt.target\n",
+    "flax-given-on": "import flax\nf(flax, 'optim')\ngetattr(flax)\ngetattr(f, 'optim')\n",
     "nothing-flax": "class A:\n    target = 1\nA.target\n",
 }
 
@@ -154,6 +155,47 @@ BY_HAND = {
         "GRUCell",
     ),
     "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
+    "create-starred": ("x = optim.Adam(1.0).create(*parts)", "TrainState.create(apply_fn=None"),
+    "create-with-another-argument": (
+        "x = optim.Adam(1.0).create(p, other=1)",
+        "TrainState.create(apply_fn=None",
+    ),
+    "create-given-on": ("make = optim.Adam(1.0).create", "write lambda params"),
+    "create-given-on-with-a-focus": (
+        "x = jax.vmap(optim.Adam(1.0).create, focus=t)(p)",
+        "write lambda params",
+    ),
+    "hyper-parameter-of-another-name": (
+        "x = optim.Adam(1.0).create(p).optimizer_def.hyper_params.beta",
+        ".beta has another name",
+    ),
+    "hyper-parameters-of-a-dict": (
+        "x = optim.Adam(1.0).create(p).optimizer_def.hyper_params.replace(**kw)",
+        "by the names of optax_bridge",
+    ),
+    "hyper-parameters-of-another-name": (
+        "x = optim.Adam(1.0).create(p).optimizer_def.hyper_params.replace(nothing=1)",
+        "by the names of optax_bridge",
+    ),
+    "index-update-by-name": (
+        "x = jax.ops.index_update(x, i, y=1)",
+        "x.at[index].set(value)",
+    ),
+    "subclass-of-an-optimizer": (
+        "class A(optim.Optimizer): pass",
+        "derive it from optax_bridge.TrainState",
+    ),
+    "replicate-saved-by-its-method-elsewhere": (
+        "o = optim.Adam(1.0).create(p).replicate()\no.apply_gradient(g)\n"
+        "def f(): return o.state_dict()",
+        "one copy was saved",
+    ),
+    "replicate-saved-in-self": (
+        "from flax import serialization\nclass A:\n    def f(self):\n"
+        "        self.o = optim.Adam(1.0).create(p).replicate()\n"
+        "        self.o.apply_gradient(g)\n        serialization.to_bytes(self.o)",
+        "one copy was saved",
+    ),
 }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from migration_guide.codemod import driver
+from migration_guide.codemod import driver, notebook
 from migration_guide.codemod.context import Options
 from migration_guide.codemod.json_text import spans
 
@@ -98,3 +98,14 @@ def test_spans_of_all_kinds_of_values():
     assert found[("d",)] == "null"
     assert found[("0", 0, 0)] == "2"
     assert found[()] == text
+
+
+def test_cells_that_cannot_be_told_apart_are_not_written():
+    book = notebook.read(json.dumps(_notebook("x = 1\n", "y = 2\n")))
+    assert book.with_code(book.code) == json.dumps(_notebook("x = 1\n", "y = 2\n"))
+    first, second = (at for at, line in enumerate(book.code.splitlines()) if "=" in line)
+    lines = book.code.splitlines()
+    assert "x = 3" in book.with_code("\n".join([*lines[:first], "x = 3", *lines[first + 1 :]]))
+    for wrong in ("import z\n" + book.code, "\n".join(lines[: second - 1]), "z\n" + lines[second]):
+        with pytest.raises(notebook.NotANotebook, match="cannot be told apart"):
+            book.with_code(wrong)

@@ -1,13 +1,15 @@
 """Rules say what they need of each other, so the order of their files does not matter."""
 
 import functools
+import itertools
 import random
 from dataclasses import replace
 
+import libcst as cst
 import pytest
 
 from migration_guide.codemod import left_alone_test, rewrite_test
-from migration_guide.codemod.context import Options
+from migration_guide.codemod.context import Context, Options
 from migration_guide.codemod.registry import RULES, Rule, ordered
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 
@@ -47,6 +49,31 @@ def test_an_order_that_cannot_be_is_refused(after: str, said: str):
     rules = [replace(r, runs_after=(after,)) if r.name == "create" else r for r in rules]
     with pytest.raises(ValueError, match=said):
         ordered(rules)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("nowhere", "would use 'nowhere', which nothing defines"),
+        ("class", "would not be Python"),
+        ("", "a further run would change the result once more"),
+    ],
+)
+def test_what_a_rule_does_wrong_is_not_written(made: str, said: str):
+    source = "x = 1\nx.here\n"
+    turns = itertools.count()
+
+    def rewrite_attribute(
+        context: Context, original: cst.Attribute, updated: cst.Attribute
+    ) -> cst.BaseExpression:
+        if made:
+            return cst.Name(made)
+        context.by_hand(original, "so that there is a further round")
+        return updated.with_changes(attr=cst.Name(f"here{next(turns)}"))
+
+    rule = Rule("wrong", "", {"rewrite_attribute": rewrite_attribute})
+    result = rewrite(source, Options(), rules=[*RULES, rule])
+    assert (result.code, said in result.refused) == (source, True)
 
 
 def test_a_name_that_a_rule_answers_for_is_left_to_it():

@@ -31,6 +31,10 @@ REWRITTEN = {
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
     "starred": "restore_checkpoint(*args)",
+    "nothing-known-in-a-dict": "restore_checkpoint(d, {'epoch': 0, 'o': make()})",
+    "nothing-known-in-a-list": "restore_checkpoint(d, [0, make()])",
+    "starred-in-a-list": "restore_checkpoint(d, [0, *more])",
+    "starred-in-a-dict": "restore_checkpoint(d, {'epoch': 0, **more})",
     "either": "restore_checkpoint(d, a or b)",
     "given-on": "partial(restore_checkpoint, d)",
 }
@@ -40,6 +44,7 @@ LEFT = {
     "numbers": "from_state_dict({'epoch': 0, 'name': 'x'}, saved)",
     "raw": "msgpack_restore(data)",
     "saved": "to_bytes(opt)",
+    "part-of-variables": "v = model.init(k, x)\nserialization.from_bytes(v['params'], data)",
     "itself": "v = (w, w)\nw = {'a': v}\nserialization.from_bytes(v, data)",
 }
 
@@ -67,6 +72,13 @@ def test_what_holds_none_or_saves_stays(case: str):
     code = code.replace("serialization.v =", "v =")
     result = rewrite(code, Options())
     assert (OURS in result.code, result.refused) == (False, "")
+
+
+def test_a_folder_that_is_assigned_in_a_circle_does_not_end_the_rewrite():
+    head = f"from flax.training import checkpoints\n{HEAD}A = B\nB = A\n"
+    result = rewrite(f"{head}checkpoints.save_checkpoint(A, opt, 1)\n", Options())
+    assert result.refused == ""
+    assert "checkpoints.save_checkpoint(absolute_folder(A), opt, 1)\n" in result.code
 
 
 def test_a_program_without_optimizers_stays():
@@ -102,13 +114,20 @@ FOLDERS = {
     "tempfile.mkdtemp()": "tempfile.mkdtemp()",
     "os.path.join(tempfile.mkdtemp(), 'run')": "os.path.join(tempfile.mkdtemp(), 'run')",
     "FOLDER": "os.path.abspath(FOLDER)",
+    "os.path.expanduser('~/run')": "os.path.expanduser('~/run')",
+    "os.path.expanduser('run')": "absolute_folder(os.path.expanduser('run'))",
+    "Path('run').resolve()": "Path('run').resolve()",
+    "str(Path('run').absolute())": "str(Path('run').absolute())",
+    "os.path.join('/run', name)": "os.path.join('/run', name)",
+    "'/run/' + name": "'/run/' + name",
 }
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_a_folder_that_can_be_seen(folder: str):
     head = (
-        "import os, tempfile\nfrom os.path import abspath\nfrom flax.training import checkpoints\n"
+        "import os, tempfile\nfrom pathlib import Path\nfrom os.path import abspath\n"
+        "from flax.training import checkpoints\n"
         f"FOLDER: str = 'run'\n{HEAD}"
     )
     result = rewrite(f"{head}checkpoints.save_checkpoint({folder}, opt, 1)\n", Options())

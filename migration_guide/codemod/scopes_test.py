@@ -19,6 +19,7 @@ CASES = {
     "method-skips-the-class": ("x = 1\nclass C:\n    x = 2\n    def f(self): here(x)", [1]),
     "comprehension": ("x = 1\n[\n    here(x)\n    for x in y]", [4]),
     "first-iterable-is-outside": ("x = 1\n[0\n    for x in here(x)]", [1]),
+    "second-iterable-is-inside": ("x = 1\n[0\n    for x in y for z in here(x)]", [3]),
     "walrus-leaves-a-comprehension": ("def f():\n    [x := y for y in z]\n    here(x)", [2]),
     "global": ("x = 1\ndef f():\n    global x\n    x = 2\n    here(x)", [1, 4]),
     "nonlocal": (

@@ -122,6 +122,11 @@ STAYS = {
         "optax_bridge.TrainState.create(",
         "tx=optax.adam(",
     ),
+    "array-of-another-optimizer": (
+        "import jax.numpy as jnp\no = optim.Adam(0.1).create(jnp.ones(3))\n"
+        "q = optim.Adam(0.2).create(o.target * 2)",
+        "optax_bridge.TrainState.create(apply_fn=None, params=o.params * 2",
+    ),
     "array-through-functions": (
         "import jax.numpy as jnp\ndef f(d, p): return d.create(p)\n"
         "f(optim.Adam(0.1), jnp.ones(3).astype(int) * 2)",
@@ -149,6 +154,24 @@ def test_what_has_no_equal_stays_and_says_why(case: str):
     for part in expected:
         assert part in result.code
     assert [m for m in result.messages if m.by_hand] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("ts = map(optim.ModelParamTraversal, fs)", "Flax's own warns of its end"),
+        ("class T(optim.Traversal): pass", "they are to end"),
+        ("optim.t_identity.update(g, p)", "they are to end"),
+    ],
+)
+def test_traversals_stay_and_say_why(line: str, why: str):
+    after = line.replace("optim.", "legacy_optim.")
+    note = f"{NOTE}stays on legacy_optim: "
+    shown = _rewritten(f"{line}\n").code.splitlines()
+    assert shown[-1] == after
+    assert note in shown[-2] and shown[-2].endswith(why)
+    assert rewrite(f"{HEAD}{line}\n", Options()).code.splitlines()[-1] == after
+    assert note not in rewrite(f"{HEAD}{line}\n", Options()).code
 
 
 ADAM = "optax.adam(learning_rate=0.1, b1=0.9, b2=0.999, eps=1e-08)"

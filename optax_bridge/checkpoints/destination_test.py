@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
+from optax_bridge.checkpoints import CheckpointError, convert_file, destination, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.recognise import leaves
@@ -161,6 +161,16 @@ def test_file_is_moved_where_there_are_no_hard_links(
         part.write_text("ours")
     assert (tmp_path / "x").read_text() == "theirs"
     assert sorted(os.listdir(tmp_path)) == ["new", "x"]
+
+
+def test_two_paths_are_exchanged_where_the_system_has_no_way_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_file(TESTDATA / "adagrad.msgpack", tmp_path / "new", msgpack=True)
+    monkeypatch.setattr(destination.ctypes, "CDLL", lambda *args, **kwargs: object())
+    convert_file(ADAM_FILE, tmp_path / "new", adam(), msgpack=True, force=True)
+    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]
+    assert os.listdir(tmp_path) == ["new"]
 
 
 def test_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ from optax_bridge.checkpoints.fuzz import (
     survives_folder,
     write,
 )
-from optax_bridge.checkpoints.lazy import BLOCK
+from optax_bridge.checkpoints.lazy import BLOCK, is_shape
 from optax_bridge.checkpoints.mapping import convert_tree
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = (FILES / "adam.msgpack").read_bytes()
@@ -83,6 +84,25 @@ DAMAGED = {
             }
         }
     ),
+    "chunks_of_another_size": msgpack.packb(
+        {
+            "x": {
+                "__msgpack_chunked_array__": True,
+                "shape": {"0": 3},
+                "chunks": {"0": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1")))},
+            }
+        }
+    ),
+    "array_of_two_parts": msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8")))}),
+    "array_of_four_parts": msgpack.packb(
+        {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1", b"2")))}
+    ),
+    "array_with_more_behind_it": msgpack.packb(
+        {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1")) + b"\x01")}
+    ),
+    "array_that_is_a_number": msgpack.packb({"x": msgpack.ExtType(1, b"\x01")}),
+    "complex_of_integers": msgpack.packb({"x": msgpack.ExtType(2, msgpack.packb((1, 2)))}),
+    "a_byte_that_starts_nothing": b"\x81\xa1a\xc1",
     "shape_negative": array((-1,), "float32", b"1234"),
     "shape_of_text": array(("4",), "int8", b"1234"),
     "wrong_size": array((3,), "float32", b"1234"),
@@ -106,6 +126,28 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
     path.write_bytes(DAMAGED[name])
     with pytest.raises(CheckpointError, match=r"expected .* found "):
         read_checkpoint(path)
+
+
+def test_what_is_neither_file_nor_folder_is_a_clear_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="expected a file or a folder, found neither"):
+        read_checkpoint(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("tree", [[1, [np.ones(2, np.int8)], {"a": (2.0, None)}], (), {"x": []}])
+def test_lists_are_written_and_read_back(tree: Any) -> None:
+    file = io.BytesIO()
+    write_msgpack(file, tree)
+    read = decode(file.getvalue(), "file")
+    expected = serialization.msgpack_restore(file.getvalue())
+    assert repr(read) == repr(expected)
+
+
+def test_only_what_numpy_takes_is_a_shape() -> None:
+    for shape in ((), [3, 4], (0, 5), [0] * 32, (2**40,), (0, 2**40)):
+        assert is_shape(shape)
+    for shape in ({}, "12", None, 3, [1] * 33, (-1,), (2.0,), (True,), ("4",), (2**40, 2**40)):
+        assert not is_shape(shape)
 
 
 def test_an_array_within_an_array_is_not_followed() -> None:
@@ -329,6 +371,22 @@ def orbax(folder: Path, change: Any = None, ocdbt: bool = True) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("kind", ["npz", "t5x gzip", "t5x zstd", "orbax"])
+def test_what_compresses_as_well_as_can_be_is_no_bomb(kind: str, tmp_path: Path) -> None:
+    zeros = np.zeros((1024, 512), np.float32)
+    if kind == "npz":
+        np.savez_compressed(tmp_path / "x.npz", w=zeros)
+    elif kind == "orbax":
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            checkpointer.save(tmp_path / "x", args=ocp.args.PyTreeSave({"w": zeros}))  # pyright: ignore[reportCallIssue]
+    else:
+        tree = {"target": {"w": zeros}, "state": {"step": np.int32(1)}}
+        write_t5x(tmp_path / "x", tree, largest_chunk=512, compressor=kind[4:])
+    read: Any = read_checkpoint(tmp_path / ("x.npz" if kind == "npz" else "x")).tree
+    (leaf,) = (leaf for leaf in jax.tree.leaves(read) if leaf.shape == zeros.shape)
+    np.testing.assert_array_equal(np.asarray(leaf), zeros)
+
+
 @pytest.mark.parametrize("ocdbt", [True, False], ids=["one_store", "folders"])
 def test_both_layouts_of_orbax_are_read(ocdbt: bool, tmp_path: Path) -> None:
     tree = read_checkpoint(orbax(tmp_path / "new", ocdbt=ocdbt)).tree
@@ -356,7 +414,10 @@ def test_bad_leaf_of_orbax_is_a_clear_error(name: str, ocdbt: bool, tmp_path: Pa
         read_checkpoint(orbax(tmp_path / "new", BAD_LEAVES[name], ocdbt))
 
 
-@pytest.mark.parametrize("damage", ["link", "device", "deep_json", "no_json", "huge_shape", "gap"])
+@pytest.mark.parametrize(
+    "damage",
+    ["link", "device", "deep_json", "no_json", "list", "list_of_leaves", "huge_shape", "gap"],
+)
 def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> None:
     folder = orbax(tmp_path / "new", ocdbt=False)
     if damage == "link":
@@ -368,6 +429,8 @@ def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> No
         (folder / "_METADATA").write_text("[" * 100_000)
     elif damage == "no_json":
         (folder / "_METADATA").write_bytes(b"\xff\xfe")
+    elif damage in ("list", "list_of_leaves"):
+        (folder / "_METADATA").write_text("[]" if damage == "list" else '{"tree_metadata": []}')
     elif damage == "huge_shape":
         path = folder / "params.w" / ".zarray"
         path.write_text(path.read_text().replace("[3,4]", f"[3,{2**40}]", 1).replace(
@@ -451,6 +514,7 @@ def overlapping() -> bytes:
 
 
 NPZ = {
+    "void_of_four_bytes": zipped({"x.npy": npz_header("(1,)").replace(b"<f4", b"|V4") + b"1234"}),
     "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
     "absurd_shape_of_nothing": zipped({"x.npy": npz_header("(0, 1000000000000, 10000000)")}),
     "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),

@@ -128,10 +128,10 @@ def convert_tree(
             optimizer = _inferred(chosen, place, allow_nan)
         definition, target = optimizer.optimizer_def, optimizer.target
         opt_state = _optax_state(chosen, optimizer, exact, place)
-    others = _without(tree, chosen.path) if chosen.path else {}
-    if chosen.copies is not None and isinstance(others, dict):
-        others = {name: _unreplicated(value, chosen.copies) for name, value in others.items()}
-    others = others if isinstance(others, dict) else {}
+    beside = _without(tree, chosen.path) if chosen.path else {}
+    others = {}
+    if isinstance(beside, dict):
+        others = {name: _unreplicated(value, chosen.copies) for name, value in beside.items()}
     step = np.asarray(chosen.step, np.int32)
     layout = layout_of(chosen.path, others, chosen.step)
     return Converted(definition, exact, target, opt_state, step, others, layout)
@@ -200,7 +200,7 @@ def _inferred(part: Part, place: Place, allow_nan: bool) -> legacy_optim.Optimiz
     raise failures[0]
 
 
-def _unreplicated(tree: PyTree, copies: int) -> PyTree:
+def _unreplicated(tree: PyTree, copies: int | None) -> PyTree:
     """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):

@@ -143,13 +143,13 @@ def restore_checkpoint(
     with quiet():
         if gda_manager is not None or orbax_transforms is not None:
             return by_flax(ckpt_dir, target, step)
+        if hasattr(orbax_checkpointer, "wait_until_finished"):
+            orbax_checkpointer.wait_until_finished()  # else what it is writing is not there yet
         path = _path(ckpt_dir, step, prefix, checkpoints.latest_checkpoint)
         if path is None:
             return target
         if "://" in path:  # in a bucket, where Flax reads
             return _restored(target, by_flax(path, None), path, missing)
-        if hasattr(orbax_checkpointer, "wait_until_finished"):
-            orbax_checkpointer.wait_until_finished()
         read = read_checkpoint(path)
         if target is None:
             return by_flax(path, None) if read.format == ORBAX else as_arrays(read.tree)

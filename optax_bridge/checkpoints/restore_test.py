@@ -262,6 +262,19 @@ def test_groups_of_before_flax_0_3_3() -> None:
     assert int(restored.opt_state.count) == 2
     same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
     same_bits(restored.opt_state.inner[1][0].trace, {"dense": {"kernel": trace["momentum"]}})
+    with pytest.raises(CheckpointError, match=r"groups of an optax_bridge.multi_optimizer.*2"):
+        from_state_dict(fresh(), saved(*groups))
+    for step in (3, 2.0):  # another than the other group's, and none that counts
+        wrong = saved(*groups)
+        wrong["state"]["1"]["step"] = wrong["state"]["0"]["step"] = np.asarray(step)
+        if step == 3:
+            wrong["state"]["0"]["step"] = np.int32(2)
+        with pytest.raises(CheckpointError, match="one number of steps"):
+            from_state_dict(fresh(tx), wrong)
+    only = from_state_dict(
+        fresh(optax_bridge.multi_optimizer((bias, optax.adam(0.1)))), saved(groups[0])
+    )
+    same_bits(only.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
     tx = optax_bridge.multi_optimizer((bias, optax.adam(0.1)), (kernel, optax.sgd(0.1)))
     restored = from_state_dict(fresh(tx), saved(groups[0], {"0": {}}))  # which keeps nothing
     same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
@@ -314,6 +327,18 @@ def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
     saved = serialization.to_state_dict(state) | {"flax_mutables": STATS}
     with pytest.raises(CheckpointError, match="takes out first"):
         from_state_dict(fresh(), saved)
+
+
+def test_only_who_has_the_dict_in_hand_is_told_what_to_take_out(tmp_path: Path) -> None:
+    saved: Any = serialization.to_state_dict(fresh()) | {"epoch": np.int32(3)}
+    with pytest.raises(
+        CheckpointError, match=r"what the program put in, \['epoch'\], it takes out"
+    ):
+        from_state_dict(fresh(), saved)
+    (tmp_path / "checkpoint_2").write_bytes(serialization.msgpack_serialize(saved))
+    with pytest.raises(CheckpointError, match="epoch") as error:
+        restore_checkpoint(tmp_path, fresh())
+    assert "takes out" not in str(error.value)
 
 
 def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
@@ -472,6 +497,29 @@ def test_folders_of_other_formats_are_restored(kind: str, tmp_path: Path) -> Non
         taken = TrainState.from_legacy(trained(), exact=False)
         checkpoints.save_checkpoint(tmp_path, taken, 2)
     assert_taken_over(restore_checkpoint(tmp_path, fresh()))
+    if kind == "npz":  # without a template, as the file has it
+        plain: Any = restore_checkpoint(tmp_path / "checkpoint_2.npz", None)
+        same_bits(plain["opt"]["target"], trained().target)
+
+
+@pytest.mark.parametrize("given", ["orbax_checkpointer", "orbax_transforms"])
+def test_what_is_given_for_orbax_reaches_it(given: str, tmp_path: Path) -> None:
+    import orbax.checkpoint as ocp
+
+    taken = TrainState.from_legacy(trained(), exact=False)
+    saver = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+    saved = checkpoints.save_checkpoint(tmp_path, taken, 2, orbax_checkpointer=saver)
+    assert Path(saved).name == "checkpoint_2"
+    values = {"orbax_checkpointer": saver, "orbax_transforms": {}}
+    if given == "orbax_transforms":
+        saver.wait_until_finished()
+    assert_taken_over(restore_checkpoint(tmp_path, fresh(), **{given: values[given]}))
+    saver.close()
+
+
+def test_what_can_be_missing_is_said_by_one_of_two_words() -> None:
+    with pytest.raises(ValueError, match='expected "error" or "keep", found \'drop\''):
+        from_state_dict(fresh(), serialization.to_state_dict(trained()), missing="drop")
 
 
 def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:

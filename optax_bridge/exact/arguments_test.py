@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import optax_bridge
 from optax_bridge import accepted_arguments
 from optax_bridge.exact.arguments import unused_arguments
+from optax_bridge.exact.leaf_rule import is_zero
 
 
 def scale_by_weight() -> optax.GradientTransformationExtraArgs:
@@ -101,3 +104,27 @@ def test_the_argument_arrives():
         apply_fn=None, params=jnp.ones(()), tx=optax.chain(scale_by_weight(), optax.scale(-1.0))
     )
     assert state.apply_gradients(grads=jnp.ones(()), weight=0.25).params == 0.75
+
+
+def test_only_what_is_known_to_be_zero_is_zero():
+    """A decay that may be anything, as traced ones and one for each of an ensemble, is applied."""
+    for zero in (None, 0, 0.0, False, np.float32(0), jnp.zeros(())):
+        assert is_zero(zero)
+    for other in (1e-9, -1, np.float32(3), jnp.ones(()), jnp.zeros(2), np.zeros((1, 1))):
+        assert not is_zero(other)
+    seen = []
+    jax.jit(lambda x: seen.append(is_zero(x)))(0.0)
+    assert seen == [False]
+
+
+def test_of_a_step_that_cannot_be_taken_nothing_is_known():
+    def fails(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        raise RuntimeError("not this step")
+
+    params = {"w": jnp.ones(2)}
+    tx = optax.GradientTransformationExtraArgs(lambda params: (), fails)
+    assert unused_arguments(tx, params, (), params, {"weight": 2.0}) == []
+    taken, params = scale_by_weight(), jnp.ones(2)
+    for shape in (jax.ShapeDtypeStruct((), jnp.float32), jnp.float32(2), {1: 2.0}):
+        given = {"weight": 2.0, "more": shape}
+        assert unused_arguments(taken, params, (), params, given) == ["more"]

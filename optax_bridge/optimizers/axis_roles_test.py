@@ -96,6 +96,18 @@ def test_a_scanned_model_gets_the_updates_of_the_unrolled_one(configured: Any):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_an_axis_that_comes_and_goes_leaves_the_roles(index: int):
+    box = optax_bridge.FactoredPartitioned(array(2, 3), ("embed", "mlp"), roles=("row", "column"))
+    for role in ("none", None):
+        named = {meta.PARTITION_NAME: "layers"} | ({} if role is None else {ROLE: role})
+        added = box.add_axis(index, named)
+        assert added.names[index] == "layers"
+        assert str(getattr(added.roles[index], "value", added.roles[index])) == (role or "batch")
+        back = added.remove_axis(index, named)
+        assert (back.names, back.roles) == (box.names, box.roles)
+
+
 def test_with_roles_through_nn_scan():
     init = optax_bridge.with_roles(
         nn.initializers.lecun_normal(), ("embed", "mlp"), ("row", "column")
@@ -141,7 +153,7 @@ KERNEL = {"kernel": P(jnp.ones((6, 4)), ("embed", "mlp"))}
         (
             {"path_rules": {"ker": ("row", "column"), "nel": ("column", "row")}},
             KERNEL,
-            r"\['kernel'\].*\(6, 4\).*collide",
+            r"\['kernel'\].*\(6, 4\).*collide: .*'ker' says \(row, column\), .*'nel' says \(col",
         ),
         (
             {"path_rules": {"kernel": ("row", "none")}},

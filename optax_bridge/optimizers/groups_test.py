@@ -154,6 +154,15 @@ def test_traversal_mask_for_optax_masked():
     )
 
 
+def test_built_in_functions_have_no_signature_to_look_at():
+    optax_bridge.path_mask(max)
+    with pytest.raises(TypeError, match="of two arguments"):
+        optax_bridge.path_mask(len)
+    with pytest.raises(TypeError, match=r"path_mask\(function\) makes one"):
+        tx = optax_bridge.multi_optimizer((lambda path, leaf: True, optax_bridge.sgd(0.1)))
+        tx.init({"w": KERNEL})
+
+
 nothing = optax_bridge.path_mask(lambda path, _: "kernl" in path)
 NOTHING_SELECTED = {
     "group": (

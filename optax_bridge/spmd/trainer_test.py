@@ -1,3 +1,4 @@
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from flax import serialization
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     REQUIRED,
     RequiredFieldMissingError,
@@ -28,10 +30,12 @@ from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trainer import (
     SavingError,
+    SpmdTrainer,
     UndefinedLossException,
     learner_transformation,
     legacy_checkpoint,
 )
+from optax_bridge.spmd.trainer.legacy import _check as check
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -98,6 +102,16 @@ def test_a_state_takes_the_learners_step_by_itself(whole):
     new, expected = step(state, grads), step(plain, grads)
     jax.tree.map(np.testing.assert_array_equal, new.params, expected.params)
     assert int(new.opt_state["ema"].count) == 7
+    # And so it does by Optax's protocol, where the step is the update added.
+    updates, opt_state = jax.jit(state.tx.update)(grads, state.opt_state, state.params)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, opt_state, new.opt_state)
+    for before, update, after in zip(
+        *map(jax.tree.leaves, (state.params, updates, new.params)), strict=True
+    ):
+        close(before + update, after)
+    with pytest.raises(ValueError, match="needs the parameters"):
+        state.tx.update(grads, state.opt_state)
 
 
 @pytest.mark.parametrize("first_steps", [3, 4])
@@ -132,6 +146,45 @@ def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
     assert losses == {step: expected[step] for step in (1, 2)}
 
 
+DEFAULTS = {
+    SpmdTrainer: """\
+batch_axis_names: 'data'
+checkpointer.keep_last_n: 1
+checkpointer.klass: 'optax_bridge.spmd.checkpointer.checkpointer.Checkpointer'
+checkpointer.save_policy.fn: 'optax_bridge.spmd.checkpointer.policies.every_n_steps_policy'
+checkpointer.save_policy.min_step: 1
+checkpointer.save_policy.n: 1
+checkpointer.validation: <CheckpointValidationType.EXACT: 'EXACT'>
+klass: 'optax_bridge.spmd.trainer.trainer.SpmdTrainer'
+max_step: inf
+prune_empty_state_updates: True
+save_input_iterator: False
+start_trace_process_indices[0]: 0
+summary_writer.klass: 'optax_bridge.spmd.summaries.SummaryWriter'
+summary_writer.write_every_n_steps: 1""",
+    SpmdEvaler: """\
+eval_policy.fn: 'optax_bridge.spmd.evaler.every_n_steps_policy'
+eval_policy.min_step: 1
+eval_policy.n: 1
+klass: 'optax_bridge.spmd.evaler.SpmdEvaler'
+metric_calculator.klass: 'optax_bridge.spmd.evaler.ModelSummaryAccumulator'
+metric_calculator.metric_accumulator.klass: 'optax_bridge.spmd.metrics.MetricAccumulator'
+metric_calculator.model_method: 'forward'
+summary_writer.klass: 'optax_bridge.spmd.summaries.SummaryWriter'
+summary_writer.write_every_n_steps: 1""",
+    Learner: """\
+ema.fn: 'optax_bridge.spmd.optimizers.averages.param_ema'
+enable_per_variable_summaries: False
+ignore_undefined_loss: False
+klass: 'optax_bridge.spmd.learner.learner.Learner'""",
+}
+
+
+@pytest.mark.parametrize("cls", DEFAULTS)
+def test_a_default_that_changes_would_change_trainings(cls):
+    assert cls.default_config().debug_string() == DEFAULTS[cls]
+
+
 def poisoned():
     samples = regression.samples(64)
     samples["y"][40] = np.nan
@@ -164,7 +217,9 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
         input=config(tmp_path).input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=2),
     )
-    cfg = config(tmp_path, steps=3, evalers={"all": evaler})
+    cfg = config(tmp_path, steps=3, evalers={"all": evaler}, log_every_n_steps=2)
+    cfg.checkpointer.keep_last_n = 2
+    cfg.checkpointer.save_policy = config_for_function(saving_policy).set(n=2, min_step=0)
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
     outputs = trainer.run(KEY, return_evaler_summaries={"all"})
     mean = float(outputs["evaler_summaries"]["all"]["loss"].mean)
@@ -180,8 +235,40 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
     evaluated = reading.EventAccumulator(str(tmp_path / "summaries" / "all")).Reload()
     assert [event.step for event in evaluated.Scalars("loss")] == [2, 3]
+    assert [event.step for event in events.Scalars("average_step_time")] == [2]
+    assert trainer.checkpointer.checkpoint_steps(str(tmp_path / "checkpoints")) == [0, 2]
     with pytest.raises(ValueError, match="no evaler"):
         trainer.run(KEY, return_evaler_summaries={"none"})
+    given = {"prng_key": KEY, "model_params": trainer.model_params_for_eval()}
+    with trainer.mesh_scope():
+        own = trainer.evalers["all"]
+        assert own.eval_step(3, **given, return_aux=True)[1:] == (None, None)
+        _, again, outputs = own.eval_step(3, **given, return_aux=True, force_run=True)
+    assert float(again["loss"].mean) == pytest.approx(mean, rel=1e-6)
+    assert len(outputs) == len(samples["x"]) // cfg.input.global_batch_size
+
+
+@pytest.mark.parametrize("steps, each", [([1, 4], 2), ([0, 9], None)])
+def test_profiles_cover_the_steps_asked_for(tmp_path, monkeypatch, steps, each):
+    running, seen = [], []
+    monkeypatch.setattr(jax.profiler, "start_trace", running.append)
+    monkeypatch.setattr(jax.profiler, "stop_trace", running.clear)
+    cfg = config(tmp_path, start_trace_steps=steps, n_steps_for_each_trace=each)
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    for step in range(1, 16):  # the one to come
+        trainer._loop()._trace(step)
+        seen += [step] if running else []
+        assert running in ([], [str(tmp_path / "summaries" / "train_train")])
+    expected = {first + 1 + more for first in steps for more in range(each or 3)}
+    assert set(seen) == expected
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_input_that_begins_anew_is_said(tmp_path, caplog, saved):
+    for steps in (2, 3):
+        assert "begins anew" not in caplog.text
+        run(config(tmp_path, steps=steps, save_input_iterator=saved))
+    assert ("resumed at step 2, and the input begins anew" in caplog.text) is not saved
 
 
 def test_profile(tmp_path):
@@ -382,3 +469,21 @@ def test_every_entry_of_the_correspondence_is_a_learners_optimizer(name):
         assert (leaf.shape, leaf.dtype) == (tuple(spec.shape), spec.dtype), path
         if leaf.shape == (6, 4):
             assert tuple(spec.mesh_axes) == ("data", "model"), path
+
+
+def test_a_checkpoint_that_does_not_fit_names_every_leaf():
+    def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    expected = {"step": leaf(), "prng_key": leaf(2), "model/w": leaf(3), "learner/ema": leaf(3)}
+    old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
+    check(old, expected, ["learner/.*"], Path("run"))
+    wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
+    with pytest.raises(ValueError, match=r"^run: not of this model and learner") as error:
+        check(wrong, expected, ["model/.*"], Path("run"))
+    assert str(error.value).splitlines()[1:-1] == [
+        "  missing in the checkpoint: learner/ema",
+        "  in the checkpoint only: model/b",
+        "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
+        "  step: int32[] in the checkpoint, float32[] in the trainer",
+    ]

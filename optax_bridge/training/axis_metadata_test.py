@@ -233,6 +233,11 @@ def test_10_wrong_ranks_and_wrong_names_are_refused_with_the_leaf(tx: Any):
         create(wrong, tx)
     with pytest.raises(ValueError, match=r"\['dense'\]\['bias'\].*'layers'.*'mlp'"):
         optax_bridge.remove_axis(BOXED, 0, "layers")
+    with pytest.raises(ValueError, match=r"\['dense'\]\['bias'\].*'no such axis'"):
+        optax_bridge.remove_axis(BOXED, 1, "mlp")
+    plain = {"a": jnp.ones(2), "b": BOXED["dense"]["kernel"]}
+    found = optax_bridge.remove_axis(plain, -1, "mlp")
+    assert found["a"] is plain["a"] and found["b"].names == ("embed",)
 
 
 class OldStyle(nn.Module):
@@ -269,6 +274,24 @@ def test_11_params_axes_become_boxes_and_back():
                  OldStack().apply(variables, jnp.ones((2, 4)))[0])  # fmt: skip
     with pytest.raises(ValueError, match="stack/kernel"):
         param_axes.boxes_from_param_axes({}, variables["params_axes"])
+    with pytest.raises(ValueError, match="has boxes already"):
+        param_axes.boxes_from_param_axes(boxed, variables["params_axes"])
+    more = {**variables["params"], "plain": jnp.ones(2)}
+    assert param_axes.boxes_from_param_axes(more, frozen)["plain"] is more["plain"]
+
+
+def test_paths_are_named_as_jax_names_them():
+    class OfItsOwn:
+        def __str__(self) -> str:
+            return "[own]"
+
+    path = (
+        jax.tree_util.DictKey("a"), jax.tree_util.DictKey(3), jax.tree_util.GetAttrKey("b"),
+        jax.tree_util.SequenceKey(1), jax.tree_util.FlattenedIndexKey(2), OfItsOwn(),
+    )  # fmt: skip
+    names = axis_metadata.key_names(path)
+    assert names == tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
+    assert names == ("a", "3", "b", "1", "2", "[own]")
 
 
 def test_12_traversals_hand_out_arrays_not_boxes():
@@ -291,6 +314,10 @@ def test_13_static_masks_fit_nnx_state():
     new, params = axis_metadata.unboxed(new), axis_metadata.unboxed(params)
     np.testing.assert_array_equal(new["bias"], params["bias"])
     np.testing.assert_array_equal(new["kernel"], params["kernel"] - jnp.float32(0.1))
+    by_path = ModelParamTraversal(lambda path, _: path == "/kernel")
+    tx = optax_bridge.multi_optimizer((by_path, optax_bridge.sgd(0.1)))
+    state = create(nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))), tx)
+    assert_equal(state.apply_gradients(grads=grads).params, new)
 
 
 class Scaled(struct.PyTreeNode, meta.AxisMetadata[Any]):

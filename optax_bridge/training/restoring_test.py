@@ -21,7 +21,7 @@ from flax import serialization
 from flax.training import checkpoints
 
 import optax_bridge
-from optax_bridge import CheckpointError, FullTrainState
+from optax_bridge import CheckpointError, FullTrainState, restored_into
 from optax_bridge.checkpoints import LeftOverWarning, from_state_dict, restore_checkpoint
 from optax_bridge.checkpoints.fitting import fields_of, is_key
 from optax_bridge.training import orbax
@@ -197,6 +197,20 @@ def test_what_is_no_level_of_the_parameters_is_refused(saved: Any) -> None:
     tree["params"]["dense"] = saved
     with pytest.raises(CheckpointError, match=r"\['params'\]\['dense'\].*kernel"):
         from_state_dict(FRESH, tree)
+
+
+def test_parameters_alone_are_restored_whole_or_not_at_all() -> None:
+    params = {"a": {"w": jnp.ones(2)}}
+    fine = restored_into(params, {"a": {"w": np.full(2, 3.0, "f4")}})
+    np.testing.assert_array_equal(fine["a"]["w"], [3, 3])
+    for wrong, said in (
+        ({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}}, r"\['a'\]\['b'\]"),
+        ({"a": {"w": jnp.ones(2)}, "c": jnp.ones(1)}, r"\['c'\]"),
+        ({"a": {}}, r"\['a'\]\['w'\]"),
+        ({"a": {"w": jnp.ones(3)}}, r"\['a'\]\['w'\].*float32\[3\]"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            restored_into(params, wrong)
 
 
 def test_what_is_missing_is_kept_if_asked_for() -> None:

@@ -17,7 +17,9 @@ from optax_bridge.spmd.checkpointer import (
     read_index,
     read_state_spec,
 )
+from optax_bridge.spmd.checkpointer.checkpointer import parse_step
 from optax_bridge.spmd.checkpointer.replacing import set_aside
+from optax_bridge.spmd.evaler import every_n_steps_policy as evaluates_every_n_steps
 from optax_bridge.spmd.input import ArrayBatches
 from optax_bridge.spmd.mesh import mesh_in_scope
 from optax_bridge.spmd.metrics import WeightedSummary
@@ -92,8 +94,19 @@ def test_retention_overwriting_and_what_is_not_complete(tmp_path):
     (tmp_path / "step_00000008").mkdir()
     assert checkpointer(tmp_path).restore(state=given)[0] == 7
     assert Checkpointer.latest_checkpoint_path(str(tmp_path)) == str(tmp_path / "step_00000007")
+    assert Checkpointer.latest_checkpoint_step(str(tmp_path)) == 7
     with pytest.raises(ValueError, match="within"):
         saver.save(step=10**8, state=given)
+    with pytest.raises(ValueError, match="no checkpoint of a trainer"):
+        read_index(tmp_path / "step_00000008")
+    with pytest.raises(ValueError, match="not named like a checkpoint"):
+        parse_step(tmp_path / "step_7")
+    plain = jax.tree.map(np.asarray, given)  # nowhere in particular: whole on every device
+    with checkpointer(tmp_path) as another:
+        another.save(step=10, state=given)
+    assert not half.exists()  # what a killed run left
+    whole = checkpointer(tmp_path).restore(state=plain)[1]["model"]["w"].sharding
+    assert whole.spec == PartitionSpec() and whole.mesh.axis_names == ("data", "model")
 
 
 def test_a_kill_while_a_step_is_replaced(tmp_path):
@@ -108,7 +121,7 @@ def test_a_kill_while_a_step_is_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
 
 
-def test_iterators_of_another_number_of_processes(tmp_path):
+def test_iterators_of_another_number_of_processes(tmp_path, monkeypatch):
     given = {**state(2.0), "input_iter": batches()}
     next(given["input_iter"])
     with checkpointer(tmp_path) as saver:
@@ -119,6 +132,10 @@ def test_iterators_of_another_number_of_processes(tmp_path):
     checkpointer(tmp_path).restore(state=target)
     assert target["input_iter"].get_state() == {"position": 1}
     target["input_iter"].state_of_all_processes = False  # it has its own part of the data, say
+    with pytest.raises(ValueError, match="saved by another number of processes"):
+        checkpointer(tmp_path).restore(state=target)
+    del target["input_iter"].state_of_all_processes
+    monkeypatch.delattr(ArrayBatches, "state_of_all_processes")  # it does not say
     with pytest.raises(ValueError, match="saved by another number of processes"):
         checkpointer(tmp_path).restore(state=target)
 
@@ -167,6 +184,16 @@ def test_validation(validation, wider, dtype, fits):
 )
 def test_policies(policy, steps):
     assert [step for step in range(10) if policy(step=step, evaler_summaries={})] == steps
+
+
+def test_policies_that_cannot_be():
+    with pytest.raises(ValueError, match="mode must be 'max' or 'min', found 'best'"):
+        cfg = BestMetricPolicy.default_config().set(metric=EvalMetric("dev", "loss"), mode="best")
+        cfg.instantiate()
+    with pytest.raises(ValueError, match="max_step 3 < min_step 4"):
+        evaluates_every_n_steps(2, min_step=4, max_step=3)
+    policy = evaluates_every_n_steps(3, min_step=2, max_step=7)
+    assert [s for s in range(10) if policy(step=s, train_summaries=None)] == [3, 6, 7, 8, 9]
 
 
 def test_best_metric():

@@ -184,6 +184,42 @@ def test_override_takes_gradients_for_values():
 ADAM = config_for_function(optax_bridge.adam).set(learning_rate=0.1)
 
 
+def test_override_of_a_transformation_that_gives_values():
+    """The port in legacy arithmetic gives new parameters, not differences."""
+    cfg = OverrideInplaceUpdateTransformation.default_config().set(
+        transformation=ADAM, rules=["stats/.*"]
+    )
+    learner = learner_of(optimizer=cfg)
+    updates = Updates(opt_params=opt_params(), delta_updates=VALUES)
+    new, _ = functional(
+        learner, None, learner.init(opt_params()), (updates,), method="update", is_training=True
+    )
+    np.testing.assert_array_equal(new["stats"]["mean"], VALUES["stats"]["mean"])
+    tx = optax_bridge.adam(learning_rate=0.1)
+    others = {name: VALUES[name] for name in ("w", "b")}
+    state = optax_bridge.TrainState.create(apply_fn=None, params=others, tx=tx)
+    expected = state.apply_gradients(grads=others).params
+    jax.tree.map(np.testing.assert_array_equal, {name: new[name] for name in others}, expected)
+
+
+def test_the_forward_function_may_be_another():
+    def twice(fn):
+        def forward_twice(*, model_params, inputs):
+            outputs = fn(model_params=model_params, inputs=inputs)
+            return outputs.replace(loss=2 * outputs.loss)
+
+        return forward_twice
+
+    plain, _ = step_of(learner_of())
+    other, _ = step_of(learner_of(forward_fn_transformation=twice))
+    assert float(other.forward_outputs.loss) == 2 * float(plain.forward_outputs.loss)
+    for name in ("w", "b"):
+        steps = [
+            VALUES[name] - found.backward_outputs.updated_params[name] for found in (plain, other)
+        ]
+        np.testing.assert_allclose(steps[1], 2 * steps[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
 def test_conditional_updates(optimizer):
     cfg = ConditionalUpdateTransformation.default_config().set(

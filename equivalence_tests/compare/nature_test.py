@@ -1,0 +1,106 @@
+"""What a difference is made of, and what is said of it, for runs whose distances are known."""
+
+import numpy as np
+import pytest
+
+from equivalence_tests.compare.comparison import Comparison, compare, ulp_text
+from equivalence_tests.compare.headline import headline
+from equivalence_tests.compare.nature import Nature, explained, nature
+from equivalence_tests.compare.relation import relations, shown
+from optax_bridge.correspondence import Verdict
+
+ULP = 2.0**-23  # of float32, at 1
+
+
+def apart(*ulps: float, dtype: type = np.float32) -> Comparison:
+    """Runs that are so many units of float32 apart at each step, in any dtype."""
+    left = np.ones((len(ulps), 2), dtype)
+    right = left.copy()
+    right[:, 0] += np.asarray(ulps) * ULP
+    return compare({"params": left}, {"params": right})
+
+
+@pytest.mark.parametrize(
+    ("ulps", "expected"),
+    [
+        ((0, 0), Nature.NONE),
+        ((1, 2, 4, 8), Nature.ROUNDING),
+        ((16, 16), Nature.ROUNDING),
+        ((0, 0, 17, 17), Nature.ALGORITHM),
+        ((1, 32), Nature.ROUNDING),
+        ((1, 33), Nature.ALGORITHM),
+        ((1, np.inf), Nature.ALGORITHM),
+    ],
+    ids=str,
+)
+def test_without_float64_it_is_judged_by_its_growth(ulps: tuple[float, ...], expected: Nature):
+    assert nature(apart(*ulps), None) is expected
+    if any(ulps):
+        said = explained(apart(*ulps), None, "it cannot be widened")
+        assert said.startswith(expected.value)
+        assert said.endswith("judged by its growth; there is no float64 run (it cannot be widened)")
+
+
+@pytest.mark.parametrize(
+    ("ulps", "wide", "expected"),
+    [
+        ((1e4, 1e4), (1e-3, 1e-3), Nature.ROUNDING),  # less than halfway left of it
+        ((1e4, 1e4), (1.0, 1.0), Nature.ALGORITHM),
+        ((1e4, np.inf), (1e-3, 1e-3), Nature.ALGORITHM),
+        ((1e4, 1e4), (1e-3, np.inf), Nature.ALGORITHM),
+        ((1.0, 1.0), (1e-8, 1e-8), Nature.ROUNDING),  # a few units there as well
+        ((1.0, 1.0), (1e-3, 1e-3), Nature.ALGORITHM),
+    ],
+    ids=str,
+)
+def test_float64_decides(ulps: tuple[float, ...], wide: tuple[float, ...], expected: Nature):
+    found, there = apart(*ulps), apart(*wide, dtype=np.float64)
+    assert nature(found, there) is expected
+    said = explained(found, there, "for all numbers")
+    assert said.startswith(f"{expected.value}, decided in float64: ")
+    assert said.endswith(" (for all numbers)")
+    is_little = expected is Nature.ALGORITHM and max(wide) <= 4
+    assert ("as little as a constant that one side holds in float32" in said) is is_little
+
+
+def test_the_signs_of_zeros_are_a_difference_and_rounding():
+    zero = np.zeros((1, 2), np.float32)
+    found = compare({"params": zero}, {"params": -zero})
+    assert nature(found, None) is Nature.ROUNDING
+    assert headline(found, Verdict.ROUNDING) == f"{Verdict.ROUNDING.value}: the signs of zeros"
+
+
+def test_of_what_poison_tells_apart_nothing_is_measured():
+    """What is said is the distance before the first NaN among the inputs."""
+    left, right = np.ones((3, 2), np.float32), np.ones((3, 2), np.float32)
+    right[:, 0] += np.asarray([0, 64, 2.0**20], np.float32) * np.float32(ULP)
+    for poisoned, largest in ((None, 1 / 9), ({"": 2}, 64 * ULP), ({"": 0}, 1 / 8)):
+        found = compare({"params": left}, {"params": right}, poisoned=poisoned)
+        said = explained(found, apart(0, 0, dtype=np.float64))
+        assert f"{largest:.2g} of the scale here, 0 there" in said
+
+
+def test_a_distance_without_end_is_said_in_words():
+    assert ulp_text(2.5) == "2.5 ULP"
+    assert ulp_text(np.inf).startswith("an infinite distance")
+
+
+def test_states_are_related_leaf_by_leaf_or_not_at_all():
+    trace = np.asarray([[0.5, -2.0], [1.5, 0.25]], np.float32)
+    left = {"count": np.asarray([1, 2]), "mu": trace, "nu": trace}
+    nan = np.where(trace == 0.25, np.nan, trace)
+
+    def said(**other: np.ndarray) -> str | None:
+        found = relations(left, left | other)
+        return None if found is None else shown(found)
+
+    assert said() == said(mu=trace * np.float32(1 + 2e-7)) == ""
+    assert said(mu=-3 * trace, nu=10 * trace) == (
+        "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
+    )
+    assert said(mu=10 * trace, nu=10 * trace) == "right = 10 x left at state['mu'] and 1 more"
+    assert relations(left | {"mu": nan}, left | {"mu": nan}) is not None
+    uneven = np.where(trace < 0, 2, 3).astype(np.float32) * trace
+    for other in (0 * trace, trace + np.float32(1e-3), uneven, nan, trace[:, :1]):
+        assert said(mu=other) is None
+    assert said(count=2 * left["count"]) is None

@@ -1,0 +1,69 @@
+"""What is fed to optimizers is what it is said to be: a suite of easy inputs would find nothing."""
+
+import jax
+import numpy as np
+import pytest
+
+from equivalence_tests.sides import problems
+
+
+@pytest.mark.parametrize("dtypes", [("float32",), ("float32", "bfloat16"), ("float16",)], ids=str)
+def test_the_odd_tree_has_every_rank_and_the_dtypes_asked_for(dtypes: tuple[str, ...]):
+    tree = problems.odd_tree(dtypes=dtypes)
+    leaves = jax.tree.leaves(tree)
+    assert {np.ndim(leaf) for leaf in leaves} == set(range(6))
+    assert {str(leaf.dtype) for leaf in leaves} == {"float32", *dtypes}
+    for dtype in dtypes[1:]:
+        assert {str(leaf.dtype) for leaf in jax.tree.leaves(tree[dtype])} == {dtype}
+    assert [np.size(leaf) for leaf in leaves].count(0) == 1
+    assert any(np.size(leaf) and not np.any(leaf) for leaf in leaves)
+    again, other = (problems.odd_tree(seed, dtypes) for seed in (0, 1))
+    jax.tree.map(np.testing.assert_array_equal, tree, again)
+    assert not np.array_equal(tree["dense"]["kernel"], other["dense"]["kernel"])
+
+
+def _steps(stream: str, steps: int = 64) -> np.ndarray:
+    params = {"w": np.zeros((40, 5), np.float32), "b": np.zeros(3, np.float16)}
+    grads = problems.gradients(params, steps, stream)
+    assert (grads["b"].shape, grads["b"].dtype) == ((steps, 3), np.float16)
+    return grads["w"].reshape(steps, -1)
+
+
+@pytest.mark.parametrize("stream", ["hostile", "all"])
+def test_hostile_gradients_are_of_every_kind_that_is_said(stream: str):
+    eighths = _steps(stream)[:32].reshape(4, 8, -1)  # later ones of "all" are not finite
+    tiny, zero, normal, sparse, small, large, negated, denormal = np.abs(eighths).swapaxes(0, 1)
+    for kind, scale in ((tiny, 1e-6), (normal, 1), (small, 1e-20), (large, 1e6), (denormal, 1e-41)):
+        assert 0.5 * scale < np.median(kind) < scale
+    signs = np.signbit(eighths[:, 1])
+    assert not zero.any() and signs.any() and not signs.all()
+    assert 0.1 < np.mean(sparse > 0) < 0.3
+    np.testing.assert_array_equal(eighths[:, 6], -eighths[:, 5])
+    assert negated.all() and (denormal < np.finfo(np.float32).tiny).all()
+
+
+def test_poison_comes_late_and_in_every_leaf():
+    assert np.isfinite(_steps("normal")).all() and np.isfinite(_steps("hostile")).all()
+    for stream, nan, inf in (("poisoned", (32, 0), (48, -1)), ("all", (62, 0), (60, -1))):
+        values = _steps(stream)
+        assert np.isnan(values[nan]) and np.isposinf(values[inf])
+        assert np.isfinite(values).sum() == values.size - 2
+    assert np.isfinite(_steps("all", 8)).all() and np.isfinite(_steps("poisoned", 1)).all()
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_problem_has_all_streams(compact: bool):
+    params, grads = problems.problem(16, compact=compact)
+    assert params.keys() == grads.keys() == set(problems.STREAMS) <= problems.DESCRIPTIONS.keys()
+    assert len(jax.tree.leaves(params["normal"])) == (3 if compact else 11)
+    jax.tree.map(lambda p, g: np.testing.assert_equal(g.shape, (16, *p.shape)), params, grads)
+    finite = {n: all(np.isfinite(g).all() for g in jax.tree.leaves(grads[n])) for n in grads}
+    assert finite == {"normal": True, "hostile": True, "poisoned": False}
+
+
+def test_the_rate_warms_up_and_decays_to_a_tenth():
+    rate = problems.schedule(2.0, 100)
+    assert rate.dtype == np.float32 and rate.argmax() in range(8, 12)
+    assert (np.diff(rate[:9]) > 0).all() and (np.diff(rate[12:]) < 0).all()
+    np.testing.assert_allclose([rate[0], rate.max(), rate[-1]], [0.2, 1.95, 0.2], rtol=0.03)
+    assert problems.schedule(2.0, 1).tolist() == [2.0]

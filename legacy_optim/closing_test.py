@@ -1,0 +1,67 @@
+"""The closing lines of `run`: what is counted, what is cut, and what is said of libraries."""
+
+from pathlib import Path
+
+import pytest
+
+from legacy_optim import settings
+from legacy_optim.closing import summary
+from legacy_optim.uses import Use
+
+
+def _summary(tmp_path: Path, files: int, lines: int, libraries: int = 0) -> str:
+    uses = []
+    for number in range(files):
+        file = tmp_path / f"program{number}.py"
+        file.touch()
+        uses += [Use("flax.optim.Adam", str(file), line + 1) for line in range(lines)]
+    library = tmp_path / "site-packages" / "some" / "library.py"
+    uses += [Use("flax.optim.Adam", str(library), line) for line in range(libraries)]
+    return "\n".join(line for line in summary(uses, str(tmp_path)) if "defaults" not in line)
+
+
+@pytest.mark.parametrize("files", [1, 4, 5, 6])
+def test_four_files_are_named_and_more_are_said_to_be_more(
+    tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(settings.ADVICE, raising=False)
+    shown = " ".join(f"program{number}.py" for number in range(min(files, 4)))
+    more = " ..." if files > 4 else ""
+    last = _summary(tmp_path, files, 1).splitlines()[-1]
+    assert last == f"To rewrite them for Optax: optax-bridge migrate {shown}{more}"
+
+
+@pytest.mark.parametrize("lines", [1, 6, 7, 9])
+def test_six_places_are_named_and_more_are_counted(
+    tmp_path: Path, lines: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(settings.ADVICE, raising=False)
+    text = " ".join(_summary(tmp_path, 1, lines, libraries=lines).split())
+    places = f"{lines} place" + "s" * (lines > 1)
+    assert text.startswith(f"optax-bridge: 1 old name answered in {places}: flax.optim.Adam ")
+    shown = [f"program0.py:{line + 1}" for line in range(lines)]
+    assert text.count("program0.py:") == min(lines, 6)
+    assert ", ".join(shown[:6]) + (f" and {lines - 6} more" if lines > 6 else "") in text
+    assert f" and in {places} of installed libraries" in text
+
+
+def test_a_name_within_a_longer_one_on_the_same_line_is_not_counted(tmp_path: Path):
+    file = str(tmp_path / "program.py")
+    uses = [Use("flax.optim", file, 1), Use("flax.optim.Adam", file, 1), Use("flax.optim", file, 2)]
+    text = "\n".join(summary(uses, str(tmp_path)))
+    assert "2 old names answered in 2 places" in text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_migrate_would_do_comes_from_a_process_of_its_own(
+    tmp_path: Path, fails: bool, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "advising.py").write_text(
+        "import os\ndef advice(files):\n"
+        f"    if {fails}: raise SystemExit('nothing to say')\n"
+        "    return f'{len(files)} in {os.path.basename(os.getcwd())}'\n"
+    )
+    monkeypatch.setenv(settings.ADVICE, "advising:advice")
+    last = _summary(tmp_path, 2, 1).splitlines()[-1]
+    expected = "  (what migrate would do could not be found out: nothing to say)"
+    assert last == (expected if fails else f"2 in {tmp_path.name}")
