@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from equivalence_tests import loading
 from equivalence_tests.pair import check_pair
 
 MODULE = """
@@ -195,6 +196,14 @@ def test_pytorch_s_rmsprop_differs_in_two_settings(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "with optax.rmsprop(learning_rate=0.1, decay=0.99, eps_in_sqrt=False)" in printed
     assert "decay=0.99 (as alpha=0.99 of torch.optim:RMSprop)" in printed
+
+
+def test_a_name_is_a_side_or_makes_one():
+    assert loading.side("my_pair:adam").init is sys.modules["my_pair"].adam.init
+    assert loading.side("my_pair:legacy").hyper_params.learning_rate == 0.1
+    for name, said in (("number", "expected a legacy def"), ("broken", r"\(\): raised Runtime")):
+        with pytest.raises(loading.EquivalenceError, match=f"my_pair:{name}.*{said}"):
+            loading.side(f"my_pair:{name}")
 
 
 def test_what_no_setting_explains_is_left_unexplained(capsys: pytest.CaptureFixture[str]):

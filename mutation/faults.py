@@ -80,6 +80,8 @@ def _says_nothing(node: Any) -> bool:
     if above.type in ("parameters", "param", "typedargslist", "lambdef"):
         # The * before keywords, and the /.
         return node.type == "operator"
+    if "TYPE_CHECKING" in above.get_code().partition(":")[0]:
+        return True
     if node.type == "except_clause" and "." in node.get_code():  # cosmic-ray knows names alone
         return True
     if above.type == "argument" and above.children[0].get_code().strip() in ("strict", "repr"):

@@ -74,7 +74,7 @@ class Reach:
     """What each file of tests reached when it was measured.
 
     Args:
-      kept: folder of the measurements, one for each file of tests.
+      kept: folder of the measurements, one for each file of tests; delete it to measure all anew.
       root: of the repository as it is now.
       modules: paths of what is measured.
     """

@@ -15,7 +15,7 @@ REASONS = Path(__file__).with_name("reasons.toml")
 _HEAD = """# Random single faults
 
 Written by `python -m mutation --again --results mutation/RESULTS.md` from the report of a run of
-`nox -s mutants` (`--sample {sample} --seed {seed}`); why a fault may live is said in
+`nox -s mutants` (`--sample {sample} --seed {seed}`{part}); why a fault may live is said in
 `reasons.toml`. Each fault is run through the tests that reach its line by a measurement of
 coverage, one of each function first and the quickest of these.
 
@@ -29,6 +29,8 @@ coverage, one of each function first and the quickest of these.
 
 Found by the tests as they were: {first_share:.1%}; {unreached} were in lines that no test reached.
 Found now, of those whose line is still there: {share:.1%}.
+
+{others}
 """
 
 
@@ -60,11 +62,17 @@ class Recorded:
         """
         number, before, after = self.change
         lines = source.splitlines()
-        same = [at for at, line in enumerate(lines) if line.strip() == before.strip()]
+        is_removed = not before.strip()  # a decorator, and the empty line above it
+        same = [
+            i for i, x in enumerate(lines) if x.strip() == (after if is_removed else before).strip()
+        ]
         if not same:
             raise ValueError(f"{self}: the module has no such line")
         at = min(same, key=lambda index: abs(index + 1 - number))
-        lines[at] = lines[at].replace(lines[at].strip(), after.strip())
+        if is_removed:
+            lines.pop(at - 1)
+        else:
+            lines[at] = lines[at].replace(lines[at].strip(), after.strip())
         return "\n".join(lines) + "\n"
 
 
@@ -89,10 +97,8 @@ def living(found: Mapping[str, Sequence[dict[str, Any]]]) -> list[Recorded]:
 
 def page(found: Mapping[str, Sequence[dict[str, Any]]], sample: int, seed: int) -> str:
     """The results as Markdown: counts, by module, and every living fault with its reason."""
-    reasons = {
-        (each["module"], each["line"].strip()): each["why"]
-        for each in tomllib.loads(REASONS.read_text(encoding="utf-8"))["living"]
-    }
+    written = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    reasons = {(each["module"], each["line"].strip()): each["why"] for each in written["living"]}
     modules: dict[str, collections.Counter[str]] = {}
     rows = []
     for name, times in sorted(found.items()):
@@ -115,6 +121,8 @@ def page(found: Mapping[str, Sequence[dict[str, Any]]], sample: int, seed: int) 
     first_share = counts["at_first"] / max(count, 1)
     unreached = sum(times[0]["test"] == UNREACHED for times in found.values())
     head = {"count": count, "share": share, "first_share": first_share, "unreached": unreached}
+    head["part"] = f", the first {count} of them" if count < sample else ""
+    head["others"] = written["other_samples"].strip()
     parts = [_HEAD.format(sample=sample, seed=seed, **head, **counts)]
     parts.append(
         "## Living\n\n| where | line, and with the fault | why it may live |\n| --- | --- | --- |"

@@ -1,5 +1,6 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 
 
 def from_legacy(
@@ -217,6 +218,8 @@ def _extracted(definition: legacy_optim.OptimizerDef, state: OptState, params: P
     if entry.state and not own:
         wanted = " or ".join((entry.state[0].exact, *entry.state[0].stock))
         raise _not_its_state(definition, wanted, state)
+    if entry.parts is None and not entry.state and _has_moments(values, leaves, treedef):
+        raise _not_its_state(definition, "nothing for each parameter", state)
     if entry.parts is not None:
         inner = zip(
             entry.parts.definitions(definition),
@@ -248,6 +251,16 @@ def _fields(state: OptState) -> list[tuple[str, Any]]:
     names = getattr(state, "_fields", ())
     own = [(f"{type(state).__name__}.{name}", getattr(state, name)) for name in names]
     return [*own, *(pair for item in state for pair in _fields(item))]
+
+
+def _has_moments(values: Mapping[str, PyTree], leaves: Sequence[Leaf], treedef: Any) -> bool:
+    """Whether some field has an array for each parameter; scalars may be counts."""
+    shapes = [jnp.shape(leaf) for leaf in leaves]
+    return any(shapes) and any(
+        jax.tree.structure(tree) == treedef
+        and list(map(jnp.shape, jax.tree.leaves(tree))) == shapes
+        for tree in values.values()
+    )
 
 
 def _replaced(state: OptState, values: dict[str, Any], step: Any) -> Any:

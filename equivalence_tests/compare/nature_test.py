@@ -6,7 +6,7 @@ import pytest
 from equivalence_tests.compare.comparison import Comparison, compare, ulp_text
 from equivalence_tests.compare.headline import headline
 from equivalence_tests.compare.nature import Nature, explained, nature
-from equivalence_tests.compare.relation import factors, shown
+from equivalence_tests.compare.relation import relations, shown
 from optax_bridge.correspondence import Verdict
 
 ULP = 2.0**-23  # of float32, at 1
@@ -70,29 +70,37 @@ def test_the_signs_of_zeros_are_a_difference_and_rounding():
     assert headline(found, Verdict.ROUNDING) == f"{Verdict.ROUNDING.value}: the signs of zeros"
 
 
+def test_of_what_poison_tells_apart_nothing_is_measured():
+    """What is said is the distance before the first NaN among the inputs."""
+    left, right = np.ones((3, 2), np.float32), np.ones((3, 2), np.float32)
+    right[:, 0] += np.asarray([0, 64, 2.0**20], np.float32) * np.float32(ULP)
+    for poisoned, largest in ((None, 1 / 9), ({"": 2}, 64 * ULP), ({"": 0}, 1 / 8)):
+        found = compare({"params": left}, {"params": right}, poisoned=poisoned)
+        said = explained(found, apart(0, 0, dtype=np.float64))
+        assert f"{largest:.2g} of the scale here, 0 there" in said
+
+
 def test_a_distance_without_end_is_said_in_words():
     assert ulp_text(2.5) == "2.5 ULP"
     assert ulp_text(np.inf).startswith("an infinite distance")
 
 
-def test_states_are_related_by_one_factor_for_each_leaf_or_not_at_all():
+def test_states_are_related_leaf_by_leaf_or_not_at_all():
     trace = np.asarray([[0.5, -2.0], [1.5, 0.25]], np.float32)
     left = {"count": np.asarray([1, 2]), "mu": trace, "nu": trace}
-    assert factors(left, left) == {f"state['{name}']": 1.0 for name in left}
-    related = factors(left, left | {"mu": -3 * trace, "nu": 10 * trace})
-    assert related is not None
-    assert shown(related) == "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
-    both = factors(left, left | {"mu": 10 * trace, "nu": 10 * trace})
-    assert both is not None and shown(both) == "right = 10 x left at state['mu'] and 1 more"
-    nan = trace.copy()
-    nan[1, 1] = np.nan
-    assert factors(left | {"mu": nan}, left | {"mu": nan})["state['mu']"] == 1  # type: ignore[index]
-    for other in (
-        {"count": left["count"] + 1},
-        {"mu": 0 * trace},
-        {"mu": trace + np.float32(1e-4)},
-        {"mu": np.where(trace < 0, 2, 3).astype(np.float32) * trace},
-        {"mu": nan},
-    ):
-        assert factors(left, left | other) is None
-        assert "count" in other or factors(left | other, left) is None
+    nan = np.where(trace == 0.25, np.nan, trace)
+
+    def said(**other: np.ndarray) -> str | None:
+        found = relations(left, left | other)
+        return None if found is None else shown(found)
+
+    assert said() == said(mu=trace * np.float32(1 + 2e-7)) == ""
+    assert said(mu=-3 * trace, nu=10 * trace) == (
+        "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
+    )
+    assert said(mu=10 * trace, nu=10 * trace) == "right = 10 x left at state['mu'] and 1 more"
+    assert relations(left | {"mu": nan}, left | {"mu": nan}) is not None
+    uneven = np.where(trace < 0, 2, 3).astype(np.float32) * trace
+    for other in (0 * trace, trace + np.float32(1e-3), uneven, nan, trace[:, :1]):
+        assert said(mu=other) is None
+    assert said(count=2 * left["count"]) is None

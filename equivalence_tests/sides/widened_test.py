@@ -143,6 +143,34 @@ def test_a_loop_whose_carry_is_float32_by_name_is_widened():
     assert not in_float64(side, PARAMS, (jax.tree.map(np.ones_like, PARAMS),))[1]
 
 
+@pytest.mark.parametrize(
+    ("of_float32", "is_same"), [(0.1, True), (0.1001, False), ((0.1,), False), (np.zeros(2), False)]
+)
+def test_a_first_state_that_the_dtype_chooses_is_another(of_float32: Any, is_same: bool):
+    def init(params: Any) -> Any:
+        dtype = params["bias"].dtype
+        chosen = of_float32 if dtype == jnp.float32 else 0.1
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype), chosen)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda u: u * 0.5, updates), state
+
+    side = adapted(optax.GradientTransformation(init, update))
+    given = (jax.tree.map(np.ones_like, PARAMS),)
+    assert in_float64(side, PARAMS, given)[1] is is_same
+
+
+def test_what_rounds_to_float32_by_name_is_not_the_same_in_float64():
+    """As many steps as in bfloat16, and each of them of the same kind."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda u: (u.astype(jnp.float32) / 3).astype(u.dtype), updates), state
+
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    side = adapted(optax.GradientTransformation(lambda params: (), update))
+    assert not in_float64(side, params, (jax.tree.map(np.ones_like, params),))[1]
+
+
 def test_a_program_that_is_the_same_in_both_runs_as_it_is():
     grads = jax.tree.map(np.ones_like, PARAMS)
     side = adapted(optax.adam(1e-3))

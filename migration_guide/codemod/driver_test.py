@@ -168,6 +168,14 @@ def test_what_a_module_hands_on_from_another_is_known(tmp_path: Path, handed: st
     assert new["used.py"] == "from handed import make\nmake(p).params\n"
 
 
+def test_imports_from_any_of_several_modules_are_seen():
+    homes = {"first": ["Groups"], "second": ["make"]}
+    for text in ("from .first import Groups", "from a.second import make", "from second import *"):
+        assert files.hands_on(f"import os\n{text}\n".encode(), homes)
+    for text in ("from first import make", "import second", "from third import make, Groups"):
+        assert not files.hands_on(text.encode(), homes)
+
+
 def test_pins_of_a_project_are_listed(file: Path):
     project = file.with_name("requirements.txt")
     project.write_text("jax\nflax==0.5.3\n", encoding="utf-8")

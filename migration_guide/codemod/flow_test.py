@@ -29,6 +29,12 @@ CASES = {
         "from typing import Tuple\ndef f(t: Tuple[int, optim.Optimizer]):\n"
         "    n, x = t\n    x.target\n"
     ),
+    "partial-by-keyword": (
+        f"import functools\ndef f(o, k): o.target\nfunctools.partial(f, k=1)({MADE})\n"
+    ),
+    "partial-by-position": (
+        f"import functools\ndef f(k, o): o.target\nfunctools.partial(f, 1)({MADE})\n"
+    ),
     "nested-comprehension": f"[x.target for xs in [[{MADE}]] for x in xs]\n",
 }
 

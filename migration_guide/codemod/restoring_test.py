@@ -31,6 +31,10 @@ REWRITTEN = {
     "state": "restore_checkpoint(d, S(o=opt))",
     "nothing-known": "restore_checkpoint(d, make())",
     "starred": "restore_checkpoint(*args)",
+    "nothing-known-in-a-dict": "restore_checkpoint(d, {'epoch': 0, 'o': make()})",
+    "nothing-known-in-a-list": "restore_checkpoint(d, [0, make()])",
+    "starred-in-a-list": "restore_checkpoint(d, [0, *more])",
+    "starred-in-a-dict": "restore_checkpoint(d, {'epoch': 0, **more})",
     "either": "restore_checkpoint(d, a or b)",
     "given-on": "partial(restore_checkpoint, d)",
 }

@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 
 import legacy_optim
-from optax_bridge import FullTrainState, TrainState, convert_state, from_legacy
+from optax_bridge import FullTrainState, TrainState, adafactor, convert_state, from_legacy
 from optax_bridge.checkpoints import (
     CheckpointError,
     LeftOverWarning,
@@ -22,7 +21,7 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.layout import layout_of
+from optax_bridge.checkpoints.layout import layout_of, placed_among
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
 from optax_bridge.checkpoints.mapping_back import legacy_tree
@@ -422,9 +421,19 @@ def test_misuse_is_said_before_anything_is_written(case: str, tmp_path: Path) ->
 def test_a_state_of_another_optimizer_does_not_go_back() -> None:
     params = {"w": jnp.ones(3)}
     state = from_legacy(legacy_optim.Adam(0.1)).init(params)
-    for other in (legacy_optim.Momentum(0.1), legacy_optim.Adagrad(0.1), optax.sgd(0.1, 0.9)):
+    others = (legacy_optim.Momentum, legacy_optim.Adagrad, legacy_optim.GradientDescent, adafactor)
+    for other in (each(0.1) for each in others):
         with pytest.raises(CheckpointError, match=r"opt_state|transformation"):
             legacy_tree(params, state, 3, other)
+
+
+@pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
+def test_nothing_is_put_where_something_else_stands(others: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"a place for the optimizer.*--part NAME"):
+        placed_among(others, ("a", "b"), {"step": 1}, "file")
+    assert placed_among({"c": 3, "a": {"d": 4}}, ("a", "b"), {"step": 1}, "file") == {
+        "c": 3, "a": {"d": 4, "b": {"step": 1}},
+    }  # fmt: skip
 
 
 def test_names_that_orbax_cannot_tell_apart_are_refused(tmp_path: Path) -> None:

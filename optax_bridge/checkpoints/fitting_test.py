@@ -109,6 +109,11 @@ def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
     beside = {"name": 3, "epoch": 4, "notes": {"a": "b"}}
     restored = from_state_dict(template, {"state": saved(trained()), **beside})
     assert {name: restored[name] for name in beside} == beside
+    for other in (np.ones(2), "text", b"bytes", 2.5):
+        assert (
+            from_state_dict(template, {"state": saved(trained()), **beside, "name": other})["name"]
+            is other
+        )
 
 
 def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:

@@ -271,6 +271,10 @@ def test_groups_of_before_flax_0_3_3() -> None:
             wrong["state"]["0"]["step"] = np.int32(2)
         with pytest.raises(CheckpointError, match="one number of steps"):
             from_state_dict(fresh(tx), wrong)
+    only = from_state_dict(
+        fresh(optax_bridge.multi_optimizer((bias, optax.adam(0.1)))), saved(groups[0])
+    )
+    same_bits(only.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
     tx = optax_bridge.multi_optimizer((bias, optax.adam(0.1)), (kernel, optax.sgd(0.1)))
     restored = from_state_dict(fresh(tx), saved(groups[0], {"0": {}}))  # which keeps nothing
     same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import serialization
@@ -77,7 +78,19 @@ def filled(tx: optax.GradientTransformation, template: OptState, part: Part) -> 
 def legacy_dict(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params, step: Any
 ) -> dict[str, PyTree]:
-    """The state dict of an optimizer for a state that `filled` made."""
+    """The state dict of an optimizer for a state that `filled` made.
+
+    Raises:
+      CheckpointError: the state is not one of this transformation.
+    """
+    template = state_template(tx, params, "opt_state")
+    shapes, expected = ([jnp.shape(x) for x in jax.tree.leaves(s)] for s in (opt_state, template))
+    if type(opt_state) is not type(template) or shapes != expected:
+        raise CheckpointError(
+            "opt_state", f"a {type(template).__name__} of the shapes {shown(expected)}",
+            f"a {type(opt_state).__name__} of {shown(shapes)}",
+            "Pass the transformation that the state is of.",
+        )  # fmt: skip
     plain = param_states(tx, opt_state, params, "opt_state")
     state = {"step": np.asarray(step, np.int32), "param_states": plain}
     return serialization.to_state_dict({"target": params, "state": state})

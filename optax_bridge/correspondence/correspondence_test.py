@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import itertools
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
-from optax_bridge.correspondence.entry import Case, Entry
+from optax_bridge.correspondence.entry import Case, Claim, Entry
 from optax_bridge.correspondence.recipe import Call, imports, render
 
 EXPORTED = sorted(
@@ -161,3 +162,35 @@ RENAMED = [
 def test_every_old_name_says_the_new_one(name: str, legacy: str, port: str):
     with pytest.raises(TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."):
         getattr(optax_bridge, name)(**{legacy: 0.5})
+
+
+def test_what_shapes_a_state_is_read_whatever_the_order_of_the_parameters():
+    def row(name: str, shape: Any, m: Any, v: Any) -> Any:
+        fields = {"m": np.zeros(m, np.float16), "v": np.zeros(v), "v_row": np.zeros(1)}
+        return (name,), np.zeros(shape), fields
+
+    inferred = ENTRIES["adafactor"].inferred
+    assert inferred is not None
+    rows = [
+        (("none",), np.zeros(3), None),
+        (("number",), 1.0, {"m": 0.0, "v": 0.0}),
+        row("unused", 1, 1, 1),
+        row("bias", 5, 1, 5),
+        row("small", (4, 3), 1, 1),
+        row("large", (8, 7, 2), (8, 7, 2), 1),
+    ]
+    for some in itertools.permutations(rows):
+        found = {**inferred(some)}
+        assert found.pop("dtype_momentum") == np.float16
+        assert found == {"factored": True, "min_dim_size_to_factor": 3, "beta1": 0.9}
+    assert inferred(rows[:4]) == {"factored": False}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("ulp", [None, 2.0], ids=str)
+def test_only_rounding_has_a_bound_and_must_have_one(verdict: Verdict, ulp: float | None):
+    if (verdict is Verdict.ROUNDING) is (ulp is not None):
+        assert Claim(verdict, ulp).ulp == ulp
+    else:
+        with pytest.raises(ValueError, match="a bound in ULP belongs to 'rounding only'"):
+            Claim(verdict, ulp)

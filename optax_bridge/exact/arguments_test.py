@@ -115,3 +115,16 @@ def test_only_what_is_known_to_be_zero_is_zero():
     seen = []
     jax.jit(lambda x: seen.append(is_zero(x)))(0.0)
     assert seen == [False]
+
+
+def test_of_a_step_that_cannot_be_taken_nothing_is_known():
+    def fails(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        raise RuntimeError("not this step")
+
+    params = {"w": jnp.ones(2)}
+    tx = optax.GradientTransformationExtraArgs(lambda params: (), fails)
+    assert unused_arguments(tx, params, (), params, {"weight": 2.0}) == []
+    taken, params = scale_by_weight(), jnp.ones(2)
+    for shape in (jax.ShapeDtypeStruct((), jnp.float32), jnp.float32(2), {1: 2.0}):
+        given = {"weight": 2.0, "more": shape}
+        assert unused_arguments(taken, params, (), params, given) == ["more"]

@@ -30,10 +30,12 @@ from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trainer import (
     SavingError,
+    SpmdTrainer,
     UndefinedLossException,
     learner_transformation,
     legacy_checkpoint,
 )
+from optax_bridge.spmd.trainer.legacy import _check as check
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -142,6 +144,45 @@ def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
     assert cfg.debug_string() == text
     losses, _ = run(cfg.set(dir=str(tmp_path), max_step=2))
     assert losses == {step: expected[step] for step in (1, 2)}
+
+
+DEFAULTS = {
+    SpmdTrainer: """\
+batch_axis_names: 'data'
+checkpointer.keep_last_n: 1
+checkpointer.klass: 'optax_bridge.spmd.checkpointer.checkpointer.Checkpointer'
+checkpointer.save_policy.fn: 'optax_bridge.spmd.checkpointer.policies.every_n_steps_policy'
+checkpointer.save_policy.min_step: 1
+checkpointer.save_policy.n: 1
+checkpointer.validation: <CheckpointValidationType.EXACT: 'EXACT'>
+klass: 'optax_bridge.spmd.trainer.trainer.SpmdTrainer'
+max_step: inf
+prune_empty_state_updates: True
+save_input_iterator: False
+start_trace_process_indices[0]: 0
+summary_writer.klass: 'optax_bridge.spmd.summaries.SummaryWriter'
+summary_writer.write_every_n_steps: 1""",
+    SpmdEvaler: """\
+eval_policy.fn: 'optax_bridge.spmd.evaler.every_n_steps_policy'
+eval_policy.min_step: 1
+eval_policy.n: 1
+klass: 'optax_bridge.spmd.evaler.SpmdEvaler'
+metric_calculator.klass: 'optax_bridge.spmd.evaler.ModelSummaryAccumulator'
+metric_calculator.metric_accumulator.klass: 'optax_bridge.spmd.metrics.MetricAccumulator'
+metric_calculator.model_method: 'forward'
+summary_writer.klass: 'optax_bridge.spmd.summaries.SummaryWriter'
+summary_writer.write_every_n_steps: 1""",
+    Learner: """\
+ema.fn: 'optax_bridge.spmd.optimizers.averages.param_ema'
+enable_per_variable_summaries: False
+ignore_undefined_loss: False
+klass: 'optax_bridge.spmd.learner.learner.Learner'""",
+}
+
+
+@pytest.mark.parametrize("cls", DEFAULTS)
+def test_a_default_that_changes_would_change_trainings(cls):
+    assert cls.default_config().debug_string() == DEFAULTS[cls]
 
 
 def poisoned():
@@ -428,3 +469,21 @@ def test_every_entry_of_the_correspondence_is_a_learners_optimizer(name):
         assert (leaf.shape, leaf.dtype) == (tuple(spec.shape), spec.dtype), path
         if leaf.shape == (6, 4):
             assert tuple(spec.mesh_axes) == ("data", "model"), path
+
+
+def test_a_checkpoint_that_does_not_fit_names_every_leaf():
+    def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    expected = {"step": leaf(), "prng_key": leaf(2), "model/w": leaf(3), "learner/ema": leaf(3)}
+    old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
+    check(old, expected, ["learner/.*"], Path("run"))
+    wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
+    with pytest.raises(ValueError, match=r"^run: not of this model and learner") as error:
+        check(wrong, expected, ["model/.*"], Path("run"))
+    assert str(error.value).splitlines()[1:-1] == [
+        "  missing in the checkpoint: learner/ema",
+        "  in the checkpoint only: model/b",
+        "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
+        "  step: int32[] in the checkpoint, float32[] in the trainer",
+    ]

@@ -102,6 +102,9 @@ def test_retention_overwriting_and_what_is_not_complete(tmp_path):
     with pytest.raises(ValueError, match="not named like a checkpoint"):
         parse_step(tmp_path / "step_7")
     plain = jax.tree.map(np.asarray, given)  # nowhere in particular: whole on every device
+    with checkpointer(tmp_path) as another:
+        another.save(step=10, state=given)
+    assert not half.exists()  # what a killed run left
     whole = checkpointer(tmp_path).restore(state=plain)[1]["model"]["w"].sharding
     assert whole.spec == PartitionSpec() and whole.mesh.axis_names == ("data", "model")
 
@@ -118,7 +121,7 @@ def test_a_kill_while_a_step_is_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
 
 
-def test_iterators_of_another_number_of_processes(tmp_path):
+def test_iterators_of_another_number_of_processes(tmp_path, monkeypatch):
     given = {**state(2.0), "input_iter": batches()}
     next(given["input_iter"])
     with checkpointer(tmp_path) as saver:
@@ -129,6 +132,10 @@ def test_iterators_of_another_number_of_processes(tmp_path):
     checkpointer(tmp_path).restore(state=target)
     assert target["input_iter"].get_state() == {"position": 1}
     target["input_iter"].state_of_all_processes = False  # it has its own part of the data, say
+    with pytest.raises(ValueError, match="saved by another number of processes"):
+        checkpointer(tmp_path).restore(state=target)
+    del target["input_iter"].state_of_all_processes
+    monkeypatch.delattr(ArrayBatches, "state_of_all_processes")  # it does not say
     with pytest.raises(ValueError, match="saved by another number of processes"):
         checkpointer(tmp_path).restore(state=target)
 
