@@ -104,7 +104,7 @@ def _checked(
         return None
     try:
         return from_rows(json.loads(compare.read_text(encoding="utf-8"))["figures"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"--compare {compare}: expected a file written by `optax-bridge bench --json`: {error}"
         ) from None

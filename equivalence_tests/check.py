@@ -19,6 +19,7 @@ from equivalence_tests.suite.jobs import use_compilation_cache as use_compilatio
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.warned import silence_deprecations
+from optax_bridge._terminal import plain_terminal
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2
@@ -58,7 +59,7 @@ def check(
     """
     silence_deprecations()
     console = console or report.wide_console()
-    problems = Console(stderr=True, soft_wrap=True, emoji=False)
+    problems = plain_terminal(stderr=True)
     try:
         if steps < 1:
             raise ValueError(f"--steps is {steps}; it must be at least 1")
@@ -173,6 +174,6 @@ def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -
         for item in (*asked.checks, *asked.matrix, *on_devices):
             print(item)
     except ValueError as error:
-        Console(stderr=True, emoji=False).print(f"--only: {error}", markup=False)
+        plain_terminal(stderr=True).print(f"--only: {error}")
         return MISUSE
     return HELD

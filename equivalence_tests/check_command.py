@@ -35,7 +35,7 @@ def check(
         bool, typer.Option("--full", help="Run the whole matrix as well, on eight devices.")
     ] = False,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Split the CPU into so many devices.")
+        int | None, typer.Option(min=1, max=1024, help="Split the CPU into so many devices.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write `index.html` into this folder, with every plot.")

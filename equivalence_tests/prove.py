@@ -1,6 +1,7 @@
 """What `optax-bridge prove` does: the table with its progress, and a pair."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -22,6 +22,7 @@ from equivalence_tests.proof.table import DTYPES, Row, prove_task, tasks
 from equivalence_tests.report.table import wide_console
 from equivalence_tests.sides.adapt import EquivalenceError
 from equivalence_tests.warned import silence_deprecations
+from optax_bridge._terminal import plain_terminal
 
 HELD, BROKEN, MISUSE = 0, 1, 2
 
@@ -40,7 +41,7 @@ def prove_table(only: Sequence[str] = (), json_file: Path | None = None) -> int:
       The exit code: 0 if every claim is proved, 1 if one is not, 2 for misuse.
     """
     silence_deprecations()
-    problems = Console(stderr=True, soft_wrap=True, emoji=False)
+    problems = plain_terminal(stderr=True)
     try:
         asked = tasks(only)
         if not asked:
@@ -175,20 +176,23 @@ def prove_pair(
     return HELD if proof.verdict in (IDENTICAL, REALS) else BROKEN
 
 
+_SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
+
+
 def _params(text: str) -> Any:
     """Parameters by name, or their shapes as they are written on the command line."""
     if ":" in text:
         return loaded(text, make=True)
     shapes = {}
     for part in text.split(","):
-        name, equals, sizes = part.partition("=")
-        digits = [size for size in sizes.split("x") if size]
-        if not equals or not name or not all(size.isdigit() for size in digits):
+        match = _SHAPE.fullmatch(part)
+        if match is None or match["name"] in shapes:
             raise ProofError(
                 f"--params {text}: expected shapes as w=4x3,b=3 (nothing behind = for a number), "
-                "or module:name"
+                f"each name once, or module:name; found {part!r}"
             )
-        shapes[name] = jax.ShapeDtypeStruct(tuple(map(int, digits)), jnp.float32)
+        sizes = map(int, filter(None, match["sizes"].split("x")))
+        shapes[match["name"]] = jax.ShapeDtypeStruct(tuple(sizes), jnp.float32)
     return shapes
 
 

@@ -97,6 +97,8 @@ def test_a_pair_for_all_numbers(prove: Prove, mine: str):
         (("--pair", "{mine}:broken", "{mine}:new"), "boom"),
         (("--pair", "{mine}:old", "{mine}:new", "--params", "w=ax"), "expected shapes as w=4x3"),
         (("--pair", "{mine}:old", "{mine}:new", "--params", "w=0x3"), "has no elements"),
+        (("--pair", "{mine}:old", "{mine}:new", "--params", "w=3,w=4"), "each name once"),
+        (("--pair", "{mine}:old", "{mine}:new", "--params", "w=4x"), "found 'w=4x'"),
         (
             ("--pair", "{mine}:old_of", "{mine}:new_of", "--hyper-params", "rate"),
             "expected name=number",

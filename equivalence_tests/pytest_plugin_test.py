@@ -49,7 +49,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
 def test_the_fixture_passes_fails_and_reports(workers: tuple[str, ...], tmp_path: Path):
     done = run(tmp_path, "--equivalence-report", "report", "--junitxml", "junit.xml", *workers)
     assert done.returncode == 1, done.stdout

@@ -17,6 +17,7 @@ from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
 from equivalence_tests.suite.case import SYNTHETIC, Result
+from optax_bridge._terminal import Terminal
 from optax_bridge.correspondence import Verdict
 
 _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFERENT: "magenta"}
@@ -25,7 +26,7 @@ _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFER
 def wide_console() -> Console:
     """Standard output; where it is no terminal, nothing is wrapped."""
     width = None if sys.stdout.isatty() else 1000
-    return Console(width=width, emoji=False, highlight=False)  # a module:name is no :emoji:
+    return Terminal(width=width, emoji=False, highlight=False)  # a module:name is no :emoji:
 
 
 def print_table(console: Console, shown: Table) -> None:

@@ -1,6 +1,7 @@
 # pyright: strict
 """A destination that appears whole or not at all."""
 
+import atexit
 import contextlib
 import ctypes
 import logging
@@ -21,8 +22,8 @@ fcntl: Any = None
 with contextlib.suppress(ImportError):  # not on Windows, where nothing is cleaned up then
     import fcntl
 
-# How long threads may go on after a failure, and how often in a row the folder must be gone.
-_SECONDS_TO_FINISH, _SECONDS_BETWEEN_LOOKS, _LOOKS = 10, 0.05, 5
+# How long threads may go on after a failure.
+_SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY = 10, 0.3
 _SECONDS_TO_START = 60
 _PART = re.compile(r"\.optax-bridge-[0-9a-f]{8}\.part")
 _OLD = ".replaced"  # where a system that cannot swap two paths has the old one for a moment
@@ -69,16 +70,24 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
         shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
         _remove_for_good(folder)
+        # Threads that were in the middle of a large array are late.
+        atexit.register(lambda: os.path.lexists(folder) and _remove_for_good(folder))
         raise
 
 
 def _remove_for_good(folder: Path) -> None:
-    """Removes a folder into which threads of Orbax may still write after it failed."""
-    until, gone = time.monotonic() + _SECONDS_TO_FINISH, 0
-    while gone < _LOOKS and time.monotonic() < until:
-        gone = 0 if os.path.lexists(folder) else gone + 1
+    """Removes a folder into which threads of tensorstore may still write after it failed.
+
+    They make it again, and nobody can wait for them, so for a moment a file stands in their way.
+    """
+    until = time.monotonic() + _SECONDS_TO_FINISH
+    while time.monotonic() < until:
         shutil.rmtree(folder, ignore_errors=True)
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        with contextlib.suppress(OSError):  # they were faster
+            folder.touch(exist_ok=False)
+            time.sleep(_SECONDS_IN_THE_WAY)
+            folder.unlink()
+            return
 
 
 @contextlib.contextmanager

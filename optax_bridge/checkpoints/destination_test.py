@@ -1,11 +1,13 @@
 """The destination appears whole or not at all, whatever happens on the way."""
 
+import contextlib
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +177,21 @@ def test_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
         part.mkdir()
         raise RuntimeError("on the way")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_threads_still_write_after_an_error_is_not_left(tmp_path: Path) -> None:
+    def write_on(part: Path) -> None:  # until something is in the way
+        with contextlib.suppress(NotADirectoryError, FileExistsError):
+            while True:
+                with contextlib.suppress(FileNotFoundError):
+                    part.mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
+        thread = threading.Thread(target=write_on, args=[part], daemon=True)
+        thread.start()
+        raise RuntimeError("on the way")
+    thread.join(20)
     assert os.listdir(tmp_path) == []
 
 

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,8 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handler)
         if kind is KeyboardInterrupt or (self._seen and error is not None):
             self._say()
+            # All is said; what threads of libraries say of what was taken from them is not for us.
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
             raise typer.Exit(INTERRUPTED) from None
 
     def _interrupt(self, number: int, frame: Any) -> None:

@@ -30,9 +30,12 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the config and train nothing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the random numbers of a new run.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers of a new run."),
+    ] = 0,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Split the CPU into so many devices.")
+        int | None, typer.Option(min=1, max=1024, help="Split the CPU into so many devices.")
     ] = None,
     coordinator: Annotated[
         str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")

@@ -222,6 +222,8 @@ class ArrayBatches:
         process_index: int | None = None,
         process_count: int | None = None,
     ):
+        if global_batch_size < 1:
+            raise ValueError(f"global_batch_size is {global_batch_size}, expected 1 or more")
         self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if len(set(lengths.values())) != 1:

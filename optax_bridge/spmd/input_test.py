@@ -51,6 +51,7 @@ def test_an_epoch_has_each_example_once_and_its_own_order():
     [
         ({"x": np.ones(4), "y": np.ones(3)}, 2, 1, "same length"),
         ({"x": np.ones(4)}, 5, 1, "more than the 4 examples"),
+        ({"x": np.ones(4)}, 0, 1, "global_batch_size is 0, expected 1 or more"),
         ({"x": np.ones(4)}, 3, 2, "over 2 processes"),
     ],
 )

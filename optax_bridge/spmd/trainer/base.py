@@ -127,6 +127,8 @@ class BaseTrainer(Module):
             )
         if not cfg.prune_empty_state_updates:
             raise ValueError(f"{self.path()}: prune_empty_state_updates=False is not supported")
+        if not isinstance(cfg.max_step, int | float) or math.isnan(cfg.max_step):
+            raise ValueError(f"{self.path()}: max_step is {cfg.max_step!r}, expected a number")
         self._mesh = mesh_of(cfg, devices)
         self._step: int | None = None
         self._state: SpmdTrainState | None = None
