@@ -107,7 +107,7 @@ PROGRAMS = {
 def test_loops_and_branches_are_widened(name: str):
     """In float64 all that a step computes is computed there, to all its digits."""
     program = PROGRAMS[name]
-    leaf = np.asarray([0.3, -1.7, 0.011], np.float32)
+    leaf: Any = np.asarray([0.3, -1.7, 0.011], np.float32)
     tx = optax.GradientTransformation(
         lambda params: (), lambda updates, state, params=None: (program(updates), state)
     )
