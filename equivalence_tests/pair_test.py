@@ -153,6 +153,12 @@ def test_arguments_are_parsed_and_never_evaluated(
             "eps_in_sqrt=False (the other way round)",
         ),
         (
+            "legacy_optim:Momentum",
+            "optax:sgd",
+            ("0.1, beta=0.8", "learning_rate=0.1, momentum=0.9, nesterov=False"),
+            "with optax.sgd(learning_rate=0.1, momentum=0.8, nesterov=False) it is identical",
+        ),
+        (
             "optax:adam",
             "my_pair:in_pairs",
             ("0.1, b1=0.8, b2=0.99", "0.1"),
@@ -166,7 +172,15 @@ def test_arguments_are_parsed_and_never_evaluated(
             "with my_pair.in_pairs(rate=0.1, betas=(0.9, 0.9)) it is",
         ),
     ],
-    ids=["names and nesterov", "rate", "coupled decay", "epsilon", "of a tuple", "to a tuple"],
+    ids=[
+        "names and nesterov",
+        "rate",
+        "coupled decay",
+        "epsilon",
+        "by name",
+        "of a tuple",
+        "to a tuple",
+    ],
 )
 def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(
     left: str,

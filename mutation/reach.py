@@ -111,7 +111,8 @@ class Reach:
         """Tests that reach a line: one of each function first, and the quickest of these.
 
         The head of a function, and what is new in one since the measurement, is taken to be reached
-        by all that reaches the function; else what runs at import by all that reaches the module.
+        by all that reaches the function; else what runs at import by all in the files of tests that
+        reach the module.
 
         Args:
           module: path of the file.
@@ -130,6 +131,9 @@ class Reach:
             found = (own for name, own in reached.items() if name.startswith(parts))
             near = set[str]().union(*found)
             tests = near or set[str]().union(*reached.values())
+            if not function:  # a default, say, which some read without running a line of here
+                files = {test.partition("::")[0] for test in tests}
+                tests = {t for t in self._seconds.keys() - files if t.partition("::")[0] in files}
         chosen: dict[str, list[str]] = {}
         left = most
         for test in self._ordered(module, tests):

@@ -53,7 +53,7 @@ def test_poison_comes_late_and_in_every_leaf():
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_the_problem_has_all_streams(compact: bool):
-    params, grads = problems.problem(16, compact=compact)
+    params, grads = problems.problem(16, compact=True) if compact else problems.problem(16)
     assert params.keys() == grads.keys() == set(problems.STREAMS) <= problems.DESCRIPTIONS.keys()
     assert len(jax.tree.leaves(params["normal"])) == (3 if compact else 11)
     jax.tree.map(lambda p, g: np.testing.assert_equal(g.shape, (16, *p.shape)), params, grads)

@@ -96,6 +96,7 @@ PROGRAMS = {
     "switch": lambda g: jax.lax.switch(
         jnp.int32(g[0] * 0 + 1), [jnp.negative, lambda x: x / 3, jnp.abs], g
     ),
+    "constants": lambda g: g * np.asarray([0.1, 0.2, 0.3], np.float32),
     "reduce_precision": lambda g: g / 3 if g.dtype == jnp.float64 else _rounded(g / 3),
     "own derivative": lambda g: jax.nn.relu(g / 3) - jax.nn.softplus(g),
     "by the name of a dtype": lambda g: (g.astype(jnp.float32) / 3).astype(g.dtype),
@@ -106,7 +107,7 @@ PROGRAMS = {
 def test_loops_and_branches_are_widened(name: str):
     """In float64 all that a step computes is computed there, to all its digits."""
     program = PROGRAMS[name]
-    leaf = np.asarray([0.3, -1.7, 0.011], np.float32)
+    leaf: Any = np.asarray([0.3, -1.7, 0.011], np.float32)
     tx = optax.GradientTransformation(
         lambda params: (), lambda updates, state, params=None: (program(updates), state)
     )

@@ -123,12 +123,18 @@ def test_modes_and_links_stay(file: Path, tmp_path: Path):
 
 
 def test_a_failed_write_leaves_the_file_and_no_rubbish(file: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*args: object) -> None:
+    modes: list[int] = []
+
+    def full(descriptor: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", full)
+    before = os.umask(0)
     with pytest.raises(OSError, match="no space"):
         files.write(file, b"half")
+    os.umask(before)
+    assert modes == [0o600]  # nobody else reads it on the way, whatever the file's own mode
     assert file.read_text(encoding="utf-8") == OLD
     assert [p.name for p in file.parent.iterdir()] == ["train.py"]
 

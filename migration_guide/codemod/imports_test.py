@@ -84,6 +84,16 @@ def test_imports_stand_above_their_first_use(code: str):
     assert new.index("import optax_bridge") < new.index("optax_bridge.lamb")
 
 
+@pytest.mark.parametrize(
+    "ours",
+    ["import jax.numpy as jnp", "import flax.linen as nn", "from flax import linen", "import jax"],
+)
+def test_imports_stand_below_the_last_of_jax_or_flax(ours: str):
+    code = f"import os\nfrom flax import optim\n{ours}\nimport zzz\nx = optim.Adam(0.1)\n"
+    lines = rewrite(code, Options()).code.splitlines()
+    assert lines[:4] == ["import os", ours, "import optax", "import zzz"]
+
+
 def test_a_name_that_is_something_else_is_not_taken():
     code = "import optax_fork as optax\nfrom flax import optim\nx = optim.Adam(0.1)\n"
     result = rewrite(code, Options())

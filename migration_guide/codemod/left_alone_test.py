@@ -46,6 +46,9 @@ NO_OPS = {
     "self-apply": "class A(Base):\n    def f(self, g):\n        return self.apply_gradient(g)\n",
     "relative-optim": "from . import optim\nx = optim.Adam(1).create(p).target\n",
     "unpickled": "opt = load()\nopt.target\n",
+    "named-like-one-without-flax": (
+        "def f(optimizer, g):\n    return optimizer.target, optimizer.state.step\n"
+    ),
     "flax-given-on": "import flax\nf(flax, 'optim')\ngetattr(flax)\ngetattr(f, 'optim')\n",
     "nothing-flax": "class A:\n    target = 1\nA.target\n",
 }

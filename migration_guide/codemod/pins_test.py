@@ -85,6 +85,26 @@ def test_says_nothing_of(line: str):
     assert pins.old_pins(f"numpy\n{line}\n") == []
 
 
+@pytest.mark.parametrize(
+    ("clause", "left_out"),
+    [
+        ("~=0.5.1", (0, 6)),
+        ("~=0.5", (1,)),
+        ("~1.2.3", (1, 3)),
+        ("~1.2", (1, 3)),
+        ("~1", (2,)),
+        ("^0.5.1", (0, 6)),
+        ("^0.0.3", (0, 0, 4)),
+        ("^1.2.3", (2,)),
+        ("^0", (1,)),
+    ],
+)
+def test_the_first_version_that_a_clause_leaves_out(clause: str, left_out: tuple[int, ...]):
+    operator = clause.rstrip("0123456789.")
+    version = tuple(map(int, clause.removeprefix(operator).split(".")))
+    assert pins._next(operator, version) == left_out
+
+
 def test_a_table_of_its_own():
     text = '[tool.poetry.dependencies.flax]\nextras = ["a"]\nversion = "^0.5"\n[x]\nversion = "1"\n'
     assert [number for number, _ in pins.old_pins(text)] == [3]

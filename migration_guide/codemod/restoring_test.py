@@ -81,6 +81,20 @@ def test_a_folder_that_is_assigned_in_a_circle_does_not_end_the_rewrite():
     assert "checkpoints.save_checkpoint(absolute_folder(A), opt, 1)\n" in result.code
 
 
+@pytest.mark.parametrize("more", ["", "if x:\n    def make(): return optim.Adam(0.2).create(p)\n"])
+def test_what_makes_the_template_is_named_where_there_is_one_alone(more: str):
+    head = "from flax import optim\nfrom flax.training import checkpoints\n"
+    made = f"def make(): return optim.Adam(0.1).create(p)\n{more}"
+    result = rewrite(f"{head}{made}o = checkpoints.restore_checkpoint('/d', make())\n", Options())
+    (found,) = result.checkpoints
+    assert (found.path, found.template) == ("/d", "" if more else "make")
+    inner = (
+        f"def f():\n    {made.splitlines()[0]}\n    checkpoints.restore_checkpoint('/d', make())\n"
+    )
+    (found,) = rewrite(head + inner, Options()).checkpoints
+    assert found.template == ""
+
+
 def test_a_program_without_optimizers_stays():
     code = "from flax.training import checkpoints\ns = checkpoints.restore_checkpoint('/d', s)\n"
     assert rewrite(code, Options()).code == code

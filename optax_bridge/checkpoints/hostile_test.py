@@ -55,6 +55,7 @@ def array(shape: Any, dtype: Any, data: bytes) -> Any:
     return msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb((shape, dtype, data)))})
 
 
+array_of_one: Any = msgpack.packb(((1,), "int8", b"1"))
 DAMAGED = {
     "empty": b"",
     "cut_short": ADAM[:-10],
@@ -98,7 +99,7 @@ DAMAGED = {
         {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1", b"2")))}
     ),
     "array_with_more_behind_it": msgpack.packb(
-        {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1")) + b"\x01")}
+        {"x": msgpack.ExtType(1, b"".join((array_of_one, b"\x01")))}
     ),
     "array_that_is_a_number": msgpack.packb({"x": msgpack.ExtType(1, b"\x01")}),
     "complex_of_integers": msgpack.packb({"x": msgpack.ExtType(2, msgpack.packb((1, 2)))}),

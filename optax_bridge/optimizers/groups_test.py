@@ -1,6 +1,6 @@
 """Groups of leaves: the legacy meaning, whatever holds the parameters and whatever chooses them."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -155,9 +155,10 @@ def test_traversal_mask_for_optax_masked():
 
 
 def test_built_in_functions_have_no_signature_to_look_at():
-    optax_bridge.path_mask(max)
+    two, one = cast(Any, (max, len))
+    optax_bridge.path_mask(two)
     with pytest.raises(TypeError, match="of two arguments"):
-        optax_bridge.path_mask(len)
+        optax_bridge.path_mask(one)
     with pytest.raises(TypeError, match=r"path_mask\(function\) makes one"):
         tx = optax_bridge.multi_optimizer((lambda path, leaf: True, optax_bridge.sgd(0.1)))
         tx.init({"w": KERNEL})

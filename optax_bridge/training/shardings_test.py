@@ -39,7 +39,10 @@ def init() -> Any:
     phases = iter(range(1, 7))
 
     def waves(*shape: int) -> Any:  # compiled in a tenth of the time of random numbers
-        return jnp.cos(jnp.arange(np.prod(shape)) * (1.0 + next(phases) / 7)).reshape(shape) / SIZE**0.5
+        return (
+            jnp.cos(jnp.arange(np.prod(shape)) * (1.0 + next(phases) / 7)).reshape(shape)
+            / SIZE**0.5
+        )
 
     attend = {name: waves(SIZE, HEADS, SIZE) for name in "qkv"}
     attend["out"] = waves(HEADS, SIZE, SIZE)

@@ -48,6 +48,19 @@ def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     assert float(plain.loss) == pytest.approx(float(loss))
 
 
+@pytest.mark.parametrize("grad_dtype, mean", [(None, 128.5), ("float32", 128.5), ("bfloat16", 128)])
+def test_gradients_are_summed_in_the_dtype_asked_for(grad_dtype, mean):
+    """256 + 1 is 256 in bfloat16."""
+
+    def linear(*, model_params, inputs):
+        loss = jnp.sum(model_params["w"] * inputs["input_batch"]["x"])
+        return ForwardOutputs(loss=loss, aux={}, output_collection=new_output_collection())
+
+    fn = with_minibatch_steps(steps=2, grad_dtype=grad_dtype)(linear)
+    _, grads = value_and_grad(fn, {"x": jnp.asarray([256.0, 1.0])})
+    assert grads["w"].dtype == jnp.float32 and float(grads["w"]) == mean
+
+
 @pytest.mark.parametrize(
     "batch, message",
     [
