@@ -25,6 +25,7 @@ from optax_bridge.metadata.trees import OptState, Params, Updates
 _BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
+FIRST = (0, 10)  # JAX 0.6 joins other loops, and bits change; between the two nobody looked
 
 
 class OneLoopState(NamedTuple):
@@ -58,7 +59,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
       The transformation.
 
     Raises:
-      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS.
+      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS; or this JAX is older
+        than 0.10, and may join loops in a way that changes bits.
       TypeError: this is no exact transformation.
       ValueError: the loops of this optimizer, joined, would round differently, or there is nothing
         to join.
@@ -76,6 +78,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
             f"state is {state_type.__name__}; help(optax_bridge.one_loop) names those that it "
             "takes. Within multi_optimizer, give each part its own: "
             "multi_optimizer((selector, one_loop(adam(1e-3))))."
+        )
+    if jax.__version_info__ < FIRST:
+        raise RuntimeError(
+            f"one_loop: JAX {jax.__version__} may join loops so that last bits change, expected "
+            "0.10 or newer: upgrade JAX, or leave one_loop out"
         )
     in_reverse = rule.joined == "in reverse"
     _set_flag()

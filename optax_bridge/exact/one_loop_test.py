@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -52,6 +53,11 @@ for name, tx in made.items():
 """
 
 
+knows_all_bits = pytest.mark.skipif(
+    jax.__version_info__ < one_loop.FIRST, reason="this JAX joins other loops: one_loop refuses it"
+)
+
+
 def printed(*arguments: str) -> dict[tuple[str, str], tuple[str, int]]:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, *arguments]
@@ -61,6 +67,7 @@ def printed(*arguments: str) -> dict[tuple[str, str], tuple[str, int]]:
     return {(name, dtype): (digest, int(moved)) for name, dtype, digest, moved in rows}
 
 
+@knows_all_bits
 def test_every_case_of_every_optimizer_keeps_its_bits_and_moves_less():
     plain, joined = printed("plain"), printed("joined")
     assert plain.keys() == joined.keys() and len(plain) >= 20
@@ -69,6 +76,7 @@ def test_every_case_of_every_optimizer_keeps_its_bits_and_moves_less():
     assert joined["adam 0", "float32"][1] < 0.72 * plain["adam 0", "float32"][1]
 
 
+@knows_all_bits
 def test_too_late_it_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
     jnp.ones(1)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
@@ -87,6 +95,7 @@ def test_what_would_round_differently_is_refused():
         optax_bridge.one_loop(lambda: None)  # type: ignore[arg-type]
 
 
+@knows_all_bits
 def test_a_rate_per_call_and_the_plain_protocol_go_through(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", one_loop.FLAG)
     tx = optax_bridge.adam(1e-3)
@@ -103,3 +112,9 @@ def test_a_rate_per_call_and_the_plain_protocol_go_through(monkeypatch: pytest.M
     update: Any = joined.update(params, state, params)[0]
     plain: Any = tx.update(params, tx.init(params), params)[0]
     np.testing.assert_array_equal(update["w"], plain["w"])
+
+
+@pytest.mark.skipif(jax.__version_info__ >= one_loop.FIRST, reason="for old JAX")
+def test_an_older_jax_is_refused_with_the_remedy():
+    with pytest.raises(RuntimeError, match="expected 0.10 or newer: upgrade JAX"):
+        optax_bridge.one_loop(optax_bridge.adam(1e-3))
