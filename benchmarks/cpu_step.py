@@ -273,7 +273,12 @@ def _kernels() -> Iterator[NotRun]:
     except (ValueError, NotImplementedError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
     yield NotRun(SECTION, "a Pallas kernel", why)
-    why = "no kept package has one; one of one's own needs a compiler where it is installed"
+    why = (
+        "no kept package has one; one of one's own needs a compiler where it is installed. A loop "
+        "by numba, outside of JAX and its bits not compared, took 1.15 of PyTorch's time for Adam "
+        "in bfloat16 on one flat array, rounding after every operation, where XLA took 3.2; how "
+        "jax.ffi could call it was not tried"
+    )
     yield NotRun(SECTION, "a kernel called by jax.ffi", why)
 
 

@@ -13,6 +13,7 @@ import jax.experimental
 from jax._src.core import get_opaque_trace_state
 from jax._src.mesh import get_concrete_mesh, thread_resources, use_abstract_mesh
 from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
+from jax.interpreters.partial_eval import DynamicJaxprTracer
 from jax.sharding import Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal
@@ -47,6 +48,15 @@ def mesh_in_with() -> Mesh | None:
 def trace_state() -> Any:
     """What JAX traces now; not equal to what it was outside of `jax.jit` or `jax.lax.cond`."""
     return get_opaque_trace_state()
+
+
+def staged(*values: Any) -> bool:
+    """Whether these are all arrays of a program that is being traced, by `jax.jit` say.
+
+    None may be among them. What `jax.vmap` or `jax.grad` pass on is not: outside of `jax.jit` these
+    compute one operation after another.
+    """
+    return all(value is None or isinstance(value, DynamicJaxprTracer) for value in values)
 
 
 def with_variable_metadata(leaf: Any, name: str, value: Any) -> Any:

@@ -52,6 +52,27 @@ def test_a_trace_within_another_is_another():
     assert states[0] == states[1] != states[2], "jax: get_opaque_trace_state"
 
 
+def test_what_is_computed_one_operation_after_another_is_not_staged():
+    seen = {}
+
+    def noted(name: str) -> Any:
+        def function(x: Any) -> Any:
+            seen[name] = _internals.staged(x, None)
+            return x
+
+        return function
+
+    noted("array")(jnp.ones(2))
+    jax.vmap(noted("vmap"))(jnp.ones(2))
+    jax.grad(noted("grad"))(1.0)
+    jax.jit(noted("jit"))(1.0)
+    jax.jit(jax.grad(noted("grad in jit")))(1.0)
+    jax.eval_shape(noted("eval_shape"), 1.0)
+    assert [name for name, is_staged in seen.items() if is_staged] == ["jit", "eval_shape"], (
+        "jax: DynamicJaxprTracer"
+    )
+
+
 @pytest.mark.skipif(
     not flax.__version__.startswith("0.10."), reason="later variables can be replaced"
 )

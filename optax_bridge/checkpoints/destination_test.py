@@ -187,11 +187,12 @@ def test_what_threads_still_write_after_an_error_is_not_left(tmp_path: Path) -> 
                 with contextlib.suppress(FileNotFoundError):
                     part.mkdir(parents=True, exist_ok=True)
 
+    threads: list[threading.Thread] = []
     with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
-        thread = threading.Thread(target=write_on, args=[part], daemon=True)
-        thread.start()
+        threads.append(threading.Thread(target=write_on, args=[part], daemon=True))
+        threads[0].start()
         raise RuntimeError("on the way")
-    thread.join(20)
+    threads[0].join(20)
     assert os.listdir(tmp_path) == []
 
 

@@ -1,6 +1,7 @@
 """What an optimizer does to one parameter, as a description from which a transformation is made."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -8,10 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
 
+from optax_bridge._internals import staged
 from optax_bridge._likeness import check_like, check_no_text
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
@@ -65,13 +68,17 @@ class LeafRule:
       init_leaf: `init_leaf(param) -> fields`; a field that is None stays None, one that keeps some
         of the parameter's axes is a `Reduced`.
       step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp`
-        has the hyper-parameters of this step as attributes.
+        has the hyper-parameters of this step as attributes. `jax.jit` traces it once for all
+        parameters that are alike, so it may look at nothing else.
       hyper_params: name -> value; a callable value is a schedule and is called with the count.
       reads_params: whether `step_leaf` needs the parameter's value whatever the hyper-parameters.
       decay: the hyper-parameter that, unless it is zero or None, makes the parameter's value count.
       apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path;
         without decay it is `param - decrement`, as None is always.
-      plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter.
+      plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter;
+        it can be hashed.
+      per_dtype: `per_dtype(hp, count, dtype)` is what `step_leaf` gets in place of the count,
+        computed once for all parameters of a dtype.
       joined: whether `one_loop` keeps every bit, and with the state in which order: tried with
         every setting of the optimizer.
     """
@@ -84,6 +91,7 @@ class LeafRule:
     decay: str | None = None
     apply: Callable[..., jax.Array] | None = None
     plan: Callable[[list[Leaf]], Sequence[Any]] | None = None
+    per_dtype: Callable[..., Any] | None = None
     joined: Literal["other bits", "in order", "in reverse"] = "other bits"
 
     def transformation(self) -> ExactTransformation:
@@ -150,18 +158,35 @@ class LeafRule:
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         columns = [_flatten_up_to(treedef, tree) for tree in trees]
         grad_leaves = map(value_of, treedef.flatten_up_to(grads))
+
+        def one_leaf(
+            own: tuple[Any, ...], at: Any, grad: jax.Array, param: jax.Array, fields: list[Any]
+        ) -> tuple[jax.Array, Sequence[Any]]:
+            decrement, new_fields = self.step_leaf(*own, hp, at, grad, param, *fields)
+            return finish(hp, grad, param, decrement), new_fields
+
+        # Those that are alike are traced once: to trace each takes a quarter of XLA's own time.
+        # XLA puts what is called in the place of the calls, so that the program is the same.
+        once = jax.jit(one_leaf, static_argnums=0)
+        alike = Counter(jnp.shape(value_of(leaf)) for leaf in leaves)
+        at = functools.cache(functools.partial(self._at, hp, count))
         outputs, new_rows = [], []
         for own, grad, leaf, *boxes in zip(
             self._planned(params), grad_leaves, leaves, *columns, strict=True
         ):
             param, fields = value_of(leaf), [value_of(box) for box in boxes]
-            decrement, new_fields = self.step_leaf(*own, hp, count, grad, param, *fields)
-            outputs.append(boxed_like(leaf, finish(hp, grad, param, decrement)))
+            shared = alike[jnp.shape(param)] > 1 and staged(grad, param, *fields)
+            run = once if shared else one_leaf
+            output, new_fields = run(own, at(jnp.result_type(param)), grad, param, fields)
+            outputs.append(boxed_like(leaf, output))
             pairs = zip(boxes, new_fields, strict=True)
             new_rows.append([boxed_like(box, value) for box, value in pairs])
         new_columns = zip(*new_rows, strict=True) if new_rows else columns
         new_trees = [_unflatten(treedef, column) for column in new_columns]
         return treedef.unflatten(outputs), self.state_type(count + 1, *new_trees)
+
+    def _at(self, hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Any:
+        return count if self.per_dtype is None else self.per_dtype(hp, count, dtype)
 
     def _planned(self, params: Params) -> list[tuple[Any, ...]]:
         if self.plan is None:
@@ -203,7 +228,8 @@ def is_zero(value: Any) -> bool:
     """Whether a hyper-parameter is known to be zero or None; a traced value may be anything."""
     if value is None:
         return True
-    return not isinstance(value, Tracer) and bool(jnp.ndim(value) == 0 and value == 0)
+    # By NumPy: while `jax.jit` traces, even a known array compared by JAX is a traced value.
+    return not isinstance(value, Tracer) and np.ndim(value) == 0 and bool(np.equal(value, 0))
 
 
 def minus_and_decay(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
@@ -264,15 +290,16 @@ def resolve(
     return SimpleNamespace(**values)
 
 
-def bias_correction(decay: Any, count: jax.Array, param: jax.Array) -> jax.Array:
-    """`1 - decay ** (count + 1)`, with the power taken in the parameter's own dtype.
+def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: Any) -> tuple[Any, Any]:
+    """A `per_dtype`: `b1 ** (count + 1)` and `b2 ** (count + 1)`, in the parameters' own dtype.
 
-    In bfloat16, `0.999 ** t` is 1 for the first steps and the correction 0: legacy Adam divides by
-    it, and so does everything here that is called exact. It is computed for each parameter anew, as
-    the old API does: of one that many parameters share, XLA compiles the division otherwise, and
-    last bits change.
+    In bfloat16, `0.999 ** t` is 1 for the first steps and the bias correction `1 - 0.999 ** t` 0:
+    legacy Adam divides by it, and so does everything here that is called exact. The difference is
+    taken for each parameter anew, as the old API does: of one that many parameters share, XLA
+    divides by it, of one that has a single use it multiplies by the inverse, and last bits differ.
     """
-    return 1 - decay ** jnp.array(count + 1, jnp.result_type(param))
+    t = jnp.array(count + 1, dtype)
+    return hp.b1**t, hp.b2**t
 
 
 def described(params: Params) -> list[Leaf]:

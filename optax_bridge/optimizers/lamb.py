@@ -11,7 +11,7 @@ from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
     ScalarOrSchedule,
-    bias_correction,
+    decay_powers,
     direction,
     is_zero,
     zeros,
@@ -64,17 +64,23 @@ def lamb(
         _step,
         dict(learning_rate=learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, eps=eps),
         reads_params=True,
+        per_dtype=decay_powers,
         joined="in reverse",
     ).transformation()
 
 
 def _step(
-    hp: SimpleNamespace, count: Array, grad: Array, param: Array, mu: Array, nu: Array
+    hp: SimpleNamespace,
+    powers: tuple[Array, Array],
+    grad: Array,
+    param: Array,
+    mu: Array,
+    nu: Array,
 ) -> tuple[Array, tuple[Array, Array]]:
     mu = hp.b1 * mu + (1.0 - hp.b1) * grad
     nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
-    mu_hat = mu / bias_correction(hp.b1, count, param)
-    nu_hat = nu / bias_correction(hp.b2, count, param)
+    mu_hat = mu / (1 - powers[0])
+    nu_hat = nu / (1 - powers[1])
     update = mu_hat / (jnp.sqrt(nu_hat) + hp.eps)
     if not is_zero(hp.weight_decay):
         update = update + hp.weight_decay * param

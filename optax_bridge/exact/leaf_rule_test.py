@@ -1,0 +1,54 @@
+"""One rule for every parameter: what is traced, and how often."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import optax_bridge
+from optax_bridge.exact.arguments import unused_arguments
+from optax_bridge.exact.leaf_rule import LeafRule, zeros
+
+
+class _State(NamedTuple):
+    count: Any
+    trace: Any
+
+
+def test_parameters_that_are_alike_are_traced_once():
+    seen = []
+
+    def step_leaf(
+        hp: SimpleNamespace, count: Any, grad: Any, param: Any, trace: Any
+    ) -> tuple[Any, tuple[Any]]:
+        del count, param
+        seen.append(jnp.shape(grad))
+        return hp.learning_rate * trace, (trace + grad,)
+
+    tx = LeafRule(_State, zeros(1), step_leaf, {"learning_rate": 0.5}).transformation()
+    params = {"a": jnp.ones(2), "b": jnp.ones(2), "c": jnp.ones(2, jnp.bfloat16), "d": jnp.ones(3)}
+    state = tx.init(params)
+    eager = tx.step(params, state, params)
+    assert len(seen) == 4
+    compiled = jax.jit(tx.step)(params, state, params)
+    assert seen[4:] == [(2,), (2,), (3,)], "one for each shape and dtype"
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, eager, compiled))
+
+
+def test_what_no_parameter_makes_use_of_is_unused_however_many_are_alike():
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    tx = optax.chain(optax_bridge.adafactor(0.1, multiply_by_parameter_scale=False))
+    extra = {"decay_rate": 0.5, "epsilon2": 0.1}
+    assert unused_arguments(tx, params, tx.init(params), params, extra) == ["epsilon2"]
+
+
+def test_a_decay_that_is_a_known_array_is_looked_at_while_jit_traces():
+    grads = jnp.ones(2)
+    tx = optax_bridge.adam(0.1, weight_decay=jnp.zeros([]))
+    jax.jit(tx.update)(grads, tx.init(grads))  # without decay the parameters are not needed
+    tx = optax_bridge.adam(0.1, weight_decay=jnp.ones([]))
+    with pytest.raises(ValueError, match="needs the parameters"):
+        jax.jit(tx.update)(grads, tx.init(grads))
