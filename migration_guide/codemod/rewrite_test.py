@@ -1,12 +1,11 @@
 """What the rules write, what they leave alone, and what they leave to a person."""
 
-import ast
 import textwrap
 
 import pytest
 
 from migration_guide.codemod.context import Options
-from migration_guide.codemod.rewrite import Rewritten, rewrite, undefined
+from migration_guide.codemod.rewrite import Rewritten, rewrite
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 
@@ -324,45 +323,6 @@ def test_a_rate_per_call_needs_the_exact_port():
     assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
 
 
-def test_half_of_what_belongs_together_is_left_to_a_person():
-    """Averaged gradients need the rules of replicate and of the steps."""
-    code = f"{IMPORTS}{SETUP}opt = opt.replicate()\nopt.apply_gradient(g)\n"
-    some = frozenset({"constructors", "create", "replicate"})
-    result = rewrite(code, Options(rules=some))
-    assert result.code.endswith("\nopt = opt.replicate()\nopt.apply_gradient(g)\n")
-    assert ["pmean" in m.text for m in result.messages if m.by_hand] == [True]
-
-
-@pytest.mark.parametrize(
-    ("call", "saves"),
-    [
-        ("checkpoints.save_checkpoint('/d', {}, 3)", True),
-        ("checkpoints.save_checkpoint('/d', step=3, target={})", True),
-        ("serialization.to_bytes({})", True),
-        ("serialization.to_state_dict(target={})", True),
-        ("checkpoints.restore_checkpoint('/d', {})", False),
-        ("checkpoints.restore_checkpoint(target={}, ckpt_dir='/d')", False),
-        ("serialization.from_bytes({}, data)", False),
-        ("serialization.from_bytes(encoded_bytes=data, target={})", False),
-        ("serialization.from_state_dict({}, state)", False),
-        ("serialization.from_state_dict(state=state, target={})", False),
-    ],
-)
-def test_one_copy_of_what_is_replicated_is_saved_and_restored(call: str, saves: bool):
-    code = (
-        f"from flax import serialization\nfrom flax.training import checkpoints\n{IMPORTS}{SETUP}"
-        f"opt = opt.replicate()\nopt.apply_gradient(g)\nx = {call.format('opt')}\n"
-    )
-    expected = call.format("flax.jax_utils.unreplicate(opt)")
-    if not saves:
-        home, name = expected.split("(")[0].rsplit(".", 1)
-        expected = expected.replace(f"{home}.{name}", f"optax_bridge.checkpoints.{name}")
-        expected = f"flax.jax_utils.replicate({expected})"
-    result = _rewritten(code)
-    assert result.code.splitlines()[-1] == f"x = {expected}"
-    assert not any(m.by_hand for m in result.messages)
-
-
 def test_what_would_overflow_a_parser_is_refused():
     code = "from flax import optim\nx = " + "[" * 2000 + "]" * 2000 + "\n"
     assert "too many nested" in rewrite(code, Options()).refused
@@ -425,23 +385,6 @@ def test_dropped_replace_is_noted():
     code = f"{IMPORTS}o = optim.Adam(1.0).create(p)\no.target.replace(params=q)\n"
     assert "did nothing" in rewrite(code, Options()).messages[0].text
     assert rewrite(code.replace("o.target.", "p = o.target."), Options()).messages == ()
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("x = y", {"y"}),
-        ("def f():\n    return z\n", {"z"}),
-        ("import a.b\na\n", set()),
-        ("def f(x): return x\nclass C: pass\nf, C\n", set()),
-        ("[i for i in range(3)]\n", set()),
-        ("def f():\n    global g\n    g = 1\ng\n", set()),
-    ],
-    ids=["module", "function", "import", "definitions", "comprehension", "global"],
-)
-def test_undefined(code: str, expected: set[str]):
-    ast.parse(code)
-    assert undefined(code) == expected
 
 
 SCHEDULED = """\

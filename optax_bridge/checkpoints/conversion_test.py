@@ -13,7 +13,7 @@ import pytest
 from flax import serialization
 
 import legacy_optim
-from optax_bridge import FullTrainState, TrainState, adafactor, convert_state, from_legacy
+from optax_bridge import FullTrainState, TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import (
     CheckpointError,
     LeftOverWarning,
@@ -21,10 +21,9 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.layout import layout_of, placed_among
+from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.mapping import convert_tree
-from optax_bridge.checkpoints.mapping_back import legacy_tree
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.restore_test import same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
@@ -392,54 +391,6 @@ def test_one_optimizer_over_states_of_that_layout_is_of_all_leaves() -> None:
     found: Any = convert_state(old, group).opt_state
     expected: Any = convert_state(tree, definition).opt_state
     same_bits(found.inner[0].mu, expected.mu)
-
-
-MISUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "part of several": (
-        {"optimizer_def": {"a": legacy_optim.Adam(0.1)}, "part": "a"},
-        "optimizers by their paths are all converted",
-    ),
-    "layout": (
-        {"optimizer_def": legacy_optim.Adam(0.1), "layout": "deep"},
-        "layout: expected 'keep'",
-    ),
-    "format": (
-        {"optimizer_def": legacy_optim.Adam(0.1), "file_format": "zip"},
-        r"format: expected one of .*msgpack.*, found 'zip'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MISUSED)
-def test_misuse_is_said_before_anything_is_written(case: str, tmp_path: Path) -> None:
-    given, message = MISUSED[case]
-    with pytest.raises(ValueError, match=message):
-        convert_file(FILES / "adam.msgpack", tmp_path / "new", **given)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_state_of_another_optimizer_does_not_go_back() -> None:
-    params = {"w": jnp.ones(3)}
-    state = from_legacy(legacy_optim.Adam(0.1)).init(params)
-    others = (legacy_optim.Momentum, legacy_optim.Adagrad, legacy_optim.GradientDescent, adafactor)
-    for other in (each(0.1) for each in others):
-        with pytest.raises(CheckpointError, match=r"opt_state|transformation"):
-            legacy_tree(params, state, 3, other)
-
-
-@pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
-def test_nothing_is_put_where_something_else_stands(others: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"a place for the optimizer.*--part NAME"):
-        placed_among(others, ("a", "b"), {"step": 1}, "file")
-    assert placed_among({"c": 3, "a": {"d": 4}}, ("a", "b"), {"step": 1}, "file") == {
-        "c": 3, "a": {"d": 4, "b": {"step": 1}},
-    }  # fmt: skip
-
-
-def test_names_that_orbax_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
-    tree = {"a.b": np.ones(1), "a": {"b": np.ones(2)}}
-    with pytest.raises(CheckpointError, match=r"two leaves of one name.*--format msgpack"):
-        write(tmp_path / "new", tree, "orbax")
 
 
 def test_focus_is_read_from_the_state() -> None:

@@ -311,14 +311,6 @@ def test_a_trace_after_the_scaling_is_not_taken_for_the_momentum() -> None:
             from_state_dict(fresh(tx), serialization.to_state_dict(optimizer))
 
 
-def test_no_checkpoint_yet_leaves_the_target_as_it_is(tmp_path: Path) -> None:
-    state = fresh()
-    assert restore_checkpoint(tmp_path, state) is state
-    assert restore_checkpoint(tmp_path / "none", state) is state
-    with pytest.raises(ValueError, match="checkpoint_3"):
-        restore_checkpoint(tmp_path, state, 3)
-
-
 def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
     saved = serialization.to_state_dict(trained()) | {"flax_mutables": STATS}
     with pytest.warns(LeftOverWarning, match="flax_mutables"):
@@ -327,26 +319,6 @@ def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
     saved = serialization.to_state_dict(state) | {"flax_mutables": STATS}
     with pytest.raises(CheckpointError, match="takes out first"):
         from_state_dict(fresh(), saved)
-
-
-def test_only_who_has_the_dict_in_hand_is_told_what_to_take_out(tmp_path: Path) -> None:
-    saved: Any = serialization.to_state_dict(fresh()) | {"epoch": np.int32(3)}
-    with pytest.raises(
-        CheckpointError, match=r"what the program put in, \['epoch'\], it takes out"
-    ):
-        from_state_dict(fresh(), saved)
-    (tmp_path / "checkpoint_2").write_bytes(serialization.msgpack_serialize(saved))
-    with pytest.raises(CheckpointError, match="epoch") as error:
-        restore_checkpoint(tmp_path, fresh())
-    assert "takes out" not in str(error.value)
-
-
-def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
-    saved = {"optimizer": from_state_dict(fresh(), serialization.to_state_dict(trained()))}
-    checkpoints.save_checkpoint(tmp_path, {**saved, "best": np.float32(0.25)}, 2)
-    found = restore_checkpoint(tmp_path, {"optimizer": fresh(), "best": np.float32(1.0)})
-    assert_taken_over(found["optimizer"])
-    assert found["best"] == np.float32(0.25)
 
 
 def experiment() -> Any:
@@ -500,26 +472,6 @@ def test_folders_of_other_formats_are_restored(kind: str, tmp_path: Path) -> Non
     if kind == "npz":  # without a template, as the file has it
         plain: Any = restore_checkpoint(tmp_path / "checkpoint_2.npz", None)
         same_bits(plain["opt"]["target"], trained().target)
-
-
-@pytest.mark.parametrize("given", ["orbax_checkpointer", "orbax_transforms"])
-def test_what_is_given_for_orbax_reaches_it(given: str, tmp_path: Path) -> None:
-    import orbax.checkpoint as ocp
-
-    taken = TrainState.from_legacy(trained(), exact=False)
-    saver = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
-    saved = checkpoints.save_checkpoint(tmp_path, taken, 2, orbax_checkpointer=saver)
-    assert Path(saved).name == "checkpoint_2"
-    values = {"orbax_checkpointer": saver, "orbax_transforms": {}}
-    if given == "orbax_transforms":
-        saver.wait_until_finished()
-    assert_taken_over(restore_checkpoint(tmp_path, fresh(), **{given: values[given]}))
-    saver.close()
-
-
-def test_what_can_be_missing_is_said_by_one_of_two_words() -> None:
-    with pytest.raises(ValueError, match='expected "error" or "keep", found \'drop\''):
-        from_state_dict(fresh(), serialization.to_state_dict(trained()), missing="drop")
 
 
 def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:

@@ -1,0 +1,80 @@
+"""Where what is read ends: lists, shapes, compression, and what is no file."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from flax import serialization
+
+from optax_bridge.checkpoints import CheckpointError, read_checkpoint
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
+from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
+from optax_bridge.checkpoints.lazy import is_shape
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+
+LOGS = "events.out.tfevents.1625674313.t1v-n-9f6d6b0a-w-0"
+ADAM = (Path(__file__).parent / "testdata" / "adam.msgpack").read_bytes()
+
+
+def test_what_is_neither_file_nor_folder_is_a_clear_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="expected a file or a folder, found neither"):
+        read_checkpoint(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("tree", [[1, [np.ones(2, np.int8)], {"a": (2.0, None)}], (), {"x": []}])
+def test_lists_are_written_and_read_back(tree: Any) -> None:
+    file = io.BytesIO()
+    write_msgpack(file, tree)
+    read = decode(file.getvalue(), "file")
+    expected = serialization.msgpack_restore(file.getvalue())
+    assert repr(read) == repr(expected)
+
+
+def test_only_what_numpy_takes_is_a_shape() -> None:
+    for shape in ((), [3, 4], (0, 5), [0] * 32, (2**40,), (0, 2**40)):
+        assert is_shape(shape)
+    for shape in ({}, "12", None, 3, [1] * 33, (-1,), (2.0,), (True,), ("4",), (2**40, 2**40)):
+        assert not is_shape(shape)
+
+
+@pytest.mark.parametrize("kind", ["npz", "t5x gzip", "t5x zstd", "orbax"])
+def test_what_compresses_as_well_as_can_be_is_no_bomb(kind: str, tmp_path: Path) -> None:
+    zeros = np.zeros((1024, 512), np.float32)
+    if kind == "npz":
+        np.savez_compressed(tmp_path / "x.npz", w=zeros)
+    elif kind == "orbax":
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            checkpointer.save(tmp_path / "x", args=ocp.args.PyTreeSave({"w": zeros}))  # pyright: ignore[reportCallIssue]
+    else:
+        tree = {"target": {"w": zeros}, "state": {"step": np.int32(1)}}
+        write_t5x(tmp_path / "x", tree, largest_chunk=512, compressor=kind[4:])
+    read: Any = read_checkpoint(tmp_path / ("x.npz" if kind == "npz" else "x")).tree
+    (leaf,) = (leaf for leaf in jax.tree.leaves(read) if leaf.shape == zeros.shape)
+    np.testing.assert_array_equal(np.asarray(leaf), zeros)
+
+
+@pytest.mark.parametrize(
+    ("names", "latest"),
+    [
+        (["checkpoint_9", "checkpoint_20", "checkpoint_100"], "checkpoint_100"),
+        (["checkpoint_9", "checkpoint_20", "model_100"], "checkpoint_20"),
+        (["checkpoint_9", "checkpoint_20.tmp-1625674313", LOGS], "checkpoint_9"),
+        (["model_9", "model_20.orbax-checkpoint-tmp-162567", LOGS, ".model_30"], "model_9"),
+        (["checkpoint_2.5", "checkpoint_1e2", "checkpoint_99", "checkpoint_tmp"], "checkpoint_1e2"),
+        (["ckpt-9.flax", "ckpt-10.flax", "ckpt-10.index", "checkpoint"], "ckpt-10.flax"),
+        (["my-model_v2_7", "my-model_v2_17"], "my-model_v2_17"),
+    ],
+    ids=["number", "usual", "rests", "rests_of_others", "decimal", "clu", "prefix"],
+)
+def test_latest_is_by_number(names: list[str], latest: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(
+            b'model_checkpoint_path: "ckpt-10"' if name == "checkpoint" else ADAM
+        )
+    assert read_checkpoint(tmp_path).path.name == latest

@@ -1,0 +1,119 @@
+"""What cannot be meant is said before anything is written, and what is given arrives."""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+from flax.training import checkpoints
+
+import legacy_optim
+from optax_bridge import TrainState, adafactor, from_legacy
+from optax_bridge.checkpoints import (
+    CheckpointError,
+    convert_file,
+    from_state_dict,
+    restore_checkpoint,
+)
+from optax_bridge.checkpoints.layout import placed_among
+from optax_bridge.checkpoints.mapping_back import legacy_tree
+from optax_bridge.checkpoints.restore_test import assert_taken_over, fresh, trained
+from optax_bridge.checkpoints.write import write
+
+FILES = Path(__file__).parent / "testdata"
+MISUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "part of several": (
+        {"optimizer_def": {"a": legacy_optim.Adam(0.1)}, "part": "a"},
+        "optimizers by their paths are all converted",
+    ),
+    "layout": (
+        {"optimizer_def": legacy_optim.Adam(0.1), "layout": "deep"},
+        "layout: expected 'keep'",
+    ),
+    "format": (
+        {"optimizer_def": legacy_optim.Adam(0.1), "file_format": "zip"},
+        r"format: expected one of .*msgpack.*, found 'zip'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISUSED)
+def test_misuse_is_said_before_anything_is_written(case: str, tmp_path: Path) -> None:
+    given, message = MISUSED[case]
+    with pytest.raises(ValueError, match=message):
+        convert_file(FILES / "adam.msgpack", tmp_path / "new", **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_of_another_optimizer_does_not_go_back() -> None:
+    params = {"w": jnp.ones(3)}
+    state = from_legacy(legacy_optim.Adam(0.1)).init(params)
+    others = (legacy_optim.Momentum, legacy_optim.Adagrad, legacy_optim.GradientDescent, adafactor)
+    for other in (each(0.1) for each in others):
+        with pytest.raises(CheckpointError, match=r"opt_state|transformation"):
+            legacy_tree(params, state, 3, other)
+
+
+@pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
+def test_nothing_is_put_where_something_else_stands(others: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"a place for the optimizer.*--part NAME"):
+        placed_among(others, ("a", "b"), {"step": 1}, "file")
+    assert placed_among({"c": 3, "a": {"d": 4}}, ("a", "b"), {"step": 1}, "file") == {
+        "c": 3, "a": {"d": 4, "b": {"step": 1}},
+    }  # fmt: skip
+
+
+def test_names_that_orbax_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    tree = {"a.b": np.ones(1), "a": {"b": np.ones(2)}}
+    with pytest.raises(CheckpointError, match=r"two leaves of one name.*--format msgpack"):
+        write(tmp_path / "new", tree, "orbax")
+
+
+def test_only_who_has_the_dict_in_hand_is_told_what_to_take_out(tmp_path: Path) -> None:
+    saved: Any = serialization.to_state_dict(fresh()) | {"epoch": np.int32(3)}
+    with pytest.raises(
+        CheckpointError, match=r"what the program put in, \['epoch'\], it takes out"
+    ):
+        from_state_dict(fresh(), saved)
+    (tmp_path / "checkpoint_2").write_bytes(serialization.msgpack_serialize(saved))
+    with pytest.raises(CheckpointError, match="epoch") as error:
+        restore_checkpoint(tmp_path, fresh())
+    assert "takes out" not in str(error.value)
+
+
+@pytest.mark.parametrize("given", ["orbax_checkpointer", "orbax_transforms"])
+def test_what_is_given_for_orbax_reaches_it(given: str, tmp_path: Path) -> None:
+    import orbax.checkpoint as ocp
+
+    taken = TrainState.from_legacy(trained(), exact=False)
+    saver = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+    saved = checkpoints.save_checkpoint(tmp_path, taken, 2, orbax_checkpointer=saver)
+    assert Path(saved).name == "checkpoint_2"
+    values = {"orbax_checkpointer": saver, "orbax_transforms": {}}
+    if given == "orbax_transforms":
+        saver.wait_until_finished()
+    assert_taken_over(restore_checkpoint(tmp_path, fresh(), **{given: values[given]}))
+    saver.close()
+
+
+def test_what_can_be_missing_is_said_by_one_of_two_words() -> None:
+    with pytest.raises(ValueError, match='expected "error" or "keep", found \'drop\''):
+        from_state_dict(fresh(), serialization.to_state_dict(trained()), missing="drop")
+
+
+def test_no_checkpoint_yet_leaves_the_target_as_it_is(tmp_path: Path) -> None:
+    state = fresh()
+    assert restore_checkpoint(tmp_path, state) is state
+    assert restore_checkpoint(tmp_path / "none", state) is state
+    with pytest.raises(ValueError, match="checkpoint_3"):
+        restore_checkpoint(tmp_path, state, 3)
+
+
+def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> None:
+    saved = {"optimizer": from_state_dict(fresh(), serialization.to_state_dict(trained()))}
+    checkpoints.save_checkpoint(tmp_path, {**saved, "best": np.float32(0.25)}, 2)
+    found = restore_checkpoint(tmp_path, {"optimizer": fresh(), "best": np.float32(1.0)})
+    assert_taken_over(found["optimizer"])
+    assert found["best"] == np.float32(0.25)
