@@ -289,7 +289,8 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "nothing for array": (OLD, None, False, OLD, {"missing": [("a",)]}),
     "nothing for array in a state": (OLD, None, True, OLD, {"missing": [("a",)]}),
     "level for array": (
-        OLD, {"b": NEW}, False, OLD, {"wrong": [(("a",), f"float64[2] {BOX}", "a level with ['b']")]}
+        OLD, {"b": NEW}, False, OLD,
+        {"wrong": [(("a",), f"float64[2] {BOX}", "a level with ['b']")]},
     ),
     "level for text": ("t", {"b": NEW}, False, {"b": NEW}, {}),
     "level for text in a state": (
