@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equivalence_tests.output_files import why_no_file, write_text
+from equivalence_tests.output_files import why_no_file, why_not_writable, write_text
 
 
 def test_a_link_stays_a_link(tmp_path: Path):
@@ -32,3 +32,15 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path):
     with pytest.raises(UnicodeEncodeError):
         write_text(file, "\ud800")
     assert (file.read_text(), os.listdir(tmp_path)) == ("old", ["results.json"])
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="Linux has a folder that is closed")
+def test_a_folder_that_takes_no_files_is_said(tmp_path: Path):
+    said = why_not_writable(Path("/proc/self"))
+    assert said is not None
+    assert said.startswith("/proc/self: expected a folder that can be written to, found ")
+    (tmp_path / "file").touch()
+    said = f"{tmp_path}/file: expected a folder that can be made, found File exists"
+    assert why_not_writable(tmp_path / "file") == said
+    assert why_not_writable(tmp_path / "a" / "b") is None
+    assert list((tmp_path / "a" / "b").iterdir()) == []

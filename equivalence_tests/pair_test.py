@@ -4,10 +4,12 @@ import json
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from equivalence_tests import loading
+from equivalence_tests.named_sides import NamedSide
 from equivalence_tests.pair import check_pair
 
 MODULE = """
@@ -56,9 +58,15 @@ def test_the_exit_code_is_the_verdict(right: str, code: int, tmp_path: Path):
         "my_pair:PARAMS",
         steps=5,
         json_file=tmp_path / "pair.json",
+        junit_file=tmp_path / "pair.xml",
         report_folder=tmp_path / "report",
     )
     assert done == code
+    suite = ElementTree.parse(tmp_path / "pair.xml").getroot()[0]
+    counts = {name: suite.get(name) for name in ("tests", "failures", "errors")}
+    assert counts == {"tests": "1", "failures": str(code), "errors": "0"}
+    said = [failure.get("message", "") for failure in suite.iter("failure")]
+    assert ["different: params['w'] by " in text for text in said] == [True] * code
     content = json.loads((tmp_path / "pair.json").read_text())
     assert content["names"] == ["my_pair:adam", f"my_pair:{right}"]
     assert (tmp_path / "report" / "index.html").exists()
@@ -218,6 +226,17 @@ def test_a_name_is_a_side_or_makes_one():
     for name, said in (("number", "expected a legacy def"), ("broken", r"\(\): raised Runtime")):
         with pytest.raises(loading.EquivalenceError, match=f"my_pair:{name}.*{said}"):
             loading.side(f"my_pair:{name}")
+
+
+def test_a_function_that_says_nothing_of_its_arguments_has_none_to_vary():
+    assert NamedSide("builtins:dict", dict, kwargs={"a": 1}).parameters == {}
+    assert NamedSide("my_pair:adam", None, 3).parameters == {}
+    assert NamedSide("my_pair:adam", None, 3).made(eps=1) == 3
+
+
+def test_a_device_that_is_not_there_is_not_compared_on(capsys: pytest.CaptureFixture[str]):
+    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", platform="tpu") == 0
+    assert capsys.readouterr().out == "tpu: not run, there is no such device here\n"
 
 
 def test_what_no_setting_explains_is_left_unexplained(capsys: pytest.CaptureFixture[str]):

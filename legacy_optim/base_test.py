@@ -292,6 +292,9 @@ class TestReplicate:
         single = optim.Adam(0.1).create({"w": 2 * ONES}).apply_gradient({"w": ONES})
         replicated = single.replicate(jax.local_devices()[:2], axis_name="i")
         assert isinstance(replicated.optimizer_def, ReplicatedOptimizer)
+        assert same(
+            replicated.optimizer_def.init_state({"w": ONES}), optim.Adam().create({"w": ONES}).state
+        )
         saved = serialization.to_state_dict(replicated)
         assert saved["target"]["w"].shape == (2, 3)
         blank = jax.tree.map(jnp.zeros_like, replicated)
@@ -319,3 +322,12 @@ class TestReplicate:
         step = jax.pmap(lambda opt, g: opt.apply_gradient(jax.lax.pmean(g, "b")), "b")
         new = jax_utils.unreplicate(step(optimizer, optimizer.target))
         assert same(new.target, {"w": ONES - 0.1 * ONES})
+
+
+def test_a_definition_of_ones_own_says_what_it_must_define() -> None:
+    own: Any = optim.OptimizerDef(None)
+    with pytest.raises(
+        NotImplementedError,
+        match=r"^OptimizerDef must define apply_param_gradient\(step, hyper_params, param, state, ",
+    ):
+        own.apply_param_gradient(0, None, 0.0, None, 0.0)

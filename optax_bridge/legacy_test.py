@@ -53,3 +53,20 @@ def test_a_wrapped_definition_follows_optax_s_protocol():
         jax.tree.map(np.testing.assert_array_equal, state, legacy.state)
     with pytest.raises(ValueError, match=r"Momentum: update\(grads, state, params\)"):
         tx.update(grads, state)
+
+
+def test_states_of_other_transformations_are_refused_by_name():
+    params = {"w": jnp.ones(2)}
+    state = from_legacy(legacy_optim.Adam(0.1)).init(params)
+    wrapped = legacy_optim.WeightNorm(legacy_optim.Adam(0.1))
+    own = Own(legacy_optim.Adam(0.1).hyper_params)
+    for definition, expected in ((wrapped, "WeightNormState"), (own, "OptimizerState")):
+        with pytest.raises(ValueError, match=rf"{expected}.*AdamState"):
+            to_legacy(definition, params, state, 0)
+    around = legacy_optim.WeightNorm(own)
+    with pytest.raises(ValueError, match=r"^Own is not one of .*; convert it on its own$"):
+        to_legacy(around, params, from_legacy(wrapped).init(params), 0)
+
+
+class Own(legacy_optim.OptimizerDef):
+    """A definition of a program's own."""

@@ -35,6 +35,9 @@ CASES = {
     "partial-by-position": (
         f"import functools\ndef f(k, o): o.target\nfunctools.partial(f, 1)({MADE})\n"
     ),
+    "walrus": f"print((x := {MADE}).target, x.target)\n",
+    "got": f"d = dict(a={MADE})\nd.get('a').target\nd.pop('a').target\n",
+    "values": f"for v in dict(a={MADE}).copy().values(): v.target\n",
     "nested-comprehension": f"[x.target for xs in [[{MADE}]] for x in xs]\n",
 }
 

@@ -55,6 +55,7 @@ QUIET = {
     "another-dump": "json.dump(opt, f)",
     "within-a-class": AGENT.format("data = 1; pickle.dump(data, f)"),
     "a-part": "x = pickle.load(f).data['x']",
+    "given-on": "use(pickle.load(f))",
     "another-field": AGENT.format("pickle.dump((self.epoch, 1), f)"),
     "another-state": "x = pickle.load(f).state['x']",
     "holds-itself": (

@@ -36,6 +36,14 @@ CASES = {
     "from": ("from . import (\n    a as x)\nhere(x)", [1]),
     "attribute-binds-nothing": ("y.x = 1\nhere(x)", []),
     "keyword-binds-nothing": ("f(x=1)\nhere(x)", []),
+    "type-parameter": ("x = 1\ndef f[x](\n    y: here(x)): pass", [2]),
+    "type-parameter-of-the-result": ("x = 1\ndef f[x]() -> here(x): pass", [2]),
+    "type-parameter-in-the-body": ("x = 1\ndef f[*x]():\n    here(x)", [2]),
+    "type-parameter-of-a-base": ("x = 1\nclass C[**x](here(x)): pass", [2]),
+    "type-parameter-of-a-class": ("x = 1\nclass C[x]:\n    def f(self): here(x)", [2]),
+    "bound-of-a-type-parameter": ("x = 1\nclass C[y: here(x)]: pass", [1]),
+    "type-parameter-of-an-alias": ("x = 1\ntype y[x] = here(x)", [2]),
+    "alias": ("type x = y\nhere(x)", [1]),
     "builtin": ("here(x)", []),
 }
 

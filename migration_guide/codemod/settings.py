@@ -64,17 +64,14 @@ def why_not_stock(
     """Why public Optax has no equal of what a call makes, or "".
 
     Args:
-      entry: of the class that is called.
+      entry: of the class that is called, which is none of groups.
       module: where the call stands.
       call: the call.
       overridden: hyper-parameters that some step gives.
     """
-    name = entry.legacy.__name__
-    if any(hp.variadic for hp in entry.hyper_params):
-        return f"{name} has no equal in public Optax that takes the same groups"
     found = given(entry, call.args, call.args)
     if found is None:
-        return f"{name}'s arguments are not written out"
+        return f"{entry.legacy.__name__}'s arguments are not written out"
     settings = entry.defaults() | {key: value(module, arg) for key, arg in found.items()}
     settings |= {key: Source(key) for key in overridden if key in settings}
     try:

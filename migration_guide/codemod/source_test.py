@@ -22,3 +22,8 @@ from migration_guide.codemod.source import undefined
 def test_undefined(code: str, expected: set[str]):
     ast.parse(code)
     assert undefined(code) == expected
+
+
+def test_a_null_byte_is_no_python():
+    with pytest.raises(SyntaxError, match="null bytes"):
+        undefined("x = 1\0\n")

@@ -107,6 +107,17 @@ STAYS = {
         "o.apply_gradient(g, learning_rate=r)",
         "optax_bridge.multi_optimizer((t, optax_bridge.adam(",
     ),
+    "groups-of-a-selector-that-is-given-on": (
+        "t = optim.ModelParamTraversal(f)\nuse(t)\n"
+        "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)\no.target",
+        "optax_bridge.multi_optimizer((t, optax.adam(",
+    ),
+    "within-an-own-definition": (
+        "class Own(optim.OptimizerDef):\n    def __init__(self, *parts): self.parts = parts\n"
+        "d = Own(optim.Adam(0.1) if a else optim.Momentum(0.2), [optim.LAMB(r) for r in s])",
+        "Own(legacy_optim.Adam(0.1) if a else legacy_optim.Momentum(0.2), "
+        "[legacy_optim.LAMB(r) for r in s])",
+    ),
     "own-definition": (
         "class Own(optim.OptimizerDef): pass\no = Own().create(p)",
         "optax_bridge.wrap_definition(Own())",
@@ -297,3 +308,11 @@ def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():
     assert "convert OLD NEW/checkpoint_STEP --like" in code
     assert ":FUNCTION, where FUNCTION makes" in code
     assert "--stock" not in code
+
+
+def test_the_helper_of_an_earlier_run_is_used_again():
+    made = "o = optim.Momentum(0.1).create(p)\no = o.apply_gradient(g, learning_rate=lr)\n"
+    first = _rewritten(made).code
+    second = _rewritten(first.removeprefix("import jax\n") + f"from flax import optim\n{made}").code
+    assert second.count("def with_hyper_params(") == 1
+    assert second.count("o = with_hyper_params(o, learning_rate=lr)") == 2

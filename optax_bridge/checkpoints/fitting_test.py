@@ -23,6 +23,7 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.fitting import Fit
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
     assert_taken_over,
@@ -273,3 +274,85 @@ def test_what_is_left_over_beside_the_states_is_listed() -> None:
     saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
     with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
         assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
+
+
+OLD, NEW = np.ones(2), np.zeros(2)
+LONG = np.ones(3)
+BOX = "(is it in a box of its own class?)"
+# Template, checkpoint, whether in a state; what comes of it, and what is noted.
+FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
+    "nothing for nothing": (None, None, True, None, {}),
+    "array for nothing": (None, NEW, False, NEW, {}),
+    "array for nothing in a state": (None, NEW, True, None, {"surplus": [("a",)]}),
+    "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {}),
+    "level for nothing in a state": (None, {"b": NEW}, True, None, {"surplus": [("a", "b")]}),
+    "nothing for array": (OLD, None, False, OLD, {"missing": [("a",)]}),
+    "nothing for array in a state": (OLD, None, True, OLD, {"missing": [("a",)]}),
+    "level for array": (
+        OLD, {"b": NEW}, False, OLD,
+        {"wrong": [(("a",), f"float64[2] {BOX}", "a level with ['b']")]},
+    ),
+    "level for text": ("t", {"b": NEW}, False, {"b": NEW}, {}),
+    "level for text in a state": (
+        "t", {"b": NEW}, True, "t", {"wrong": [(("a",), f"'t' {BOX}", "a level with ['b']")]}
+    ),
+    "box for array": (OLD, {"value": NEW}, False, NEW, {"changed": True}),
+    "box for text": ("t", {"value": NEW}, False, {"value": NEW}, {}),
+    "box for text in a state": ("t", {"value": "u"}, True, "u", {"changed": True}),
+    "array for box": ({"value": OLD}, NEW, True, {"value": NEW}, {"changed": True}),
+    "nothing for box": ({"value": OLD}, None, True, {"value": OLD}, {"missing": [("a", "value")]}),
+    "array for text": ("t", NEW, False, NEW, {}),
+    "array for text in a state": ("t", NEW, True, "t", {"wrong": [(("a",), "'t'", "float64[2]")]}),
+    "bytes for text": ("t", b"u", True, b"u", {}),
+    "text for number": (1, "u", True, 1, {"wrong": [(("a",), "1", "'u'")]}),
+    "number for number": (1, 2, True, 2, {}),
+    "other shape": (OLD, LONG, False, OLD, {"wrong": [(("a",), "float64[2]", "float64[3]")]}),
+    "nothing for empty level": ({}, None, True, {}, {}),
+    "array for empty level": ({}, NEW, True, {}, {"surplus": [("a",)]}),
+    "array for level": (
+        {"b": OLD}, NEW, True, {"b": OLD}, {"wrong": [(("a",), "a level with ['b']", "float64[2]")]}
+    ),
+    "one too many": ({"b": OLD}, {"b": NEW, "c": NEW}, False, {"b": NEW}, {"left": [("a", "c")]}),
+    "one too many in a state": (
+        {"b": OLD}, {"b": NEW, "c": NEW}, True, {"b": NEW}, {"surplus": [("a", "c")]}
+    ),
+    "nothing too many": ({"b": OLD}, {"b": NEW, "c": None, "d": {}}, True, {"b": NEW}, {}),
+    "one lost": (
+        {"b": OLD, "c": {"d": OLD, "e": None}}, {"b": NEW}, False,
+        {"b": NEW, "c": {"d": OLD, "e": None}}, {"missing": [("a", "c", "d")]},
+    ),
+    "named tuple of long ago": (
+        {"b": OLD}, {"name": "T", "fields": {"0": "b"}, "values": {"0": NEW}}, True, {"b": NEW}, {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FITTED)
+def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
+    expected, given, in_state, made, noted = FITTED[case]
+    fit = Fit("file")
+    assert repr(fit.tree(expected, given, ("a",), own=in_state)) == repr(made)
+    found = {name: getattr(fit, name) for name in ("missing", "surplus", "left", "wrong")}
+    assert {name: value for name, value in found.items() if value} | (
+        {"changed": True} if fit.changed else {}
+    ) == noted
+    assert fit.is_exact == (not noted)
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 10])
+def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
+    fit = Fit("file")
+    fit.tree(
+        {str(i): OLD for i in range(count)}, {str(i): LONG for i in range(count)}, (), own=True
+    )
+    named = [f"['{i}']: float64[3] for float64[2]" for i in range(min(count, 8))]
+    more = [f"{count - 8} more such"] if count > 8 else []
+    with pytest.raises(CheckpointError) as error:
+        fit.settle()
+    assert f"found {'; '.join([*named, *more])}. " in str(error.value)
+
+
+def test_a_setting_that_is_code_is_refused_by_name() -> None:
+    with pytest.raises(ExpressionError, match=r"beta1=b is no value; write a number: nothing is"):
+        parse_definition("Adam(0.1, beta1=b)")
+    assert parse_definition("Adam(rate)").hyper_params.learning_rate is None

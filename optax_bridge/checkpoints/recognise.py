@@ -151,7 +151,7 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
     """The first device's copy; all must be the same, bit for bit."""
     if isinstance(tree, Mapping):
         return {k: _first(v, copies, (*path, k), place) for k, v in tree.items()}
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, list):  # of groups
         return [_first(v, copies, (*path, str(i)), place) for i, v in enumerate(tree)]
     if not is_array(tree):
         return tree

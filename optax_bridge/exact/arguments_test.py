@@ -128,3 +128,6 @@ def test_of_a_step_that_cannot_be_taken_nothing_is_known():
     for shape in (jax.ShapeDtypeStruct((), jnp.float32), jnp.float32(2), {1: 2.0}):
         given = {"weight": 2.0, "more": shape}
         assert unused_arguments(taken, params, (), params, given) == ["more"]
+    for known in ("text", {1}):  # a set cannot be hashed
+        given = {"weight": 2.0, "other": 2.0, "more": known}
+        assert unused_arguments(taken, params, (), params, given) == ["other"]

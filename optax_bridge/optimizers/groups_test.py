@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
+from flax import nnx, struct
 from flax.core import FrozenDict
 
 import optax_bridge
 from legacy_optim import ModelParamTraversal, t_identity
 from optax_bridge.exact.transformation import take_step
+from optax_bridge.optimizers.selectors import ParamLeaves, selected
 
 
 class Pair(NamedTuple):
@@ -205,3 +206,11 @@ def test_a_selector_that_matches_nothing_says_so(case: str):
     with pytest.raises(ValueError, match=r"of the 6 .*'/4', \.\.\.$"):
         make(strict=True)({str(i): BIAS for i in range(6)})
     make(strict=True)({})  # of no parameters there is nothing to select
+
+
+def test_a_selector_may_be_built_in_and_parameters_a_state_of_nnx():
+    leaves = ParamLeaves({"a": 1.0, "b": {"c": 0.0}})
+    assert selected(dict, leaves) == [True, False]
+    variables = nnx.State({"a": nnx.Param(jnp.ones(1)), "b": {"c": nnx.Param(jnp.ones(1))}})
+    traversal = ModelParamTraversal(lambda path, _: path == "/b/c")
+    assert selected(traversal, ParamLeaves(variables)) == [False, True]

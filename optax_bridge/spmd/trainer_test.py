@@ -314,6 +314,8 @@ def bad_field(cfg):
         (lambda c: c.model.set(hidden=5), ValueError, r"first/.*size 5 cannot be divided"),
         (lambda c: c.model.set(dtype=None), ValueError, "model.dtype"),
         (lambda c: c.input.set(global_batch_size=6), ValueError, "'x' has 6 examples"),
+        (lambda c: c.set(max_step=math.nan), ValueError, "max_step is nan, expected a number"),
+        (lambda c: c.set(max_step="9"), ValueError, "max_step is '9', expected a number"),
         (lambda c: c.set(prune_empty_state_updates=False), ValueError, "not supported"),
     ],
 )

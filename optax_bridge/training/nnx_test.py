@@ -145,6 +145,13 @@ def test_groups_by_path_traversal_and_static_dict():
 def test_another_module_names_what_differs():
     with pytest.raises(ValueError, match=r"Dense_0/bias.*rename="):
         nnx_optimizer.hand_off(linen_state(optax_bridge.sgd(0.1)), Nnx())
+    with pytest.raises(ValueError, match='expected "error" or "keep", found \'drop\''):
+        nnx_optimizer.hand_off(
+            linen_state(optax_bridge.sgd(0.1)), Nnx(), rename=rename, missing="drop"
+        )
+    other = linen_state(optax_bridge.sgd(0.1)).replace(tx=optax_bridge.momentum(0.1))
+    with pytest.raises(ValueError, match=r"opt_state: no equal in the state for \[\(\('trace"):
+        nnx_optimizer.hand_off(other, Nnx(), rename=rename)
 
 
 @pytest.mark.skipif(

@@ -273,6 +273,9 @@ def test_splitting_and_differentiating():
     repeated = again.forward_fn(model_params=again.model_params, inputs=again.inputs)
     assert float(repeated.loss) == float(again.outputs.loss)
     assert updates.param_specs()["w"].shape == (2,)
+    of_all = _value_and_grad(forward, opt_params=opt_params(), inputs={})
+    for found, value in zip(*map(jax.tree.leaves, (of_all.delta_updates, VALUES)), strict=True):
+        np.testing.assert_array_equal(found, value)
 
 
 def test_masks_and_updates_in_place():

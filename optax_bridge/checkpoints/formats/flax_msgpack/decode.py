@@ -217,8 +217,6 @@ class _Decoder:
             total *= dim
         if size != total:
             raise self.error(path, f"{total} elements for shape {shape}", f"{size} in the pieces")
-        if len(chunks) == 1:
-            return chunks[0].reshape(shape)
         place = f"{self.place}, {leaf_name(path)}"
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
 
