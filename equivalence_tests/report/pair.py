@@ -98,6 +98,11 @@ class Report:
         return self.parameters if self.relations and self.parameters else self.comparison
 
     @property
+    def factors(self) -> dict[str, float]:
+        """Path -> factor of the right state's leaf over the left one's, of `relations`."""
+        return {path: each.factor for path, each in self.relations.items()}
+
+    @property
     def about_states(self) -> str:
         """How the states are related, or that they alone differ; "" where neither is so."""
         differ = self.verdict is Verdict.DIFFERENT
@@ -181,6 +186,7 @@ class Report:
             "started": self.started,
             "finite_steps": self.finite,
             "states": self.about_states,
+            "state_factors": self.factors,
             "environment": environment(jax.devices()[0]),
         }
 
