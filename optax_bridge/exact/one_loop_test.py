@@ -116,5 +116,5 @@ def test_a_rate_per_call_and_the_plain_protocol_go_through(monkeypatch: pytest.M
 
 @pytest.mark.skipif(jax.__version_info__ >= one_loop.FIRST, reason="for old JAX")
 def test_an_older_jax_is_refused_with_the_remedy():
-    with pytest.raises(RuntimeError, match="expected 0.10 or newer: upgrade JAX"):
+    with pytest.raises(RuntimeError, match=r"expected 0\.10 or newer: upgrade JAX"):
         optax_bridge.one_loop(optax_bridge.adam(1e-3))
