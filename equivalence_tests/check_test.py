@@ -17,6 +17,9 @@ from typer.testing import CliRunner
 import legacy_optim
 from equivalence_tests import check
 from equivalence_tests.suite import checks as suite
+from equivalence_tests.suite.checks import checks
+from equivalence_tests.suite.jobs import _cache_folder, _without_layouts
+from equivalence_tests.suite.matrix.cases import matrix
 from optax_bridge.command import app
 from optax_bridge.correspondence.entry import identical
 
@@ -203,3 +206,21 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsy
     monkeypatch.setattr(check, "run_all", gone)
     assert check.check(["sgd"], report_folder=folder) == 2
     assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err
+
+
+def test_the_whole_matrix_is_run_if_nothing_less_is_asked_for():
+    some, cases = _without_layouts([], full=True)
+    assert (some, cases) == (checks(), matrix())
+    assert _without_layouts([], full=False) == (checks(), [])
+
+
+def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert _cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for platform, folder in (("linux", ".cache"), ("darwin", "Library/Caches")):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert _cache_folder() == tmp_path / folder

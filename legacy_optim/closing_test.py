@@ -1,12 +1,15 @@
 """The closing lines of `run`: what is counted, what is cut, and what is said of libraries."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from legacy_optim import settings
-from legacy_optim.closing import summary
+from legacy_optim.closing import _explained, summary
 from legacy_optim.uses import Use
+
+POSITIONAL = "some positional-only arguments passed as keyword arguments:"
 
 
 def _summary(tmp_path: Path, files: int, lines: int, libraries: int = 0) -> str:
@@ -65,3 +68,40 @@ def test_what_migrate_would_do_comes_from_a_process_of_its_own(
     last = _summary(tmp_path, 2, 1).splitlines()[-1]
     expected = "  (what migrate would do could not be found out: nothing to say)"
     assert last == (expected if fails else f"2 in {tmp_path.name}")
+
+
+def test_a_file_outside_of_the_folder_is_named_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(settings.ADVICE, raising=False)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "other.py").touch()
+    use = Use("flax.optim.Adam", str(tmp_path / "other.py"), 3)
+    lines = summary([use], str(tmp_path / "folder"))
+    assert f"To rewrite them for Optax: optax-bridge migrate {tmp_path / 'other.py'}" in lines
+
+
+@pytest.mark.parametrize("said", ["an unexpected keyword argument", POSITIONAL])
+@pytest.mark.parametrize(
+    ("function", "keywords", "name"),
+    [
+        ("sign", "x", "jax.numpy.sign(x="),
+        ("divmod", "x1, x2", "jax.numpy.divmod(x1="),
+        ("divmod", "other, x2", "jax.numpy.divmod(x2="),
+        (
+            "_OptimizedLSTMCell.initialize_carry.__init__",
+            "size",
+            "flax.linen.OptimizedLSTMCell.ini",
+        ),
+        ("divmod", "x3", ""),
+        ("vmod", "x1", ""),
+    ],
+)
+def test_a_keyword_that_ended_the_program_is_explained(
+    said: str, function: str, keywords: str, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    error = TypeError(f"{function}() got {said} '{keywords}'")
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    lines = _explained()
+    assert [line.startswith(f"optax-bridge: {name}") for line in lines] == [True] * bool(name)
+    assert all(line.endswith("give the argument by position, or leave it out") for line in lines)

@@ -14,7 +14,7 @@ from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import adapted
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import trajectory
-from equivalence_tests.sides.widened import in_float64, wide, widened
+from equivalence_tests.sides.widened import _dtype, in_float64, wide, widened
 from optax_bridge.correspondence import ENTRIES
 
 PARAMS = {
@@ -220,3 +220,11 @@ def test_states_that_are_scaled_are_related_and_the_parameters_agree():
     # Another decay inside is no factor.
     other = check_equivalence(optax.trace(0.9), optax.trace(0.8), PARAMS, steps=8)
     assert other.verdict is Verdict.DIFFERENT and not other.relations
+
+
+def test_of_the_dtypes_those_of_floats_become_float64():
+    for dtype in (np.dtype(np.float32), np.float16, jnp.bfloat16.dtype, float):
+        assert _dtype(dtype) == np.float64
+    odd = type("Odd", (), {"dtype": property(lambda self: 3)})
+    for value in (np.dtype(np.int8), np.uint32, bool, odd, 3, "float32", None):
+        assert _dtype(value) is value

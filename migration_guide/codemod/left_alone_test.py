@@ -124,6 +124,10 @@ BY_HAND = {
         "try:\n    from flax.optim import LAMB\nexcept ImportError:\n    LAMB = None",
         "takes over",
     ),
+    "try-import-of-several-errors": (
+        "try:\n    from flax.optim import LAMB\nexcept (OSError, ImportError):\n    LAMB = None",
+        "takes over",
+    ),
     "dynamic-attribute": ("x = optim.__dict__[name]", "no equal here"),
     "unknown-name": ("for x in optim.unheard_of:\n    pass", "no equal here"),
     "pre-linen": ("import flax.nn", "port these modules"),
@@ -243,3 +247,9 @@ def test_a_field_of_the_same_name_in_another_class_is_something_else():
     assert "def f(self): return self.critic.params\n" in new
     assert "def g(self): return self.critic.target\n" in new
     assert "B().critic.target\n" in new
+
+
+def test_what_is_nested_too_deeply_is_left_as_it_is():
+    code = f"{IMPORTS}x = {'-' * 3000}1\n"
+    result = rewrite(code, Options())
+    assert (result.code, result.refused) == (code, "nested too deeply to be read")

@@ -1,5 +1,6 @@
 """What does not fit a template is named, with the remedy that helps; what fits no array comes."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.fitting import Fit
+from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
     assert_taken_over,
@@ -356,3 +358,44 @@ def test_a_setting_that_is_code_is_refused_by_name() -> None:
     with pytest.raises(ExpressionError, match=r"beta1=b is no value; write a number: nothing is"):
         parse_definition("Adam(0.1, beta1=b)")
     assert parse_definition("Adam(rate)").hyper_params.learning_rate is None
+
+
+def test_a_template_without_its_state_says_so() -> None:
+    with pytest.raises(CheckpointError, match=r"expected a TrainState: .*, found nothing\."):
+        from_state_dict({"a": fresh()}, {"a": None})
+
+
+def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
+    moments = {"0": {"momentum": jnp.full(2, 3.0)}, "1": {"momentum": jnp.full(3, 4.0)}}
+    group = {"step": 7, "param_states": moments}
+    tree = {"target": {"b": jnp.ones(3), "a": jnp.ones(2)}, "state": {"0": group}}
+    state: Any = convert_state(tree, legacy_optim.Momentum(0.1))
+    assert int(state.step) == 7
+    np.testing.assert_array_equal(state.opt_state.trace["a"], [3.0, 3.0])
+    np.testing.assert_array_equal(state.opt_state.trace["b"], [4.0, 4.0, 4.0])
+    two = {**tree, "state": {"0": group, "1": group}}
+    with pytest.raises(
+        CheckpointError, match="expected 1 groups, as the MultiOptimizer has, found 2"
+    ):
+        convert_state(two, legacy_optim.Momentum(0.1))
+
+
+@pytest.mark.parametrize(
+    ("level", "within"),
+    [
+        (logging.NOTSET, logging.ERROR),
+        (logging.WARNING, logging.ERROR),
+        (logging.INFO, logging.INFO),
+        (logging.DEBUG, logging.DEBUG),
+    ],
+)
+def test_orbax_is_quiet_unless_asked_to_speak(level: int, within: int) -> None:
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        with quiet():
+            assert logger.level == within
+        assert logger.level == level
+    finally:
+        logger.setLevel(before)

@@ -10,7 +10,13 @@ from flax import serialization
 from flax.training import checkpoints
 
 import legacy_optim
-from optax_bridge import TrainState, adafactor, from_legacy
+from optax_bridge import (
+    TrainState,
+    UnsupportedSetting,
+    adafactor,
+    convert_state,
+    from_legacy,
+)
 from optax_bridge.checkpoints import (
     CheckpointError,
     convert_file,
@@ -117,3 +123,42 @@ def test_numpy_scalars_beside_a_state_come_back_from_orbax(tmp_path: Path) -> No
     found = restore_checkpoint(tmp_path, {"optimizer": fresh(), "best": np.float32(1.0)})
     assert_taken_over(found["optimizer"])
     assert found["best"] == np.float32(0.25)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_state_that_public_optax_or_the_definition_cannot_have_is_refused(exact: bool) -> None:
+    saved = serialization.to_state_dict(legacy_optim.Adagrad(0.1).create({"w": jnp.ones(2)}))
+    if exact:
+        assert int(convert_state(saved, legacy_optim.Adagrad(0.1), exact=True).step) == 0
+    else:
+        with pytest.raises(UnsupportedSetting, match="eps outside the root"):
+            convert_state(saved, legacy_optim.Adagrad(0.1), exact=False)
+
+
+def test_a_state_goes_back_by_the_transformation_that_made_it_and_by_no_other(
+    tmp_path: Path,
+) -> None:
+    params = {"b": jnp.ones(2), "w": jnp.ones((2, 3))}
+    state = TrainState.create(apply_fn=None, params=params, tx=from_legacy(legacy_optim.Adam(0.1)))
+    (tmp_path / "new").write_bytes(serialization.to_bytes(state))
+    with pytest.raises(
+        CheckpointError,
+        match=r"\['opt_state'\]: expected the state of Momentum's transformation, found leaves "
+        r"that differ: .*Give the optimizer whose transformation wrote it\.$",
+    ):
+        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Momentum(0.1), to_legacy=True)
+    with pytest.raises(CheckpointError, match="expected the legacy optimizer to make, found none"):
+        convert_file(tmp_path / "new", tmp_path / "old", to_legacy=True)
+    convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
+    expected = serialization.to_bytes(legacy_optim.Adam(0.1).create(params))
+    assert (tmp_path / "old").read_bytes() == expected
+    with pytest.raises(
+        CheckpointError, match="expected a TrainState: step, params, opt_state, found"
+    ):
+        convert_file(tmp_path / "old", tmp_path / "x", legacy_optim.Adam(0.1), to_legacy=True)
+
+
+def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
+    state = fresh(from_legacy(legacy_optim.Adam(0.1)))
+    with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
+        convert_state(state)

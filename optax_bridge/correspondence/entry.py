@@ -227,9 +227,6 @@ class LegacyClass:
         """Makes a definition."""
         return self.cls(*args, **kwargs)
 
-    def __repr__(self) -> str:
-        return f"legacy_optim.{self.__name__}"
-
     @functools.cached_property
     def cls(self) -> type[legacy_optim.OptimizerDef]:
         """The class itself."""
