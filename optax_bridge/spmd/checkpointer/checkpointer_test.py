@@ -89,7 +89,7 @@ def test_retention_overwriting_and_what_is_not_complete(tmp_path):
     assert saver.restore(step=5, state=given)[1]["model"]["w"][0, 0] == 5
     with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[1, 5"):
         saver.restore(step=3, state=given)
-    half = tmp_path / "step_00000009.orbax-checkpoint-tmp"
+    half = tmp_path / "step_00000009.orbax-checkpoint-tmp-1700000000"
     shutil.copytree(tmp_path / "step_00000007", half)
     (tmp_path / "step_00000008").mkdir()
     assert checkpointer(tmp_path).restore(state=given)[0] == 7
