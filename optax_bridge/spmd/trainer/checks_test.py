@@ -19,7 +19,7 @@ from optax_bridge.spmd.trainer.loop import _is_of_storage
         (("b", "a"), {"a", "b"}),
         (frozenset({"b"}), {"b"}),
     ],
-    ids=str,
+    ids=["None", "False", "True", "no name", "list", "tuple", "frozenset"],  # sets have no order
 )
 def test_evalers_are_all_none_or_those_that_are_named(wanted: Any, expected: set[str]):
     assert forced_evalers(wanted, ["a", "b"]) == expected
