@@ -48,16 +48,18 @@ class Written:
 def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
     """Lets `write` fill a file that takes its place only when it is complete.
 
-    A link stays a link and a device a device: what they lead to is written to. An OSError has the
-    file's name, and leaves nothing behind.
+    A link stays a link, and the file that it leads to is replaced; a device is written to. An
+    OSError has the file's name, and leaves nothing behind.
     """
-    is_own = not file.is_symlink() and (file.is_file() or not file.exists())
-    target = file.with_name(f".{file.name}.part") if is_own else file
+    # What is in /dev is not replaced even where standard output, say, goes to a file.
+    is_own = (file.is_file() or not file.exists()) and Path("/dev") not in file.absolute().parents
+    real = file.resolve()
+    target = real.with_name(f".{real.name}.part") if is_own else file
     try:
         with target.open("wb") as stream:
             write(stream)
         if is_own:
-            target.replace(file)
+            target.replace(real)
     except BaseException as error:
         if is_own:
             target.unlink(missing_ok=True)

@@ -15,6 +15,22 @@ def test_a_link_stays_a_link(tmp_path: Path):
         write_text(tmp_path / "link", text)
         assert (tmp_path / "link").is_symlink()
         assert (tmp_path / "file").read_text() == text
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "link", "\ud800")
+    assert (tmp_path / "file").read_text() == "short"
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="Linux has names for what is open")
+def test_a_pipe_and_standard_output_are_written_to(tmp_path: Path):
+    read, write = os.pipe()
+    write_text(Path(f"/dev/fd/{write}"), "text")
+    os.close(write)
+    with open(read) as pipe:
+        assert pipe.read() == "text"
+    with (tmp_path / "out").open("w") as file:
+        write_text(Path(f"/dev/fd/{file.fileno()}"), "text")
+        assert os.fstat(file.fileno()).st_nlink == 1  # it is the same file still
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")

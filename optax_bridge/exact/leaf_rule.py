@@ -35,6 +35,7 @@ from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 # A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
 # (int32 scalar), or None, which means that every call gives it.
 ScalarOrSchedule = float | jax.Array | optax.Schedule
+Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 
 
 class Leaf(NamedTuple):
@@ -290,7 +291,7 @@ def resolve(
     return SimpleNamespace(**values)
 
 
-def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: Any) -> tuple[Any, Any]:
+def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Powers:
     """A `per_dtype`: `b1 ** (count + 1)` and `b2 ** (count + 1)`, in the parameters' own dtype.
 
     In bfloat16, `0.999 ** t` is 1 for the first steps and the bias correction `1 - 0.999 ** t` 0:

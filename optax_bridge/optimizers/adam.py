@@ -11,6 +11,7 @@ from jax import Array
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
+    Powers,
     ScalarOrSchedule,
     decay_powers,
     direction,
@@ -78,12 +79,7 @@ def adam(
 
 
 def _step(
-    hp: SimpleNamespace,
-    powers: tuple[Array, Array],
-    grad: Array,
-    param: Array,
-    mu: Array,
-    nu: Array,
+    hp: SimpleNamespace, powers: Powers, grad: Array, param: Array, mu: Array, nu: Array
 ) -> tuple[Array, tuple[Array, Array]]:
     mu = hp.b1 * mu + (1.0 - hp.b1) * grad
     nu = hp.b2 * nu + (1.0 - hp.b2) * jnp.square(grad)
