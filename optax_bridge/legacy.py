@@ -71,8 +71,8 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
       definition: an instance of a subclass of `OptimizerDef`.
 
     Returns:
-      The transformation; its state is the legacy `OptimizerState`, its per-call arguments are the
-      definition's hyper-parameters.
+      The transformation; its state is what the definition's `init_state` makes, an `OptimizerState`
+      as a rule, its per-call arguments are the definition's hyper-parameters.
     """
     check_definition(definition, "definition")
     own = _Wrapped(definition)
@@ -157,8 +157,9 @@ def to_legacy(
     check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)
     if entry_of(definition) is None:
-        if not isinstance(opt_state, legacy_optim.OptimizerState):
-            raise _not_its_state(definition, "OptimizerState", opt_state)
+        made = jax.eval_shape(definition.init_state, params)
+        if not isinstance(opt_state, type(made)):
+            raise _not_its_state(definition, type(made).__name__, opt_state)
         return legacy_optim.Optimizer(definition, opt_state, params)
     plain = _extracted(definition, unboxed(opt_state), unboxed(params))
     rows = jax.tree.structure(unboxed(params)).flatten_up_to(plain)

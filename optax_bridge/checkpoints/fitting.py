@@ -69,12 +69,22 @@ def register_states_of(target: Params) -> bool:
     """
     states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
     for cls in {type(state) for state in states} - _STATES:
-        register(cls, _fields_to_state_dict, fields_from_state_dict)
+        register(cls, _fields_to_state_dict, _all_fields_from_state_dict)
     return bool(states)
 
 
 def _fields_to_state_dict(state: Any) -> dict[str, Any]:
     return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
+
+
+def _all_fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+    """As Flax restores a class of its own: no field may be missing, and none left over."""
+    if set(saved) != set(fields_of(state)):
+        raise ValueError(
+            f"{type(state).__name__}: expected the fields {shown(sorted(fields_of(state)))}, "
+            f"found {shown(sorted(saved))}. {_SAME_MAKE}"
+        )
+    return fields_from_state_dict(state, saved)
 
 
 def fields_from_state_dict(state: Any, saved: PyTree) -> Any:

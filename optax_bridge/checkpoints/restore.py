@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from flax import serialization
 
+import legacy_optim
 from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.fill import Filler, Row
@@ -226,6 +227,7 @@ def _fitted(
 ) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
+    register_states_of(target)  # Flax's own as well
     outline, saved = outlined(target), plain(saved)
     fit = LegacyFit(place, outline, saved, keep=missing == "keep", by_hand=by_hand)
     fitted = fit.tree(outline, saved, (), own=False)
@@ -252,18 +254,19 @@ class LegacyFit(Fit):
 
     def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, from a legacy optimizer where one stands in its place."""
-        if legacy_states(saved) is None:
+        if legacy_states(saved) is None and not _has_own_state(template, saved):
             return self._within(template, saved, path)
         fitted = self._optimizer(template, saved, path)
         return fitted | self._fields(outline_of(template), {}, path)
 
     def _optimizer(self, template: Any, saved: PyTree, path: Names) -> dict[str, Any]:
         """Step, parameters and state from a legacy optimizer."""
-        states: PyTree = legacy_states(saved)
+        is_own = _has_own_state(template, saved)
+        states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
         self.changed = True
         for name in saved.keys() - {"target", "state"}:
             self._over(saved[name], (*path, name), own=bool(path))
-        for state in states:
+        for state in states if not is_own else ():
             others = (n for n in state if n not in ("step", "param_states"))
             self.surplus += [(*path, "state", n) for n in others]
         step = self._step(template.step, states, path)
@@ -341,6 +344,8 @@ class LegacyFit(Fit):
           step: steps taken.
           path: where it stands.
         """
+        if _has_own_state(template, saved):
+            return self._own_state(template, params, saved["state"], (*path, "state"))
         states: PyTree = legacy_states(saved)
         raw, old = unboxed(template.params), unboxed(template.opt_state)
         by_path = self._rows(raw, saved, states, old, path)
@@ -348,6 +353,20 @@ class LegacyFit(Fit):
         new = filler.filled(old, by_path, (*path, "opt_state"))
         treedef = jax.tree.structure(template.opt_state)
         return treedef.unflatten(jax.tree.leaves(new))
+
+    def _own_state(self, template: Any, params: Params, saved: PyTree, path: Names) -> OptState:
+        """The state that a definition of the user's own makes, field by field."""
+        new = restored(
+            template.opt_state, self.tree(outlined(template.opt_state), saved, path, own=True)
+        )
+        found = (_dtype(leaf) for leaf in jax.tree.leaves(new))
+        for at, kept, dtype in zip(
+            leaves_with_path(new), self._dtypes(template, params), found, strict=True
+        ):
+            if kept != dtype:
+                names = (*path, *key_names(at[0]))
+                self.wrong.append((names, f"{kept}, which the new state keeps", str(dtype)))
+        return new
 
     def _rows(
         self, params: Params, saved: PyTree, states: PyTree, opt_state: OptState, path: Names
@@ -433,10 +452,24 @@ class LegacyFit(Fit):
         return found if self.copies is None else np.broadcast_to(np.asarray(found), shape)
 
 
+def _has_own_state(template: Any, saved: PyTree) -> bool:
+    """Whether a legacy optimizer's state is of the class that the template's has, a user's own.
+
+    What `init_state` of a wrapped definition makes need not be an `OptimizerState`: its state dict
+    then has the fields of that class, the step among them.
+    """
+    state = saved.get("state") if isinstance(saved, Mapping) and "target" in saved else None
+    is_plain = isinstance(template.opt_state, legacy_optim.OptimizerState)
+    if is_plain or not isinstance(state, Mapping) or "step" not in state:
+        return False
+    outline = outlined(template.opt_state)
+    return isinstance(outline, Mapping) and set(outline) == set(state)
+
+
 def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | None:
     """The leading axes of the first state's step in checkpoint and template."""
     if is_state(expected):
-        states = legacy_states(saved)
+        states = [saved["state"]] if _has_own_state(expected, saved) else legacy_states(saved)
         step: Any = saved.get("step") if isinstance(saved, Mapping) else None
         step = states[0]["step"] if states else step
         return _leading(step, saved), _leading(expected.step, outlined(expected.params))

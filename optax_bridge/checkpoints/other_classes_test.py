@@ -1,0 +1,108 @@
+"""What `flax.optim` saved, into classes of others: Flax's `TrainState`, a user's own states."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization, struct
+from flax.training import train_state
+
+import legacy_optim as optim
+import optax_bridge
+from optax_bridge import CheckpointError, TrainState
+from optax_bridge.checkpoints import from_bytes, from_state_dict
+from optax_bridge.metadata.trees import Params
+
+PARAMS = {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}
+GRADS = jax.tree.map(jnp.cos, PARAMS)
+
+
+def taken_over(state: Any, optimizer: optim.Optimizer, new_state: Any) -> bool:
+    """Whether a state has an optimizer's parameters and step, and another state's moments."""
+    pairs = zip(
+        jax.tree.leaves((state.params, state.step, state.opt_state)),
+        jax.tree.leaves((optimizer.target, optimizer.state.step, new_state)),
+        strict=True,
+    )
+    return all(np.array_equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("tx", [optax.adam(0.1), optax_bridge.adam(0.1)], ids=["stock", "exact"])
+def test_flax_s_own_train_state_takes_an_old_optimizer_over(tx: Any):
+    optimizer = optim.Adam(0.1).create(PARAMS).apply_gradient(GRADS)
+    flax_state = train_state.TrainState.create(apply_fn=None, params=GRADS, tx=tx)  # pyright: ignore[reportArgumentType]
+    state = from_bytes({"model": flax_state}, serialization.to_bytes({"model": optimizer}))["model"]
+    ours = TrainState.from_legacy(optimizer, exact=False)
+    assert type(state) is train_state.TrainState
+    assert taken_over(state, optimizer, ours.opt_state)
+
+
+def test_flax_still_refuses_its_own_state_in_part():
+    state = train_state.TrainState.create(apply_fn=None, params=GRADS, tx=optax.sgd(0.1))  # pyright: ignore[reportArgumentType]
+    from_state_dict(state, serialization.to_state_dict(state))  # from here on the class is known
+    with pytest.raises(ValueError, match=r"expected the fields .*opt_state.*, found .*params"):
+        serialization.from_state_dict(state, {"params": PARAMS})
+
+
+@struct.dataclass
+class SlowState:
+    """What a definition with a second copy of the parameters keeps."""
+
+    step: Any
+    slow: Any
+    param_states: Any = None
+
+
+class Slow(optim.OptimizerDef):
+    """A definition around another one, whose state is of a class of its own."""
+
+    def __init__(self, inner: optim.OptimizerDef):
+        self.inner = inner
+        super().__init__(inner.hyper_params)
+
+    def init_state(self, params: Params) -> Any:
+        inner = self.inner.init_state(params)
+        return SlowState(inner.step, params, inner.param_states)
+
+    def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> Any:
+        inner = optim.OptimizerState(state.step, state.param_states)
+        params, inner = self.inner.apply_gradient(hyper_params, params, inner, grads)
+        slow = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, state.slow, params)
+        return params, SlowState(inner.step, slow, inner.param_states)
+
+
+class Nameless(Slow):
+    """The same without `param_states`, which every state of flax.optim has."""
+
+    def init_state(self, params: Params) -> Any:
+        return super().init_state(params).replace(param_states=None)
+
+    def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> Any:
+        new = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+        return new, SlowState(state.step + 1, params)
+
+
+@pytest.mark.parametrize("cls", [Slow, Nameless])
+@pytest.mark.parametrize("copies", [None, 2])
+def test_the_state_of_a_definition_of_ones_own_may_be_of_any_class(cls: Any, copies: int | None):
+    definition = cls(optim.Momentum(0.1))
+    optimizer = definition.create(PARAMS).apply_gradient(GRADS)
+    saved = optimizer
+    if copies:
+        saved = jax.tree.map(lambda leaf: np.stack([leaf] * copies), optimizer)
+    fresh = TrainState.create(None, GRADS, optax_bridge.wrap_definition(definition))
+    state = from_bytes(fresh, serialization.to_bytes(saved))
+    assert taken_over(state, optimizer, optimizer.state)
+    assert taken_over(state, state.to_legacy(definition), optimizer.state)
+
+
+def test_a_field_of_such_a_state_of_another_dtype_is_named():
+    definition = Nameless(optim.Momentum(0.1))
+    saved = serialization.to_state_dict(definition.create(PARAMS))
+    saved["state"]["slow"]["bias"] = np.ones(3, np.float16)
+    fresh = TrainState.create(None, GRADS, optax_bridge.wrap_definition(definition))
+    with pytest.raises(CheckpointError, match=r"\['slow'\]\['bias'\]: expected float32, which"):
+        from_state_dict(fresh, saved)
