@@ -27,6 +27,14 @@ BRIDGED = {
         "cls = getattr(optim, name)\nd = cls(rate)",
         "cls = getattr(legacy_optim, name)\nd = optax_bridge.from_legacy(cls(rate))",
     ),
+    "of-another": (
+        "d = getattr(optim, a)(getattr(optim, b)(0.1))",
+        "d = optax_bridge.from_legacy(getattr(legacy_optim, a)(getattr(legacy_optim, b)(0.1)))",
+    ),
+    "of-another-by-name": (
+        "i = optim.Adam(**kw)\nd = getattr(optim, a)(i)",
+        "i = legacy_optim.Adam(**kw)\nd = optax_bridge.from_legacy(getattr(legacy_optim, a)(i))",
+    ),
     "partial": (
         "make = functools.partial(optim.Adam, beta1=0.5)\nd = make(0.1)",
         "make = functools.partial(legacy_optim.Adam, beta1=0.5)\n"

@@ -8,7 +8,10 @@ from migration_guide.codemod.rewrite import rewrite
 IMPORTS = "import jax\nfrom flax import optim\n"
 
 NO_OPS = {
-    "torch": "from torch import optim\nopt = optim.Adam(m.parameters())\nopt.target\n",
+    "torch": "from torch import optim\nopt = optim.Adam(m.parameters())\nopt.state_dict()\n",
+    "unfrozen-of-others": (
+        "import flax\nclass M:\n    def unfreeze(self): self.unfreeze()\nM().unfreeze()\n"
+    ),
     "local-optim": (
         "from flax import struct\ndef f(optim):\n    return optim.Adam(0.1).create(p).target\n"
     ),
@@ -72,6 +75,15 @@ BY_HAND = {
     "unclear-definition": (
         "def f(opt_def): return opt_def.create(p, focus=t)",
         "Nothing here says so",
+    ),
+    "unclear-restored": ("def f(my_opt): return my_opt.restore_state(d)", "rewrites .restore"),
+    "unclear-saved": ("def f(optimizer): return optimizer.state_dict()", "rewrites .state_dict"),
+    "unclear-optimize": ("def f(opt, l): return opt.optimize(l)", "rewrites .optimize"),
+    "class-of-a-definition": ("d = optim.Adam(1.0)\ne = type(d)(2.0)", "no class of its own"),
+    "class-by-attribute": ("f(optim.Adam(1.0).__class__.__name__)", ".__class__ of a definition"),
+    "hyper-parameters-set": (
+        "d = optim.Adam(1.0)\nd.hyper_params = d.hyper_params.replace(eps=1)",
+        "cannot be set afterwards",
     ),
     "attribute-by-string": (
         "x = getattr(optim.Adam(1.0).create(p), name)",

@@ -79,6 +79,11 @@ LOOKUPS = {
     "state-dict": "d = opt.state_dict()\nd['target']['w'] = 1",
     "of-a-method": "d = self.state_dict()\nd['state']['step'] = 1",
     "function": "d = serialization.to_state_dict(opt)\np = d['target']",
+    "in-other-hands": "d = jax.device_get(opt.state_dict())\np = d['target']",
+    "get": "d = serialization.msgpack_restore(b)\nn = d.get('state').get('step')",
+    "pop": "d = serialization.msgpack_restore(b)\nn = d['opt'].pop('target')",
+    "in": "d = serialization.msgpack_restore(b)\nx = 'target' in d",
+    "picked": "d = {k: v for k, v in f(opt).items() if k in ('target', 'state')}",
 }
 
 
@@ -91,8 +96,12 @@ def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
 
 @pytest.mark.parametrize(
     "code",
-    ["d = serialization.msgpack_restore(b)\nd['step'], d['state']['x']", "d = e()\nd['target']"],
-    ids=["other-names", "other-dict"],
+    [
+        "d = serialization.msgpack_restore(b)\nd['step'], d['state']['x'], d.get('state')",
+        "d = e()\nd['target'], d.pop('target'), 'target' in d",
+        "x = [k for k in d if k in ('target', 'label')]",
+    ],
+    ids=["other-names", "other-dict", "other-pair"],
 )
 def test_other_names_and_dicts_get_none(code: str):
     assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code

@@ -36,6 +36,11 @@ REWRITES = {
         "v = v.copy({'params': q})\nu = u.copy(add_or_replace=w)",
         "v = flax.core.copy(v, {'params': q})\nu = flax.core.copy(u, w)",
     ),
+    "frozen-dict-unfreeze": (
+        "a = m.init(k).unfreeze()\nb = v['params'].unfreeze()\nf(opt.target.pretty_repr())",
+        "a = flax.core.unfreeze(m.init(k))\nb = flax.core.unfreeze(v['params'])\n"
+        "f(flax.core.pretty_repr(opt.params))",
+    ),
     "dict-pop": (
         "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
         "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",

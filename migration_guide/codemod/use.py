@@ -145,8 +145,9 @@ def _surely(kind: Kind) -> Kind:
 
 
 def _keep_legacy(a: Inference, call: cst.Call) -> None:
-    """A definition of the user's own, which stays legacy code, needs legacy ones inside it."""
-    if a.makes_own_definition(call):
+    """A definition that stays legacy code, a user's own say, needs legacy ones inside it."""
+    chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None
+    if chosen or a.makes_own_definition(call):
         for arg in call.args:
             _mark_legacy(a, arg.value)
 

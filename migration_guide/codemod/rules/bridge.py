@@ -46,6 +46,10 @@ _ESCAPES = (
     "this class is called where nobody sees it here: wrap what it makes, "
     "optax_bridge.from_legacy(...), or hand on an Optax optimizer (`optax-bridge recipe`)"
 )
+_NO_CLASS = (
+    "a transformation has no class of its own: make it anew by the call that made it, and take "
+    "its name from what chose it"
+)
 _LOOKUPS = ("getattr", "hasattr", "vars", "dir")
 
 
@@ -53,6 +57,10 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
+    if last_name(original.func) == "type" and len(original.args) == 1:
+        of_definition = context.is_definition(original.args[0].value)
+        if of_definition and not _is_compared(context, original):
+            context.by_hand(original, _NO_CLASS)
     if original in context.analysis.legacy or is_bridged(context, original):
         return None
     if original in context.analysis.external:

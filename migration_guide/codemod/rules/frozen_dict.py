@@ -1,19 +1,22 @@
 # pyright: strict
-"""A FrozenDict's `pop` and `copy` become the functions of `flax.core`, which take dicts as well.
+"""A FrozenDict's methods become the functions of `flax.core`, which take dicts as well.
 
 Before:
 
     model_state, params = variables.pop("params")
     variables = variables.copy({"params": params})
+    params = params.unfreeze()
 
 After:
 
     model_state, params = flax.core.pop(variables, "params")
     variables = flax.core.copy(variables, {"params": params})
+    params = flax.core.unfreeze(params)
 
 Modules returned a FrozenDict then, whose `pop` returns the rest as well and whose `copy` takes what
 to replace; they return a dict now. Only a collection of Linen's, taken apart into two names, is
 popped so, and only a `copy` of such with something to replace is meant: a dict's own takes nothing.
+`unfreeze` and `pretty_repr` become functions where names say that it is of Linen's collections.
 """
 
 import re
@@ -21,9 +24,14 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.context import Context, separated
+from migration_guide.codemod.kinds import Instance
 from migration_guide.codemod.tree import last_name
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
+_PERHAPS = (
+    "if this is what a module's init returned, it is a dict now: flax.core.{}(it) takes either"
+)
+_METHODS = ("unfreeze", "pretty_repr")
 _COLLECTIONS = ("params", "batch_stats", "cache", "params_axes")
 
 
@@ -34,6 +42,12 @@ def rewrite_call(
     func, old = updated.func, original.func
     if not isinstance(func, cst.Attribute) or not isinstance(old, cst.Attribute):
         return None
+    if func.attr.value in _METHODS and not original.args and _is_method(context, old):
+        if not _is_frozen(old.value):
+            context.remark(original, _PERHAPS.format(func.attr.value))
+            return None
+        function = context.dotted(f"flax.core.{func.attr.value}")
+        return updated.with_changes(func=function, args=[cst.Arg(func.value)])
     if len(updated.args) != 1:
         return None
     is_copy = func.attr.value == "copy" and not context.name(old)
@@ -51,6 +65,32 @@ def rewrite_call(
         func=context.dotted("flax.core.pop"),
         args=separated([cst.Arg(func.value), updated.args[0]]),
     )
+
+
+def _is_method(context: Context, method: cst.Attribute) -> bool:
+    """Whether a method that is named as one of a FrozenDict may be that, and no module's or own."""
+    atoms = context.analysis.kind(method.value)
+    is_own = method.attr.value in context.analysis.facts.methods or last_name(method.value) in (
+        "self",
+        "cls",
+    )
+    return not (context.name(method) or is_own or any(isinstance(a, Instance) for a in atoms))
+
+
+def _is_frozen(node: cst.BaseExpression) -> bool:
+    """Whether an expression is what `init` returned, or a part of it, by the names in it."""
+    if isinstance(node, cst.Call):
+        made = last_name(node.func)
+        return made in ("init", "freeze", "FrozenDict") or (
+            made == "copy" and isinstance(node.func, cst.Attribute) and _is_frozen(node.func.value)
+        )
+    if isinstance(node, cst.Subscript):
+        index = node.slice[0].slice
+        text = index.value if isinstance(index, cst.Index) else None
+        is_one = isinstance(text, cst.SimpleString) and text.evaluated_value in _COLLECTIONS
+        return is_one or _is_frozen(node.value)
+    name = last_name(node)
+    return name == "target" or bool(_VARIABLES.search(name))
 
 
 def _adds(holder: cst.BaseExpression, arg: cst.Arg) -> bool:

@@ -27,6 +27,11 @@ from migration_guide.codemod.tree import last_name
 # Functions of Python that take all groups' hyper-parameters at once.
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
 
+_FIXED = (
+    "hyper-parameters of a transformation cannot be set afterwards: make it anew with them, or give "
+    "them at each step, .apply_gradients(grads=..., learning_rate=...)"
+)
+
 
 def rewrite_attribute(
     context: Context, original: cst.Attribute, updated: cst.Attribute
@@ -35,6 +40,9 @@ def rewrite_attribute(
     name = original.attr.value
     if name == "hyper_params" and context.is_definition(original.value):
         above = context.parent(original)
+        if isinstance(above, cst.AssignTarget | cst.AugAssign | cst.AnnAssign):
+            context.by_hand(original, _FIXED)
+            return None
         of_one = isinstance(above, cst.Attribute)  # a field of it, or its `replace`
         if not context.once(_is_multiple) or of_one:
             return None

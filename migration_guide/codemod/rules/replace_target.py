@@ -29,7 +29,9 @@ def rewrite_call(
     if "state" in given or "optimizer_def" in given:
         context.by_hand(
             original,
-            "replace the parts of the TrainState: .replace(params=..., step=..., opt_state=...)",
+            "replace the parts of the TrainState: .replace(params=..., step=..., opt_state=...); "
+            "a step that is set goes into the counts of opt_state as well, where it has any: "
+            "optax.tree.set(opt_state, count=step)",
         )
         return None
     if "target" not in given:

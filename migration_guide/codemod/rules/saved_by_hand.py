@@ -11,6 +11,8 @@ After:
     saved = serialization.msgpack_restore(data)
     # optax-bridge: names of flax.optim's state dict: ...
     step = saved["state"]["step"]
+    # optax-bridge: names of flax.optim's state dict: ...
+    kept = {name: part for name, part in saved.items() if name in ("target", "state")}
     numpy.savez(file, **flattened)
 
 The names in a file are those of the dataclasses that were saved: a `TrainState` has others than an
@@ -29,8 +31,9 @@ from migration_guide.codemod.tree import last_name
 
 _MAKERS = ("msgpack_restore", "to_state_dict", "state_dict")
 _NAMES = (
-    "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step; "
-    "optax_bridge.checkpoints.from_state_dict(state, saved) takes either"
+    "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
+    "counts of steps in opt_state; optax_bridge.checkpoints.from_state_dict(state, saved) takes "
+    "either, and flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
 )
 _ARCHIVE = (
     "if an optimizer goes into this file, names in it change: params and opt_state for target and "
@@ -48,19 +51,42 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         context.note(original, _ARCHIVE)
     if last_name(original.func) not in _MAKERS:
         return
-    for subscript in _lookups(context, original):
-        context.by_hand(subscript, _NAMES)
+    for lookup in _lookups(context, original):
+        context.by_hand(lookup, _NAMES)
 
 
-def _lookups(context: Context, call: cst.Call) -> Iterator[cst.Subscript]:
+def rewrite_statement(
+    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+) -> None:
+    """`name in ("target", "state")`: what is picked by these names is an optimizer's."""
+    del updated
+    if not (context.analysis.uses_optim or context.analysis.project.uses_optim):
+        return
+    for node in tree.walk(original):
+        if isinstance(node, cst.ComparisonTarget) and isinstance(
+            node.comparator, cst.Tuple | cst.List | cst.Set
+        ):
+            texts = {_text(element.value) for element in node.comparator.elements}
+            if {"target", "state"} <= texts:
+                context.by_hand(original, _NAMES)
+
+
+def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Where the dict that a call makes is asked for what an optimizer had."""
     found = context.once(_chains)
-    for root, keys, subscript in found:
+    for root, keys, lookup in found:
         if not _is_old(keys):
             continue
         made = context.analysis.assigned_to(root) if isinstance(root, cst.Name) else [root]
-        if any(value is call for value in made):
-            yield subscript
+        if any(_is_made_by(value, call) for value in made):
+            yield lookup
+
+
+def _is_made_by(value: cst.BaseExpression, call: cst.Call) -> bool:
+    """Whether a value is what a call returns, or that in other hands: `device_get(...)` of it."""
+    if value is call:
+        return True
+    return isinstance(value, cst.Call) and any(_is_made_by(a.value, call) for a in value.args)
 
 
 def _is_old(keys: list[str]) -> bool:
@@ -68,25 +94,47 @@ def _is_old(keys: list[str]) -> bool:
     return "param_states" in keys or "target" in keys or ("state", "step") in pairs
 
 
-def _chains(context: Context) -> list[tuple[cst.BaseExpression, list[str], cst.Subscript]]:
-    """The longest subscripts of the file: of what, by which strings, where."""
-    found: list[tuple[cst.BaseExpression, list[str], cst.Subscript]] = []
+def _chains(
+    context: Context,
+) -> list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]]:
+    """The longest lookups of the file: in what, by which strings, where."""
+    found: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
     for node in tree.walk(context.analysis.module):
-        if not isinstance(node, cst.Subscript):
+        if isinstance(node, cst.Comparison):
+            found += [
+                (part.comparator, [_text(node.left)], node)
+                for part in node.comparisons
+                if isinstance(part.operator, cst.In | cst.NotIn)
+            ]
+            continue
+        if not isinstance(node, cst.Subscript | cst.Call) or _looked_up(node) is None:
             continue
         above = context.parent(node)
-        if isinstance(above, cst.Subscript) and above.value is node:
-            continue
+        if isinstance(above, cst.Attribute):  # of `.get`
+            above = context.parent(above)
+        if isinstance(above, cst.Subscript | cst.Call):
+            around = _looked_up(above)
+            if around is not None and around[0] is node:
+                continue
         keys: list[str] = []
         root: cst.BaseExpression = node
-        while isinstance(root, cst.Subscript):
-            keys.insert(0, _key(root))
-            root = root.value
+        while (looked_up := _looked_up(root)) is not None:
+            root, key = looked_up
+            keys.insert(0, key)
         found.append((root, keys, node))
     return found
 
 
-def _key(node: cst.Subscript) -> str:
-    index = node.slice[0].slice if len(node.slice) == 1 else None
-    value = index.value if isinstance(index, cst.Index) else None
-    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""
+def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
+    """In what `x["a"]`, `x.get("a")` or `x.pop("a")` looks, and by which name, "" if none."""
+    if isinstance(node, cst.Subscript):
+        index = node.slice[0].slice if len(node.slice) == 1 else None
+        return node.value, _text(index.value) if isinstance(index, cst.Index) else ""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.args:
+        if node.func.attr.value in ("get", "pop", "setdefault"):
+            return node.func.value, _text(node.args[0].value)
+    return None
+
+
+def _text(node: cst.BaseExpression) -> str:
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""

@@ -54,6 +54,10 @@ UNCLEAR = (
     "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
 )
+_UNCLEAR_METHOD = (
+    "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
+    "optax_bridge.TrainState and run this again, which rewrites .{}"
+)
 _UNCLEAR_DEFINITION = (
     "is this a definition of flax.optim? Nothing here says so; if it is, "
     "optax_bridge.TrainState.create(apply_fn=None, params=..., tx=...)"
@@ -78,6 +82,8 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
     of_state = name in ("step", "param_states") and last_name(holder) == "state"
     if name in ("target", "optimizer_def") or of_state:
         context.by_hand(original, UNCLEAR)
+    elif name in _METHODS[1:] and call is not None:
+        context.by_hand(original, _UNCLEAR_METHOD.format(name))
     elif name == "create" and call is not None and call.args and call.args[0].keyword is None:
         context.by_hand(original, _UNCLEAR_DEFINITION)
 
