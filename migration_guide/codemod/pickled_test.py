@@ -107,6 +107,12 @@ def test_other_names_and_dicts_get_none(code: str):
     assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
 
 
+def test_what_may_be_a_dict_by_now_is_said():
+    result = rewrite(f"{HEAD}x = read(f).unfreeze()\n", Options())
+    assert "read(f).unfreeze()" in result.code
+    assert any("flax.core.unfreeze(it)" in message.text for message in result.messages)
+
+
 def test_an_archive_of_arrays_is_spoken_of_in_the_summary():
     result = rewrite(f"import numpy as np\n{HEAD}np.savez('x', **arrays)\n", Options())
     assert PREFIX not in result.code

@@ -28,8 +28,8 @@ from migration_guide.codemod.tree import last_name
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
 
 _FIXED = (
-    "hyper-parameters of a transformation cannot be set afterwards: make it anew with them, or give "
-    "them at each step, .apply_gradients(grads=..., learning_rate=...)"
+    "hyper-parameters of a transformation cannot be set afterwards: make it anew with them, or "
+    "give them at each step, .apply_gradients(grads=..., learning_rate=...)"
 )
 
 

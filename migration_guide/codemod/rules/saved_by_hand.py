@@ -130,10 +130,11 @@ def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | Non
     if isinstance(node, cst.Subscript):
         index = node.slice[0].slice if len(node.slice) == 1 else None
         return node.value, _text(index.value) if isinstance(index, cst.Index) else ""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.args:
-        if node.func.attr.value in ("get", "pop", "setdefault"):
-            return node.func.value, _text(node.args[0].value)
-    return None
+    method = node.func if isinstance(node, cst.Call) else None
+    if not isinstance(node, cst.Call) or not isinstance(method, cst.Attribute) or not node.args:
+        return None
+    is_lookup = method.attr.value in ("get", "pop", "setdefault")
+    return (method.value, _text(node.args[0].value)) if is_lookup else None
 
 
 def _text(node: cst.BaseExpression) -> str:
