@@ -67,18 +67,23 @@ class Restored:
       template: the function of the module that makes what it is restored into, or "".
       definition: the one constructor call of flax.optim in that file, or "".
       recipe: `stock` or `exact`, what became of it, or "".
+      format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
     """
 
     path: str
     template: str = ""
     definition: str = ""
     recipe: str = ""
+    format: str = ""
 
     def command(self, file: str) -> str:
         """The command that converts it; the function of the template stands in a file."""
         old = Path(self.path)
-        new = "NEW/checkpoint_STEP" if self.path == "OLD" else str(old.with_name(f"{old.stem}_new"))
+        name = f"{old.stem}_new{old.suffix if self.format else ''}"
+        unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
+        new = unnamed if self.path == "OLD" else str(old.with_name(name))
         parts = ["optax-bridge", "convert", self.path, new]
+        parts += ["--format", self.format] if self.format else []
         if self.template:
             parts += ["--like", f"{file}:{self.template}"]
         else:

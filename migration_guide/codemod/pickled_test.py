@@ -107,6 +107,24 @@ def test_other_names_and_dicts_get_none(code: str):
     assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
 
 
+ORDERS = {
+    "structure": "s = jax.tree_util.tree_structure({'o': opt, 'n': 1})",
+    "saved": "np.savez(f, *jax.tree_leaves(opt))",
+    "flattened": "ls, s = jax.tree.flatten((opt, 1))\npickle.dump(ls, f)",
+}
+
+
+@pytest.mark.parametrize("code", ORDERS.values(), ids=ORDERS)
+def test_leaves_in_their_order_get_a_comment(code: str):
+    result = rewrite(f"import jax\nimport numpy as np\n{HEAD}{code}\n", Options())
+    assert result.code.count(f"{PREFIX}leaves in their order") == 1
+
+
+def test_leaves_that_stay_in_memory_get_none():
+    code = "ls, s = jax.tree_util.tree_flatten(opt)\njax.tree_structure(opt.target)\n"
+    assert PREFIX not in rewrite(f"import jax\n{HEAD}{code}", Options()).code
+
+
 def test_what_may_be_a_dict_by_now_is_said():
     result = rewrite(f"{HEAD}x = read(f).unfreeze()\n", Options())
     assert "read(f).unfreeze()" in result.code

@@ -252,7 +252,7 @@ def test_what_restores_gets_the_command_that_converts():
     options = "--optimizer 'Adam(learning_rate=0.1)' --stock"
     said = f"{NOTE}files written before need converting: optax-bridge convert"
     assert f"{said} /runs/a /runs/a_new {options}\n" in result.code
-    assert result.code.count(f"{said} OLD NEW/checkpoint_STEP {options}\n") == 2
+    assert result.code.count(f"{said} OLD NEW --format msgpack {options}\n") == 2
     assert "o = checkpoints.restore_checkpoint('/runs/a', o)\n" in result.code
     assert "o = flax.serialization.from_state_dict(o, d)\n" in result.code
     assert "optax_bridge." not in result.code

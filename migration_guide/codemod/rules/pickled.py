@@ -51,7 +51,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     if name not in (*_WRITES, *_READS) or not _pickles(context, original.func):
         return
     if name in _WRITES:
-        if any(_holds_optimizer(context, arg.value) for arg in original.args):
+        if any(holds_optimizer(context, arg.value) for arg in original.args):
             context.by_hand(original, _WRITTEN)
     elif _gives(context, original):
         context.by_hand(original, _READ)
@@ -72,7 +72,7 @@ def _pickles(context: Context, func: cst.BaseExpression) -> bool:
 
 def _gives(context: Context, call: cst.Call) -> bool:
     """Whether what is read is an optimizer, or is used like one."""
-    if _holds_optimizer(context, call):
+    if holds_optimizer(context, call):
         return True
     above: cst.CSTNode | None = context.parent(call)
     read = ""
@@ -85,7 +85,7 @@ def _gives(context: Context, call: cst.Call) -> bool:
     if not isinstance(above, cst.Assign):
         return False
     return any(
-        _holds_optimizer(context, node)
+        holds_optimizer(context, node)
         or bool(MARKS & context.analysis.read_of(node))
         or (isinstance(node, cst.Name) and _gives_on(context, node))
         for target in above.targets
@@ -107,7 +107,7 @@ def _gives_on(context: Context, name: cst.Name) -> bool:
                 isinstance(part, cst.Name)
                 and part.value == name.value
                 and context.analysis.scopes.get(part) is context.analysis.scopes.get(name)
-                and _holds_optimizer(context, into)
+                and holds_optimizer(context, into)
             ):
                 return True
     return False
@@ -119,9 +119,9 @@ def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [target]
 
 
-def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
+def holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
     """Whether an optimizer, its state or a definition is in a value, at any depth."""
-    if any(_holds_optimizer(context, part) for part in _parts(node)):
+    if any(holds_optimizer(context, part) for part in _parts(node)):
         return True
     kind = context.analysis.kind(node)
     if isinstance(node, cst.Name) and node.value == "self":

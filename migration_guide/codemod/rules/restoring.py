@@ -58,7 +58,7 @@ def rewrite_reference(
     if call is not None:
         _see(context, name, call)
     if reads_nothing_old(context):
-        context.remark(original, needs_converting(context, call), CONVERTING)
+        context.remark(original, needs_converting(context, call, name), CONVERTING)
         return None
     return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
 
@@ -79,13 +79,12 @@ def reads_nothing_old(context: Context) -> bool:
     return context.once(standalone.is_active) and not context.once(standalone.leaves_any)
 
 
-def needs_converting(context: Context, call: cst.Call | None) -> str:
-    """What to do with the old files that a call reads."""
-    name = context.name(call.func) if call is not None else ""
+def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
+    """What to do with the old files that a call of a function, or of a method, reads."""
     file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
     known = context.checkpoints.get(path) if path is not None else None
-    found = known or Restored("OLD", "", context.once(_definition))
+    found = known or Restored("OLD", "", context.once(_definition), format=_format(name))
     unknown = not (found.template or found.definition)
     inner = context.rate_per_call or partition.is_grouped(context.analysis)
     if not found.template and (unknown or inner):
@@ -173,7 +172,13 @@ def _see(context: Context, name: str, call: cst.Call) -> None:
             context.analysis.module
         ):
             like = template.func.value
-    context.checkpoints.setdefault(path, Restored(path, like, context.once(_definition)))
+    restored = Restored(path, like, context.once(_definition), format=_format(name))
+    context.checkpoints.setdefault(path, restored)
+
+
+def _format(name: str) -> str:
+    """What a function reads: bytes and the dicts of such are msgpack, a folder may be Orbax's."""
+    return "" if name.endswith("restore_checkpoint") else "msgpack"
 
 
 def _path(context: Context, node: cst.BaseExpression) -> str | None:

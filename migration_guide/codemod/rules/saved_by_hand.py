@@ -4,6 +4,7 @@ Before:
 
     saved = serialization.msgpack_restore(data)
     step = saved["state"]["step"]
+    kept = {name: part for name, part in saved.items() if name in ("target", "state")}
     numpy.savez(file, **flattened)
 
 After:

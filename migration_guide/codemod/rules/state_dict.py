@@ -36,7 +36,7 @@ def rewrite_call(
         given = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
         home = "optax_bridge.checkpoints"
         if reads_nothing_old(context):
-            context.remark(original, needs_converting(context, None), CONVERTING)
+            context.remark(original, needs_converting(context, None, "restore_state"), CONVERTING)
             home = "flax.serialization"
         return updated.with_changes(
             func=context.dotted(f"{home}.from_state_dict"), args=separated([holder, given])

@@ -1,0 +1,56 @@
+# pyright: strict
+"""An optimizer's leaves that are read or saved without names, in their order, are left to a person.
+
+Before:
+
+    leaves = [arrays[str(index)] for index in range(len(arrays))]  # of a file
+    optimizer = jax.tree_unflatten(jax.tree_structure(optimizer), leaves)
+
+After:
+
+    leaves = [arrays[str(index)] for index in range(len(arrays))]  # of a file
+    # optax-bridge: leaves in their order: ...
+    optimizer = jax.tree.unflatten(jax.tree.structure(optimizer), leaves)
+
+An optimizer's leaves were its state's and then its target's; a `TrainState` has the step, the
+parameters and then the state. With SGD and momentum both have as many, of the same shapes: an old
+file would be read without an error, momenta for parameters. Leaves that are put together again as
+they were taken apart, in a program that reads and writes no arrays, are nobody's business.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.rules.pickled import holds_optimizer
+from migration_guide.codemod.tree import last_name
+
+_STRUCTURES = ("tree_structure", "structure")
+_LEAVES = ("tree_flatten", "flatten", "tree_leaves", "leaves")
+_FILES = ("numpy.load", "numpy.save", "pickle.", "joblib.", "h5py.")
+_ORDER = (
+    "leaves in their order: those of an Optimizer were the state's, then the target's; a "
+    "TrainState's are step, params, opt_state, so that a file of leaves without names is read "
+    "wrongly, perhaps without an error. Read an old file into old = jax.tree.unflatten("
+    "jax.tree.structure(template), leaves), the template made as it was, with "
+    "legacy_optim.NAME(...).create(params) for the optimizer; then "
+    "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old))"
+)
+
+
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+    """See the module."""
+    del updated
+    name = last_name(original.func)
+    if name not in (*_STRUCTURES, *_LEAVES) or not original.args:
+        return
+    if not context.name(original.func).startswith("jax."):
+        return
+    kept = name in _STRUCTURES or context.once(_uses_files)
+    if kept and holds_optimizer(context, original.args[0].value):
+        context.by_hand(original, _ORDER)
+
+
+def _uses_files(context: Context) -> bool:
+    """Whether a module reads or writes arrays without names of Flax's."""
+    calls = context.analysis.facts.calls
+    return any(context.name(call.func).startswith(_FILES) for call in calls)
