@@ -29,6 +29,7 @@ from equivalence_tests.pair import written
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.side import Side
+from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.fitting import register_states_of
@@ -314,12 +315,39 @@ def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
 
 def _with_rate(side: Any, learning_rate: float | None) -> Side:
     made = adapted(side)
-    if learning_rate is None:
-        return made
-    rate = jnp.float32(learning_rate)
+    rate = None if learning_rate is None else jnp.float32(learning_rate)
     if isinstance(side, legacy_optim.Optimizer):
-        return replace(made, step=lambda o, g: o.apply_gradient(g, learning_rate=rate))
-    return replace(made, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
+        given = {} if rate is None else {"learning_rate": rate}
+
+        def step(optimizer: Any, grads: PyTree) -> Any:
+            with _shim():  # a definition of the program's own may use what JAX has lost since
+                return optimizer.apply_gradient(grads, **given)
+
+        return replace(made, step=step)
+    if rate is None:
+        return made
+    if isinstance(side, TrainState):
+        return replace(made, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
+    return replace(made, step=_with_injected_rate(side, rate))
+
+
+def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
+    """The step of Flax's own `TrainState`, which takes a rate in the state of Optax's injection."""
+    if "learning_rate" not in getattr(state.opt_state, "hyperparams", {}):
+        raise EquivalenceError(
+            "--learning-rate: expected a state that takes a rate: an optax_bridge.TrainState, or "
+            "the state of optax.inject_hyperparams(...) with a learning_rate; found Flax's "
+            f"TrainState with {type(state.opt_state).__name__}. Leave the option out where the "
+            "rate is part of the transformation"
+        )
+
+    def step(state: Any, grads: PyTree) -> Any:
+        known = state.opt_state.hyperparams
+        new = {**known, "learning_rate": rate.astype(known["learning_rate"].dtype)}
+        opt_state = state.opt_state._replace(hyperparams=new)
+        return state.replace(opt_state=opt_state).apply_gradients(grads=grads)
+
+    return step
 
 
 def _beside(before: PyTree, after: PyTree) -> tuple[int, list[str]]:

@@ -132,15 +132,51 @@ def test_a_part_of_a_state_says_what_is_asked_for(case: str, checkpoint: Path):
         check_resume(checkpoint, f"{file}:made", optimizers=[ADAM])
 
 
-def test_a_program_without_this_package_is_asked_as_well(checkpoint: Path):
-    """What `migrate --standalone` writes holds Flax's own TrainState."""
+def standalone(folder: Path, tx: str) -> str:
+    """A program as `migrate --standalone` writes it, with Flax's own TrainState."""
     own = NEW.replace("optax_bridge.TrainState", "TrainState").replace(
         "import optax_bridge\n", "from flax.training.train_state import TrainState\n"
     )
-    file = checkpoint.parent / "standalone.py"
-    file.write_text(own.replace("TX", STOCK))
-    resumed = check_resume(checkpoint, f"{file}:make_state", optimizers=[ADAM])
+    file = folder / "standalone.py"
+    file.write_text(own.replace("TX", tx))
+    return f"{file}:make_state"
+
+
+INJECTED = (
+    "optax.inject_hyperparams(lambda learning_rate: "
+    "optax.adamw(learning_rate, weight_decay=0.1))(learning_rate=0.5)"
+)
+
+
+@pytest.mark.parametrize(
+    ("tx", "rate"), [(STOCK, None), (INJECTED, 0.01)], ids=["stock", "injected"]
+)
+def test_a_program_without_this_package_is_asked_as_well(
+    checkpoint: Path, tx: str, rate: float | None
+):
+    new = standalone(checkpoint.parent, tx)
+    resumed = check_resume(checkpoint, new, optimizers=[ADAM], learning_rate=rate, steps=6)
     assert resumed.verdict is Verdict.ROUNDING, resumed
+
+
+def test_a_rate_that_a_program_without_this_package_cannot_take_is_said(checkpoint: Path):
+    new = standalone(checkpoint.parent, STOCK)
+    with pytest.raises(EquivalenceError, match="--learning-rate: expected a state that takes"):
+        check_resume(checkpoint, new, optimizers=[ADAM], learning_rate=0.1)
+
+
+def test_an_old_definition_may_use_what_jax_has_lost(checkpoint: Path):
+    old = checkpoint.parent / "lost.py"
+    lost = OLD.replace("optim.Adam(", "Own(").replace(
+        "@struct.dataclass",
+        "import jax\nclass Own(optim.Adam):\n    def apply_gradient(self, h, p, s, g):\n"
+        "        return super().apply_gradient(h, p, s, jax.tree_map(lambda x: x, g))\n\n"
+        "@struct.dataclass",
+    )
+    old.write_text(lost)
+    new = program(checkpoint.parent, EXACT)
+    resumed = check_resume(checkpoint, new, old=f"{old}:make_state", steps=2)
+    assert resumed.verdict is Verdict.IDENTICAL, resumed
 
 
 def test_what_was_saved_replicated_is_compared_once(checkpoint: Path):
