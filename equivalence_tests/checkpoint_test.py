@@ -144,7 +144,7 @@ def standalone(folder: Path, tx: str) -> str:
 
 INJECTED = (
     "optax.inject_hyperparams(lambda learning_rate: "
-    "optax.adamw(learning_rate, weight_decay=0.1))(learning_rate=0.5)"
+    "optax.adamw(learning_rate, weight_decay=0.1), hyperparam_dtype=jnp.float32)(learning_rate=0.5)"
 )
 
 
