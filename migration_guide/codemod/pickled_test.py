@@ -17,6 +17,7 @@ AGENT = (
 )
 CASES = {
     "bare": ("pickle.dump(opt, f)", WRITTEN),
+    "its-state": ("d = pickle.load(f)\nopt.replace(state=d['s'])", READ),
     "in-a-dict": ("pickle.dumps({'opt': opt, 'epoch': 1})", WRITTEN),
     "definition": ("pickle.dump(optim.Adam(0.1), f)", WRITTEN),
     "cloudpickle": ("import cloudpickle\ncloudpickle.dump(opt, f)", WRITTEN),

@@ -94,23 +94,38 @@ def _gives(context: Context, call: cst.Call) -> bool:
 
 
 def _gives_on(context: Context, name: cst.Name) -> bool:
-    """Whether something of what a variable holds is assigned to an optimizer: `o = d["o"]`."""
+    """Whether something of what a variable holds becomes an optimizer, or the state of one.
+
+    `o = d["o"]` makes it one, and `o = o.replace(state=d["state"])`.
+    """
+    for call in context.analysis.facts.calls:
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "replace":
+            states = [a.value for a in call.args if a.keyword and a.keyword.value == "state"]
+            if context.is_optimizer(func.value) and any(
+                _is_part_of(context, part, name) for part in states
+            ):
+                return True
     for target, value in context.analysis.facts.assignments:
         pairs = [(target, value)]
         if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
             elements = zip(target.elements, value.elements, strict=False)
             pairs = [(one.value, other.value) for one, other in elements]
         for into, part in pairs:
-            while isinstance(part, cst.Subscript):
-                part = part.value
-            if (
-                isinstance(part, cst.Name)
-                and part.value == name.value
-                and context.analysis.scopes.get(part) is context.analysis.scopes.get(name)
-                and holds_optimizer(context, into)
-            ):
+            if _is_part_of(context, part, name) and holds_optimizer(context, into):
                 return True
     return False
+
+
+def _is_part_of(context: Context, part: cst.BaseExpression, name: cst.Name) -> bool:
+    """Whether an expression is a variable, or what stands in it by subscripts."""
+    while isinstance(part, cst.Subscript):
+        part = part.value
+    return (
+        isinstance(part, cst.Name)
+        and part.value == name.value
+        and context.analysis.scopes.get(part) is context.analysis.scopes.get(name)
+    )
 
 
 def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
