@@ -19,6 +19,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.outline import alike_but_for_shapes
 from equivalence_tests.proof.symbols import NotASymbol, Questions, Symbol, unwrapped
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
+from equivalence_tests.sides.python_state import changed, plain_values
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -194,9 +195,11 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
     ) -> tuple[Leaves, Leaves]:
         live = _made(make, given, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(live.start, given.params))
+        before = plain_values(live.step)
         state = live.step(structure.unflatten(leaves), grads)
         seen.update(
-            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
+            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
+            changed=changed(before, plain_values(live.step)),
         )
         return _arrays(state), _arrays(live.params(state))
 
@@ -204,7 +207,15 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
     with _explained(f"{name} side ({seen['kind']}), in its step", can_ask):
         second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], given.params)
+        if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
+            jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], given.params)
     where = f"{name} side ({seen['kind']})"
+    if seen["changed"]:
+        path, values = next(iter(seen["changed"].items()))
+        raise ProofError(
+            f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
+            "a program that is traced once cannot follow. Keep it in the state"
+        )
     if seen["after"] != seen["paths"]:
         gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
         raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
