@@ -83,9 +83,7 @@ def explained(
     return text + (f" ({about_wide})" if about_wide else "")
 
 
-def _is_rounding(
-    extent: Extent | None, usual: Extent, wide: Comparison, bound: float
-) -> bool:
+def _is_rounding(extent: Extent | None, usual: Extent, wide: Comparison, bound: float) -> bool:
     """Whether what is apart on finite inputs is as little in float64 as rounding is."""
     few = bound * max(len(wide.ulp_by_step) / 100, 1.0)
     shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY

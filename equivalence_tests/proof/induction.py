@@ -103,7 +103,7 @@ def _counts(
         number = numbers[0] if numbers else None
         if number is not None and number != 0:
             most = abs(number) * 2 ** (jnp.finfo(aval.dtype).nmant + 1)
-            yield f"{name}, which counts in {aval.dtype}, is below {most:.0f}, where it stands still"
+            yield f"{name}, a count in {aval.dtype}, is below {most:.0f}, where it stands still"
 
 
 def _general(symbols: Sequence[Node], known: Sequence[Node | None]) -> Leaves:
@@ -276,9 +276,7 @@ class _Search:
             for text in _counts(world, side, state, step[0])
         ]
         states = tuple(left), tuple(right)
-        return Induction(
-            tuple(rows), tuple(relation), False, states, tuple(dict.fromkeys(counts))
-        )
+        return Induction(tuple(rows), tuple(relation), False, states, tuple(dict.fromkeys(counts)))
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """What a leaf is to be, and what it is; the left side's first."""
