@@ -236,16 +236,12 @@ class Search:
         kinds = [leaf.dtype for leaf in self.dtypes]
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
-        last = [_trajectory(side, typed, moves, _compiled)[-1] for side in self.own]
-        entry = 0
-        for a, b, kind in zip(*last, kinds, strict=True):
-            coarse = _COARSE * float(jnp.finfo(kind).eps)
-            flat = (np.ravel(np.asarray(each, float)) for each in (a, b))
-            for x, y in zip(*flat, strict=True):
-                if abs(x - y) > coarse * max(abs(x), abs(y)):
-                    values = [float(x), float(y)]
-                    return self._at(params, grads, entry, values, f"run in {self.kinds}")
-                entry += 1
+        runs = [_trajectory(side, typed, moves, _compiled) for side in self.own]
+        apart = list(_distances(*runs))[-1]  # of what the entries were: a little may cancel to all
+        for leaf, (size, kind) in enumerate(zip(apart, kinds, strict=True)):
+            if size > _COARSE * float(jnp.finfo(kind).eps):
+                how = f"run in {self.kinds}"
+                return self._at_largest(params, grads, leaf, [run[-1][leaf] for run in runs], how)
         return None
 
     @property
@@ -335,7 +331,12 @@ class Search:
         return None
 
     def _at_largest(
-        self, params: list[np.ndarray], grads: Grads, entry: int, both: Sequence[np.ndarray]
+        self,
+        params: list[np.ndarray],
+        grads: Grads,
+        entry: int,
+        both: Sequence[np.ndarray],
+        arithmetic: str = "",
     ) -> Counterexample:
         """An example whose difference is where two values of a leaf are farthest apart."""
         values = [np.asarray(value, float) for value in both]
@@ -344,7 +345,8 @@ class Search:
         apart = np.where(np.isnan(apart), np.inf, apart)
         index = np.unravel_index(int(np.argmax(apart)), apart.shape)
         numbers = [float(value[index]) for value in values]
-        return self._example(params, grads, entry, index, numbers, self.arithmetic)
+        how = arithmetic or self.arithmetic
+        return self._example(params, grads, entry, index, numbers, how)
 
     def _example(
         self,
@@ -416,11 +418,11 @@ def _scanned(
 def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
     """The last parameters, as balls."""
     count = len(side.paths)
-
-    results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
-    for each in grads:
-        inputs = [*results[:count], *map(interpreter.lifted, each)]
-        results = interpreter.exactly(side.step, inputs)
+    with interpreter.ties_are_equal():
+        results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
+        for each in grads:
+            inputs = [*results[:count], *map(interpreter.lifted, each)]
+            results = interpreter.exactly(side.step, inputs)
     return [value for array in results[count:] for value in array.flat]
 
 
