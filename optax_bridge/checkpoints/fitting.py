@@ -21,6 +21,7 @@ from optax_bridge.checkpoints.errors import (
     leaf_name,
     shown,
 )
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 T = TypeVar("T")
@@ -397,6 +398,16 @@ def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
             yield from leaves(value, (*path, str(name)))
     else:
         yield path, tree
+
+
+def named_as_pytree(target: Params, saved: PyTree) -> bool:
+    """Whether a tree has the leaves of a target, by their paths in JAX and with their shapes.
+
+    Orbax names leaves so. A container of one's own may have other names in Flax's state dicts.
+    """
+    own = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
+    found = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
+    return own == found
 
 
 def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """What `flax.optim` saved, into classes of others: Flax's `TrainState`, a user's own states."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,12 +9,12 @@ import numpy as np
 import optax
 import pytest
 from flax import serialization, struct
-from flax.training import train_state
+from flax.training import checkpoints, train_state
 
 import legacy_optim as optim
 import optax_bridge
 from optax_bridge import CheckpointError, TrainState
-from optax_bridge.checkpoints import from_bytes, from_state_dict
+from optax_bridge.checkpoints import from_bytes, from_state_dict, restore_checkpoint
 from optax_bridge.metadata.trees import Params
 
 PARAMS = {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}
@@ -106,3 +107,37 @@ def test_a_field_of_such_a_state_of_another_dtype_is_named():
     fresh = TrainState.create(None, GRADS, optax_bridge.wrap_definition(definition))
     with pytest.raises(CheckpointError, match=r"\['slow'\]\['bias'\]: expected float32, which"):
         from_state_dict(fresh, saved)
+
+
+@jax.tree_util.register_pytree_node_class
+class Bag:
+    """A container of a program's own, whose parts Flax and JAX call by different names."""
+
+    def __init__(self, items: Any):
+        self.items = items
+
+    def tree_flatten(self) -> Any:
+        return (self.items,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+serialization.register_serialization_state(
+    Bag,
+    lambda bag: {"items": serialization.to_state_dict(bag.items)},
+    lambda bag, saved: Bag(serialization.from_state_dict(bag.items, saved["items"])),
+)
+
+
+def test_what_orbax_saved_of_a_container_of_ones_own_is_restored(tmp_path: Path):
+    saved = Bag([TrainState.create(None, PARAMS, optax.sgd(0.1)).apply_gradients(grads=GRADS)])
+    checkpoints.save_checkpoint(str(tmp_path), {"bag": saved}, 1)
+    fresh = {"bag": Bag([TrainState.create(None, GRADS, optax.sgd(0.1))])}
+    (state,) = restore_checkpoint(tmp_path, fresh)["bag"].items
+    assert int(state.step) == 1
+    assert np.array_equal(state.params["bias"], saved.items[0].params["bias"])
+    other = {"bag": Bag([TrainState.create(None, {"other": PARAMS["bias"]}, optax.sgd(0.1))])}
+    with pytest.raises(CheckpointError, match="expected every leaf"):
+        restore_checkpoint(tmp_path, other)

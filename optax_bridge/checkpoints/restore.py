@@ -21,6 +21,7 @@ from optax_bridge.checkpoints.fitting import (
     is_state,
     leaves,
     legacy_states,
+    named_as_pytree,
     optimizers,
     outline_of,
     outlined,
@@ -154,7 +155,12 @@ def restore_checkpoint(
         read = read_checkpoint(path)
         if target is None:
             return by_flax(path, None) if read.format == ORBAX else as_arrays(read.tree)
-        fit, fitted = _fitted(target, read.tree, path, missing)
+        try:
+            fit, fitted = _fitted(target, read.tree, path, missing)
+        except CheckpointError:
+            if read.format == ORBAX and named_as_pytree(target, read.tree):
+                return by_flax(path, target)
+            raise
         if read.format != ORBAX:
             return restored(target, as_arrays(fitted))
         # Orbax brings arrays to the devices where the target has them; it refuses NumPy's scalars.

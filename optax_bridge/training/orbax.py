@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fitting import Fit, is_state, outlined, plain
+from optax_bridge.checkpoints.fitting import Fit, is_state, named_as_pytree, outlined, plain
 from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.metadata.trees import PyTree
 
@@ -112,6 +112,8 @@ def check(folder: Path, item: PyTree) -> None:
     try:
         saved = plain(read_orbax(folder))
     except CheckpointError:  # damaged, or of types of the program's own: Orbax says what is wrong
+        return
+    if named_as_pytree(item, saved):
         return
     fit = Fit(folder)
     fit.tree(outlined(item), saved, (), own=False)
