@@ -217,10 +217,18 @@ class _Search:
             classes = finer
             params = zip(steps[0][1], steps[1][1], strict=True)
             if any(comparer.compare(a, b, level).level > level for a, b in params):
-                return False  # with fewer leaves related, parameters would part all the more
+                # With fewer leaves related, parameters would part all the more; but of a leaf that
+                # is never negative more is known when it is told from others.
+                mixed = level is Level.REALS and any(map(self._has_both, self.classes))
+                if not mixed or len(classes) == len(self.classes):
+                    return False
         changed = len(classes) != len(self.classes)
         self.classes = classes if changed else self.classes
         return changed
+
+    def _has_both(self, members: Sequence[int]) -> bool:
+        """Whether some leaves of a class are never negative and others may be."""
+        return len({self.slots[i] in self.natural for i in members}) > 1
 
     def _assigned(self, counters: Mapping[Slot, Node]) -> tuple[Leaves, Leaves]:
         """General states in which related leaves are one symbol."""
