@@ -43,8 +43,8 @@ class Conditions(Quotients):
             return self.complement(self._zero(value))
         if self.nonneg(self.neg(value)):
             return self.number(0)
-        if self._nonneg(value.den) or self._nonneg(-value.den):
-            num, below = value.num if self._nonneg(value.den) else -value.num, self.one
+        if len(value.den) == 1 and self._nonneg(value.den):  # a root, which the sign is not of
+            num, below = value.num, self.one
         else:
             num, below = self._reduced(value.num * value.den)
         while not below.is_constant():  # a radicand's denominator, which may be negative

@@ -217,29 +217,23 @@ class _Search:
             classes = finer
             params = zip(steps[0][1], steps[1][1], strict=True)
             if any(comparer.compare(a, b, level).level > level for a, b in params):
-                # With fewer leaves related, parameters would part all the more; but of a leaf that
-                # is never negative more is known when it is told from others.
-                mixed = level is Level.REALS and any(map(self._has_both, self.classes))
-                if not mixed or len(classes) == len(self.classes):
-                    return False
+                return False  # with fewer leaves related, parameters would part all the more
         changed = len(classes) != len(self.classes)
         self.classes = classes if changed else self.classes
         return changed
-
-    def _has_both(self, members: Sequence[int]) -> bool:
-        """Whether some leaves of a class are never negative and others may be."""
-        return len({self.slots[i] in self.natural for i in members}) > 1
 
     def _assigned(self, counters: Mapping[Slot, Node]) -> tuple[Leaves, Leaves]:
         """General states in which related leaves are one symbol."""
         graph, known = self.world.graph, dict(counters)
         for members in self.classes:
-            side, leaf = self.slots[members[0]]
+            slots = [self.slots[i] for i in members]
+            # Of the leaf that a symbol is named for what is known of it is known for good.
+            side, leaf = next((slot for slot in slots if slot in self.natural), slots[0])
             aval, name = self.sides[side].avals[leaf], self.symbols[side][leaf]
             if (side, leaf) in self.natural:
                 graph.never_negative.add(name)
             symbol = graph.leaf(name, aval.shape, aval.dtype)
-            for side, leaf in (self.slots[i] for i in members):
+            for side, leaf in slots:
                 dtype = self.sides[side].avals[leaf].dtype
                 node = symbol
                 if dtype != symbol.dtype:
