@@ -291,16 +291,17 @@ class _Checked:
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
         self.before: Any = None  # the structure of the state after the last step
-        self.changed: Mapping[str, str] = {}  # in Python, when the step was traced last
+        self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
 
         def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
             before = plain_values(side.step) if side.compiled else {}
             state = side.step(state, *given)
             if side.compiled:
-                self.changed = changed(before, plain_values(side.step))
+                after = plain_values(side.step)
+                self.changed = changed(before, after, new=self.changed is None)
             return state, side.view(state)
 
-        self.body = jax.jit(body) if side.compiled else body
+        self.plain, self.body = body, jax.jit(body) if side.compiled else body
 
     def side(self) -> Side:
         """The side with the checks; its state is the number of steps, the state and its view."""
@@ -333,8 +334,8 @@ class _Checked:
         last = inner
         inner, view = _guarded(functools.partial(self.body, inner, grads), where)
         if self.changed:  # what is made at the first call, and kept, is not changed by another
-            again = functools.partial(self.body.__wrapped__, last, grads)
-            _guarded(lambda: jax.eval_shape(again), where)
+            again = functools.partial(self.plain, last, grads)
+            _guarded(functools.partial(jax.eval_shape, again), where)
             self._refuse_python_state(where)
         view = on_host(view)
         if wrong := first_mismatch(self.expected, signature(view["params"], "params")):

@@ -161,7 +161,7 @@ def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
     if inner is not None:
         return _closed(inner)(*inputs)
     if any(map(_is_program, jax.tree.leaves(list(params.values()), is_leaf=_is_program))):
-        raise NotWidened(f"{name} holds programs of its own for {eqn.outvars[0].aval.dtype}")
+        raise NotWidened(f"{name} holds programs of its own, for another precision")
     outputs = eqn.primitive.bind(*inputs, **{key: _dtype(value) for key, value in params.items()})
     return outputs if eqn.primitive.multiple_results else [outputs]
 
