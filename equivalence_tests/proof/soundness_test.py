@@ -201,6 +201,17 @@ ASSUMED: dict[str, tuple[Any, Any, str]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16])
+def test_numbers_that_a_dtype_makes_one_are_one(dtype: Any):
+    rounded = float(np.asarray(0.01, dtype))
+    sides = _side(lambda p, g: p - 0.01 * g), _side(lambda p, g: p - rounded * g)
+    proof = prove_equivalence(*sides, {"k": jnp.ones((2, 3), dtype)})
+    assert proof.verdict in (IDENTICAL, REALS)
+    above = float(np.nextafter(np.asarray(0.01, dtype), dtype(1)))
+    other = _side(lambda p, g: p - above * g)
+    assert prove_equivalence(sides[0], other, {"k": jnp.ones(2, dtype)}).verdict == DIFFERENT
+
+
 @pytest.mark.parametrize(("dtype", "most"), [(jnp.bfloat16, 256), (jnp.float32, 16777216)])
 def test_where_a_count_stands_still_is_said(dtype: Any, most: int):
     counting = _counting(dtype, lambda p, g, n: p - g / (1 + n.astype(jnp.float32)))
