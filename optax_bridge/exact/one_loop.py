@@ -12,6 +12,7 @@ result, so that Adam's first moment must come last: the state is kept in reverse
 keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
 """
 
+import functools
 import os
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import jax
 
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
+from optax_bridge.exact.rounding import in_float32_on_cpus
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
@@ -106,10 +108,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         grads: Updates, state: OptState, params: Params, **extra: Any
     ) -> tuple[Params, OptState]:
         state = own(state)
+        one_step = in_float32_on_cpus(functools.partial(tx.step, **extra))
         # What XLA does not know to be the same it computes twice, until the loops are joined.
         again: Any = _BARRIER((grads, state, params))
-        _, new = tx.step(grads, state, params, **extra)
-        new_params, _ = tx.step(*again, **extra)
+        _, new = one_step(grads, state, params)
+        new_params, _ = one_step(*again)
         return new_params, turned(new)
 
     return ExactTransformation(init, update, step, tx.hyper_params)
