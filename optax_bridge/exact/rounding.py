@@ -18,6 +18,7 @@ from jax.extend import core
 from optax_bridge._internals import staged
 
 _BF16 = jnp.bfloat16
+_BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
 # By name, with all operands bfloat16: what XLA computes in float32 and rounds, and what is exact.
 _ROUNDED = {"add", "sub", "mul", "div", "sqrt", "square"}
 _EXACT = {
@@ -53,7 +54,9 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*trees: Any) -> Any:
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*trees)
-        arguments = [_widened(leaf) for leaf in jax.tree.leaves(trees)]
+        # Behind the barrier, so that XLA does not drop a conversion with one that came before, and
+        # the rounding with both.
+        arguments = [_converted(leaf) for leaf in _BARRIER(jax.tree.leaves(trees))]
         results = _evaluate(program.jaxpr, program.consts, arguments, {})
         kinds = [_is_bf16(variable) for variable in program.jaxpr.outvars]
         narrow = [_narrowed(x) if kind else x for x, kind in zip(results, kinds, strict=True)]
@@ -79,8 +82,16 @@ def _is_bf16(variable: Any) -> bool:
     return getattr(variable.aval, "dtype", None) == _BF16
 
 
-def _widened(value: Any) -> Any:
+def _converted(value: Any) -> Any:
     return value.astype(jnp.float32) if getattr(value, "dtype", None) == _BF16 else value
+
+
+def _widened(value: Any) -> Any:
+    """As float32, by its bits, which XLA leaves as they are; a slower loop than by conversion."""
+    if getattr(value, "dtype", None) != _BF16:
+        return value
+    bits = jax.lax.bitcast_convert_type(value, jnp.uint16).astype(jnp.uint32) << 16
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def _narrowed(value: jax.Array) -> jax.Array:
@@ -95,12 +106,12 @@ def _evaluate(
     program: core.Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], jitted: dict[int, Any]
 ) -> list[Any]:
     """Runs a program whose bfloat16 values are float32; `jitted` has its functions' own such."""
-    values: dict[Any, Any] = dict(zip(program.constvars, map(_widened, consts), strict=True))
+    values: dict[Any, Any] = dict(zip(program.constvars, map(_converted, consts), strict=True))
     values.update(zip(program.invars, arguments, strict=True))
 
     def read(variable: Any) -> Any:
         if isinstance(variable, core.Literal):
-            return _widened(jnp.asarray(variable.val, variable.aval.dtype))
+            return _converted(jnp.asarray(variable.val, variable.aval.dtype))
         return values[variable]
 
     for equation in program.eqns:
