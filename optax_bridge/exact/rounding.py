@@ -1,11 +1,10 @@
-# pyright: strict, reportMissingTypeStubs=false
 """bfloat16 arithmetic on CPUs in half the time: float32, rounded by fewer instructions, same bits.
 
-No CPU computes in bfloat16: XLA computes each operation in float32 and rounds its result, by nine
-instructions, of which four see to NaN. Among numbers that are bfloat16 already that is not needed:
-a NaN that an operation makes, or passes on, has zeros where rounding would carry. So the program is
-run in float32 as a whole, rounded after each operation by five instructions, and NaN is made the
-one that XLA makes where arrays become bfloat16 again.
+XLA computes a bfloat16 operation of CPUs in float32 and rounds the result, by nine instructions, of
+which four see to NaN. Between operations on bfloat16 they are not needed: a NaN that comes out of
+one has zeros in the lower half of its bits, and rounding does not carry. So the program is run in
+float32 as a whole, each operation rounded by five instructions, and NaN gets the bits that XLA
+gives it where arrays become bfloat16 again.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,18 +41,22 @@ def rounded(value: jax.Array) -> jax.Array:
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, computing in float32 wherever it computes in bfloat16, with the same bits.
 
-    Other types, and operations that are not known here, stay as they are. It pays where XLA's loops
-    do little else than to round; the programs that it makes are good for CPUs alone.
+    It pays where XLA's loops do little else than to round; the programs are good for CPUs alone.
+    Where two NaN meet, the compiler may keep the sign of either.
 
     Args:
       function: from trees of arrays to a tree of arrays; traced anew at each call.
 
     Returns:
-      The same function; what takes and returns bfloat16 still does.
+      The same function; what takes and returns bfloat16 still does. One with operations on arrays
+      of bfloat16 that are not known here computes as it did, a sum, say: XLA leaves out the
+      rounding before it.
     """
 
     def run(*trees: Any) -> Any:
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*trees)
+        if not _is_known(program.jaxpr):
+            return function(*trees)
         # Behind the barrier, so that XLA does not drop a conversion with one that came before, and
         # the rounding with both.
         arguments = [_converted(leaf) for leaf in _BARRIER(jax.tree.leaves(trees))]
@@ -94,12 +97,35 @@ def _widened(value: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
+@jax.jit  # traced once for all arrays of a shape
 def _narrowed(value: jax.Array) -> jax.Array:
     """As bfloat16, which the value is already, and NaN as XLA makes it."""
     bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
     nan = (bits & jnp.uint32(0xFF800000)) | jnp.uint32(0x400000)
     upper = jnp.where(jnp.isnan(value), nan, bits) >> 16
     return jax.lax.bitcast_convert_type(upper.astype(jnp.uint16), _BF16)
+
+
+def _is_known(program: core.Jaxpr) -> bool:
+    """Whether all that is computed in bfloat16 is known to be the same in float32."""
+    return all(map(_is_known_one, program.eqns))
+
+
+def _is_known_one(equation: Any) -> bool:
+    name, inputs, outputs = equation.primitive.name, equation.invars, equation.outvars
+    if name in _CALLS:
+        return _is_known(equation.params["jaxpr"].jaxpr)
+    if not any(map(_is_bf16, (*inputs, *outputs))) or name in _EXACT:
+        return True
+    if name == "convert_element_type":  # out of bfloat16, XLA may skip the rounding before it
+        return not _is_bf16(inputs[0])
+    if all(map(_is_bf16, inputs)) and (name in _ROUNDED or _is_square(equation)):
+        return True
+    return not any(getattr(variable.aval, "shape", ()) for variable in (*inputs, *outputs))
+
+
+def _is_square(equation: Any) -> bool:
+    return equation.primitive.name == "integer_pow" and equation.params["y"] == 2
 
 
 def _evaluate(
@@ -111,7 +137,8 @@ def _evaluate(
 
     def read(variable: Any) -> Any:
         if isinstance(variable, core.Literal):
-            return _converted(jnp.asarray(variable.val, variable.aval.dtype))
+            kind: Any = variable.aval
+            return _converted(jnp.asarray(variable.val, kind.dtype))
         return values[variable]
 
     for equation in program.eqns:
@@ -135,12 +162,8 @@ def _one(equation: Any, operands: list[Any], jitted: dict[int, Any]) -> Sequence
         return jitted[id(own)](*operands)
     if name in _EXACT:
         return [_bind(equation, operands)]
-    if name in _ROUNDED and all(narrow):
+    if all(narrow) and (name in _ROUNDED or _is_square(equation)):
         return [rounded(_bind(equation, operands))]
-    if name == "integer_pow" and all(narrow) and equation.params["y"] == 2:
-        return [rounded(operands[0] * operands[0])]
-    if name == "convert_element_type" and equation.params["new_dtype"] == jnp.float32 and narrow[0]:
-        return operands
     own_types = [_narrowed(x) if kind else x for x, kind in zip(operands, narrow, strict=True)]
     results = _bind(equation, own_types)
     return [_widened(x) for x in (results if equation.primitive.multiple_results else [results])]
