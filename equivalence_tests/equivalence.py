@@ -22,6 +22,7 @@ from equivalence_tests.sides.adapt import (
 )
 from equivalence_tests.sides.gradients import Gradients, Stream
 from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.sides.python_state import changed, plain_values
 from equivalence_tests.sides.side import Side, in_legacy_layout
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
@@ -254,9 +255,13 @@ class _Checked:
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
         self.before: Any = None  # the structure of the state after the last step
+        self.changed: Mapping[str, str] = {}  # in Python, when the step was traced last
 
         def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
+            before = plain_values(side.step) if side.compiled else {}
             state = side.step(state, *given)
+            if side.compiled:
+                self.changed = changed(before, plain_values(side.step))
             return state, side.view(state)
 
         self.body = jax.jit(body) if side.compiled else body
@@ -289,7 +294,12 @@ class _Checked:
     def step(self, state: PyTree, grads: Updates) -> Any:
         count, inner, _ = state
         where = f"{self.name}, step {count + 1}"
+        last = inner
         inner, view = _guarded(functools.partial(self.body, inner, grads), where)
+        if self.changed:  # what is made at the first call, and kept, is not changed by another
+            again = functools.partial(self.body.__wrapped__, last, grads)
+            _guarded(lambda: jax.eval_shape(again), where)
+            self._refuse_python_state(where)
         view = on_host(view)
         if wrong := first_mismatch(self.expected, signature(view["params"], "params")):
             raise EquivalenceError(f"{where}: it changed its parameters' structure: {wrong}")
@@ -298,6 +308,16 @@ class _Checked:
             raise EquivalenceError(f"{where}: it changed its state's structure: {wrong}")
         self.before = after
         return count + 1, inner, view
+
+    def _refuse_python_state(self, where: str) -> None:
+        if self.changed:
+            path, values = next(iter(self.changed.items()))
+            raise EquivalenceError(
+                f"{where}: each call of its step changes a value in Python, `{path}` ({values}); "
+                "compiled, it is called once, and that value stays. Keep it in the state, or hand "
+                "in a pair of functions init(params) and step(grads, state, params), which run as "
+                "they are"
+            )
 
 
 def _guarded(call: Callable[[], Any], where: str) -> Any:

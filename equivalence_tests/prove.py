@@ -66,7 +66,8 @@ def prove_table(only: Sequence[str] = (), json_file: Path | None = None) -> int:
             console.print(row.note or "\n".join(map(str, row.proofs)), markup=False)
     console.print(closing_line(rows, time.perf_counter() - started))
     with Written() as files:
-        files.text(json_file, _lines(rows))
+        if json_file is not None:
+            files.text(json_file, _lines(rows))
     if files.failed:
         return MISUSE
     return HELD if all(row.held for row in rows) else BROKEN

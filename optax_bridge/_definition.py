@@ -1,11 +1,22 @@
 # pyright: strict
 """What a user gives where a definition of `flax.optim` is meant, and errors that say what was."""
 
-from typing import Any
+import sys
+from typing import Any, Literal
 
 import legacy_optim
-from legacy_optim.base import ReplicatedOptimizer
 from optax_bridge._text import nearest, shown
+
+
+def is_legacy(
+    given: Any, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
+) -> bool:
+    """Whether something is an instance of a class of the old API, without importing the class.
+
+    `legacy_optim.Optimizer` would import them all: 15 ms of the first step of who needs none.
+    """
+    base = sys.modules.get("legacy_optim.base")  # what nobody has imported has no instances
+    return base is not None and isinstance(given, getattr(base, kind))
 
 
 def check_definition(given: Any, where: str, *, or_transformation: bool = False) -> None:
@@ -20,14 +31,14 @@ def check_definition(given: Any, where: str, *, or_transformation: bool = False)
       TypeError: it is something else; says what was probably meant.
       ValueError: it is a replicated optimizer.
     """
-    if isinstance(given, ReplicatedOptimizer):
+    if is_legacy(given, "ReplicatedOptimizer"):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
             "average the gradients in the step with jax.lax.pmean, which replicate() did by "
             "itself"
         )
     is_transformation = hasattr(given, "init") and hasattr(given, "update")
-    if isinstance(given, legacy_optim.OptimizerDef) or (
+    if is_legacy(given, "OptimizerDef") or (
         or_transformation and is_transformation and not isinstance(given, type)
     ):
         return
@@ -42,13 +53,13 @@ def check_optimizer(given: Any) -> None:
       TypeError: it is something else; says what was probably meant.
       ValueError: it is replicated.
     """
-    if isinstance(given, legacy_optim.OptimizerDef):
+    if is_legacy(given, "OptimizerDef"):
         raise TypeError(
             f"optimizer: expected an Optimizer, found a definition, {type(given).__name__}, which "
             "has no parameters: optax_bridge.from_legacy(definition) is the tx= of "
             "TrainState.create"
         )
-    if not isinstance(given, legacy_optim.Optimizer):
+    if not is_legacy(given, "Optimizer"):
         raise TypeError(
             "optimizer: expected an Optimizer, as definition.create(params) makes, found "
             f"{type(given).__name__}: {shown(given)}"
@@ -94,7 +105,7 @@ def _found(given: Any) -> str:
             f"the class {given.__name__}, not an instance: call it, {home}{given.__name__}(...), "
             "with its hyper-parameters"
         )
-    if isinstance(given, legacy_optim.Optimizer):
+    if is_legacy(given, "Optimizer"):
         return (
             "an Optimizer: its definition is optimizer.optimizer_def, and "
             "TrainState.from_legacy(optimizer) takes it over with parameters, state and step"

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Comparison
-from equivalence_tests.compare.headline import ordinary
+from equivalence_tests.compare.headline import Extent, ordinary, poisoned
 
 # Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
 # formula gives stays as large as it is. Halfway, in powers of two, stands between them.
@@ -70,15 +70,32 @@ def explained(
         f"{kind}, decided in float64: {_relative(found):.2g} of the scale here, "
         f"{_relative(wide):.2g} there"
     )
-    if made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
+    usual = ordinary(wide)
+    before = usual is None or _is_rounding(ordinary(found), usual, wide, bound)
+    if made_of is Nature.ALGORITHM and poisoned(wide) is not None and before:
+        text = (
+            f"{kind}, decided in float64, in what they make of a gradient that is not finite; "
+            f"before it at most rounding, {_relative(found, 0.0):.2g} of the scale here, "
+            f"{_relative(wide, 0.0):.2g} there"
+        )
+    elif made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
         text += ", as little as a constant that one side holds in float32 makes, or an epsilon"
     return text + (f" ({about_wide})" if about_wide else "")
 
 
-def _relative(found: Comparison) -> float:
+def _is_rounding(extent: Extent | None, usual: Extent, wide: Comparison, bound: float) -> bool:
+    """Whether what is apart on finite inputs is as little in float64 as rounding is."""
+    few = bound * max(len(wide.ulp_by_step) / 100, 1.0)
+    shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY
+    return math.isfinite(usual.relative) and (shrank or usual.ulp <= few)
+
+
+def _relative(found: Comparison, otherwise: float | None = None) -> float:
     """The largest distance on inputs that are finite; on any where there is none."""
     extent = ordinary(found)
-    return found.relative if extent is None else extent.relative
+    if extent is not None:
+        return extent.relative
+    return found.relative if otherwise is None else otherwise
 
 
 def _by_growth(found: Comparison) -> Nature:

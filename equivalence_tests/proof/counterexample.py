@@ -14,6 +14,14 @@ from flint import arb
 from jax.extend import core
 
 from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.candidates import (
+    Grads,
+    constant,
+    counts,
+    of_sizes,
+    simple,
+    sizes,
+)
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.outline import alike_but_for_rounding
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
@@ -26,11 +34,10 @@ CLEAR, FAINT = 1e-6, 1e-9
 UNROUNDED = 1e-3
 # In a dtype of its own: rounding makes so many units in the last place of it in a few steps.
 _COARSE = 64
-STEPS = 4
+# Elements times steps that are followed in exact arithmetic, some seconds of it.
+_MOST_EXACT = 40_000
 
 Numbers = float | list[Any]  # of an array, as nested lists
-Grads = list[list[np.ndarray]]
-Fill = Callable[[jax.ShapeDtypeStruct], float | np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,11 @@ class Counterexample:
                 f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}"
             )
         lines += [f"  {path} = {value}" for path, value in self.params.items()]
-        for step, grads in enumerate(self.grads, 1):
-            lines += [f"  step {step}: {path} = {value}" for path, value in grads.items()]
+        last = 0
+        for grads, alike in itertools.groupby(self.grads):
+            first, last = last + 1, last + len(list(alike))
+            when = f"step {first}" if first == last else f"steps {first} to {last}, each"
+            lines += [f"  {when}: {path} = {value}" for path, value in grads.items()]
         return "\n".join(lines)
 
 
@@ -135,7 +145,10 @@ class Search:
           NoRule: the sides compute something that cannot be followed step by step.
         """
         faint = []
-        for params, grads in _candidates(self.given, quick):
+        candidates = simple(self.given, quick)
+        if not quick:
+            candidates = itertools.chain(candidates, of_sizes(self.given, sizes(self.sides)))
+        for params, grads in candidates:
             size, step = self.parted(params, grads)
             if size > self.clear and self.in_truth(params, grads[:step]):
                 return self._smallest(params, grads[:step])
@@ -144,6 +157,34 @@ class Search:
         for params, grads in faint:
             if self.in_truth(params, grads):
                 return self._smallest(params, grads)
+        return None
+
+    def find_late(self) -> Counterexample | None:
+        """A counterexample after as many steps as a program's own numbers ask for; None if none.
+
+        `jnp.where(count > 50, ...)` shows after the 51st step alone.
+
+        Raises:
+          NoRule: something cannot be followed in exact arithmetic.
+        """
+        numbers = counts(self.sides)
+        elements = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in self.dtypes)
+        if not numbers or elements * numbers[-1] > _MOST_EXACT:
+            return None
+        for params, grads in constant(self.given):
+            self.tried += 1
+            with self.context():
+                runs = [_scanned(side, params, grads, numbers[-1] + 2) for side in self.sides]
+            rows = list(_distances(*runs))
+            apart = [max(row, default=0.0) for row in rows]
+            # Rounding alone may part them before the step that the number is about.
+            clear = [step for step, size in enumerate(apart) if size > self.clear][:1]
+            asked = [number + more for number in numbers for more in (1, 2)]
+            for step in sorted({*clear, *(at for at in asked if apart[at] > self.faint)}):
+                if self.in_truth(params, [grads] * step):
+                    entry = int(np.argmax(rows[step]))
+                    pair = [run[step][entry] for run in runs]
+                    return self._at_largest(params, [grads] * step, entry, pair)
         return None
 
     @functools.cached_property
@@ -165,7 +206,7 @@ class Search:
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
         """
-        for params, grads in _candidates(self.given, quick=True):
+        for params, grads in simple(self.given, quick=True):
             for step in range(3):
                 try:
                     pair = [_exact_trajectory(side, params, grads[:step]) for side in self.own]
@@ -195,16 +236,12 @@ class Search:
         kinds = [leaf.dtype for leaf in self.dtypes]
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
-        last = [_trajectory(side, typed, moves, _compiled)[-1] for side in self.own]
-        entry = 0
-        for a, b, kind in zip(*last, kinds, strict=True):
-            coarse = _COARSE * float(jnp.finfo(kind).eps)
-            flat = (np.ravel(np.asarray(each, float)) for each in (a, b))
-            for x, y in zip(*flat, strict=True):
-                if abs(x - y) > coarse * max(abs(x), abs(y)):
-                    values = [float(x), float(y)]
-                    return self._at(params, grads, entry, values, f"run in {self.kinds}")
-                entry += 1
+        runs = [_trajectory(side, typed, moves, _compiled) for side in self.own]
+        apart = list(_distances(*runs))[-1]  # of what the entries were: a little may cancel to all
+        for leaf, (size, kind) in enumerate(zip(apart, kinds, strict=True)):
+            if size > _COARSE * float(jnp.finfo(kind).eps):
+                how = f"run in {self.kinds}"
+                return self._at_largest(params, grads, leaf, [run[-1][leaf] for run in runs], how)
         return None
 
     @property
@@ -285,19 +322,31 @@ class Search:
         """The example as both programs compute it, compiled; None if they do not part then."""
         with self.context():
             runs = [_trajectory(side, params, grads, _compiled) for side in self.sides]
-        for step, (pair, sizes) in enumerate(
+        for step, (pair, apart) in enumerate(
             zip(zip(*runs, strict=True), _distances(*runs), strict=True)
         ):
-            if max(sizes) > self.faint:
-                entry = int(np.argmax(sizes))
-                values = [np.asarray(run[entry], float) for run in pair]
-                with np.errstate(all="ignore"):
-                    apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
-                apart = np.where(np.isnan(apart), np.inf, apart)
-                index = np.unravel_index(int(np.argmax(apart)), apart.shape)
-                both = [float(value[index]) for value in values]
-                return self._example(params, grads[:step], entry, index, both, self.arithmetic)
+            if max(apart) > self.faint:
+                entry = int(np.argmax(apart))
+                return self._at_largest(params, grads[:step], entry, [run[entry] for run in pair])
         return None
+
+    def _at_largest(
+        self,
+        params: list[np.ndarray],
+        grads: Grads,
+        entry: int,
+        both: Sequence[np.ndarray],
+        arithmetic: str = "",
+    ) -> Counterexample:
+        """An example whose difference is where two values of a leaf are farthest apart."""
+        values = [np.asarray(value, float) for value in both]
+        with np.errstate(all="ignore"):
+            apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
+        apart = np.where(np.isnan(apart), np.inf, apart)
+        index = np.unravel_index(int(np.argmax(apart)), apart.shape)
+        numbers = [float(value[index]) for value in values]
+        how = arithmetic or self.arithmetic
+        return self._example(params, grads, entry, index, numbers, how)
 
     def _example(
         self,
@@ -349,14 +398,31 @@ def _trajectory(
     return seen
 
 
+def _scanned(
+    side: Program, params: list[np.ndarray], grads: list[np.ndarray], steps: int
+) -> list[list[np.ndarray]]:
+    """`_trajectory` of many steps with one gradient, compiled as one program."""
+    count = len(side.paths)
+    step = core.jaxpr_as_fun(side.step)
+    first = _compiled(side.start, params)
+
+    def body(state: list[jax.Array], _: None) -> tuple[list[jax.Array], list[jax.Array]]:
+        results = step(*state, *map(jnp.asarray, grads))
+        return results[:count], results[count:]
+
+    _, rows = jax.jit(lambda state: jax.lax.scan(body, state, None, length=steps))(first[:count])
+    seen = [np.asarray(row) for row in rows]
+    return [first[count:], *([row[number] for row in seen] for number in range(steps))]
+
+
 def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
     """The last parameters, as balls."""
     count = len(side.paths)
-
-    results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
-    for each in grads:
-        inputs = [*results[:count], *map(interpreter.lifted, each)]
-        results = interpreter.exactly(side.step, inputs)
+    with interpreter.ties_are_equal():
+        results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
+        for each in grads:
+            inputs = [*results[:count], *map(interpreter.lifted, each)]
+            results = interpreter.exactly(side.step, inputs)
     return [value for array in results[count:] for value in array.flat]
 
 
@@ -388,37 +454,3 @@ def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
         apart = np.where(same, 0.0, np.abs(a - b))
         relative = np.where(same, 0.0, apart / np.where(scale > 0, scale, 1.0))
     return float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(initial=0.0))
-
-
-def _candidates(given: Inputs, quick: bool) -> Iterator[tuple[list[np.ndarray], Grads]]:
-    """Inputs to try, the simplest first."""
-
-    def filled(value: Fill) -> list[np.ndarray]:
-        return [np.broadcast_to(value(leaf), leaf.shape).astype(float) for leaf in given.shapes]
-
-    def steps(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        return (1.0 + np.arange(np.prod(leaf.shape, dtype=int))).reshape(leaf.shape)
-
-    def signs(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        values = steps(leaf)
-        return np.where(values % 2 == 0, -values, values) / 2
-
-    def from_zero(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        return steps(leaf) - 1
-
-    ones, zeros = (lambda leaf: 1.0), (lambda leaf: 0.0)
-    starts = [ones, zeros, steps, signs]
-    tiny = [lambda leaf, s=size: s * signs(leaf) for size in (1e-4, 1e-8, 1e4)]
-    moves: list[Fill] = [ones, zeros, steps, signs, *tiny]
-    if quick:
-        pairs = [(ones, ones), (zeros, ones), (signs, steps), (steps, signs), (steps, tiny[1])]
-        pairs += [(signs, from_zero), (steps, tiny[2])]
-    else:
-        pairs = list(itertools.product(starts, moves))
-    for start, move in pairs:
-        first = filled(move)
-        yield filled(start), [[g.copy() for g in first] for _ in range(STEPS)]
-        if not quick:
-            turns = (1.0, -0.5, 0.0, 2.0)
-            yield filled(start), [[turns[k % 4] * g for g in first] for k in range(STEPS)]
-            yield filled(start), [[g * 3.0**-k for g in first] for k in range(3 * STEPS)]

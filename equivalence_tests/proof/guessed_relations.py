@@ -72,7 +72,7 @@ class Fits:
           Unclear: a comparison is too close.
         """
         self.sides = sides
-        with interpreter.precise():
+        with interpreter.precise(), interpreter.ties_are_equal():
             rng = np.random.default_rng(5)
             self.numbers = {name: _ball(value) for name, value in given.numbers.items()}
             settings = [_array(self.numbers[name]) for name in sorted(self.numbers)]

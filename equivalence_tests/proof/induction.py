@@ -10,8 +10,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
+
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.counters import cycle
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.equality import Level, groups
 from equivalence_tests.proof.graph import Node
 from equivalence_tests.proof.guessed_relations import Derived
@@ -33,12 +36,14 @@ class Induction:
       relation: which leaves of the states are related, as text.
       given: whether the relation was given.
       states: general states of both sides, as related.
+      counts: what has to hold over the reals of counts in floating-point dtypes, as text.
     """
 
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
     given: bool
     states: tuple[tuple[Node, ...], tuple[Node, ...]]
+    counts: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
@@ -79,7 +84,26 @@ def by_given_relation(
     states = tuple(general), tuple(related(general))
     steps = world.step(left, general), world.step(right, states[1])
     rows = (*obligations("start", *starts), *obligations("step", *steps))
-    return Induction(rows, ("as given",), True, states)
+    counts = [
+        text
+        for side, state, step in zip((left, right), states, steps, strict=True)
+        for text in _counts(world, side, state, step[0])
+    ]
+    return Induction(rows, ("as given",), True, states, tuple(dict.fromkeys(counts)))
+
+
+def _counts(
+    world: World, side: Program, state: Sequence[Node], after: Sequence[Node]
+) -> Iterator[str]:
+    """How far counts in floating-point dtypes go: 256 + 1 is 256 in bfloat16."""
+    for before, new, aval, name in zip(state, after, side.avals, world.names(side), strict=True):
+        if not is_float(aval.dtype) or new.op != "add" or before not in new.args:
+            continue
+        numbers = [world.graph.scalar(arg) for arg in new.args if arg is not before]
+        number = numbers[0] if numbers else None
+        if number is not None and number != 0:
+            most = abs(number) * 2 ** (jnp.finfo(aval.dtype).nmant + 1)
+            yield f"{name}, a count in {aval.dtype}, is below {most:.0f}, where it stands still"
 
 
 def _general(symbols: Sequence[Node], known: Sequence[Node | None]) -> Leaves:
@@ -245,7 +269,14 @@ class _Search:
             names = [self.names[side][leaf] for side, leaf in self.cycle[0]]
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
         left, right = self.states[0]
-        return Induction(tuple(rows), tuple(relation), False, (tuple(left), tuple(right)))
+        counts = [
+            text
+            for states, steps in zip(self.states, self.steps, strict=True)
+            for side, state, step in zip(self.sides, states, steps, strict=True)
+            for text in _counts(world, side, state, step[0])
+        ]
+        states = tuple(left), tuple(right)
+        return Induction(tuple(rows), tuple(relation), False, states, tuple(dict.fromkeys(counts)))
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """What a leaf is to be, and what it is; the left side's first."""

@@ -22,8 +22,10 @@ from equivalence_tests.proof.dtypes import Aval, is_float, is_key
 from equivalence_tests.proof.exact_operations import moved
 from equivalence_tests.proof.interpreter_rules import RULES
 from equivalence_tests.proof.interpreter_rules import Unclear as Unclear
+from equivalence_tests.proof.interpreter_rules import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.programs import AnyJaxpr, aval_of
 from equivalence_tests.scanned import constants_and_carry
+from equivalence_tests.sides.precision import float64
 
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray
@@ -139,8 +141,10 @@ def _by_jax(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
         if (results := moved(eqn, args)) is None:
             raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
         return results
-    given = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
-    results = eqn.primitive.bind(*given, **eqn.params)
+    wide = any(aval_of(var).dtype.itemsize >= 8 for var in (*eqn.invars, *eqn.outvars))
+    with float64() if wide else contextlib.nullcontext():  # as it was when this was traced
+        given = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+        results = eqn.primitive.bind(*given, **eqn.params)
     results = results if eqn.primitive.multiple_results else [results]
     arrays = [each if is_key(each.dtype) else np.asarray(each) for each in results]
     # Of whole numbers alone, so nothing was rounded on the way.

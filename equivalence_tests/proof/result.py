@@ -109,6 +109,8 @@ class Proof:
         for case in self.cases:
             for obligation in case.induction.obligations:
                 texts |= dict.fromkeys(obligation.equality.assumptions)
+            if case.verdict == REALS:
+                texts |= dict.fromkeys(case.induction.counts)
         return tuple(texts)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.extend import core
 
 import legacy_optim
@@ -19,6 +20,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.outline import alike_but_for_shapes
 from equivalence_tests.proof.symbols import NotASymbol, Questions, Symbol, unwrapped
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
+from equivalence_tests.sides.python_state import changed, plain_values
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -194,9 +196,11 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
     ) -> tuple[Leaves, Leaves]:
         live = _made(make, given, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(live.start, given.params))
+        before = plain_values(live.step)
         state = live.step(structure.unflatten(leaves), grads)
         seen.update(
-            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
+            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
+            changed=changed(before, plain_values(live.step)),
         )
         return _arrays(state), _arrays(live.params(state))
 
@@ -204,7 +208,15 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
     with _explained(f"{name} side ({seen['kind']}), in its step", can_ask):
         second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], given.params)
+        if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
+            jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], given.params)
     where = f"{name} side ({seen['kind']})"
+    if seen["changed"]:
+        path, values = next(iter(seen["changed"].items()))
+        raise ProofError(
+            f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
+            "a program that is traced once cannot follow. Keep it in the state"
+        )
     if seen["after"] != seen["paths"]:
         gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
         raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
@@ -230,18 +242,41 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
 
 
 def same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
-    """Whether a side's programs for arrays of more axes are the same but for shapes."""
-
-    def larger(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((2, *(size + 1 for size in leaf.shape)), leaf.dtype)
-
-    wider = replace(given, params=jax.tree.map(larger, given.params))
+    """Whether a side's programs for arrays of other shapes are the same but for shapes."""
     try:
-        pair = [traced(make, each, "a") for each in (given, wider)]
+        own = traced(make, given, "a")
+        for params in _other_shapes(given.params):
+            other = traced(make, replace(given, params=params), "a")
+            if not alike_but_for_shapes(own.start, other.start):
+                return False
+            if not alike_but_for_shapes(own.step, other.step):
+                return False
     except (ProofError, NotASymbol):  # it was made for the shapes that it has
         return False
-    own, other = ((each.start, each.step) for each in pair)
-    return all(map(alike_but_for_shapes, own, other))
+    return True
+
+
+_MOST_AXES = 5
+_SPECIAL = ((1,), (128, 128))  # sizes that programs ask for by number
+
+
+def _other_shapes(params: Params) -> Iterator[Params]:
+    """The same tree with arrays of other shapes: whose sizes are symbols, and some that are not.
+
+    A side that compares a symbol with a number, `if grad.size > 1000`, cannot be traced. Only
+    `==` is False of what is not known, so some numbers are tried.
+    """
+
+    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[Any, ...]]) -> Params:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape(leaf), leaf.dtype), params)
+
+    names = ", ".join(f"n{axis}" for axis in range(_MOST_AXES))
+    symbols = export.symbolic_shape(names)
+    for axes in range(_MOST_AXES + 1):
+        yield tree(lambda leaf, axes=axes: symbols[:axes])
+    for sizes in _SPECIAL:
+        yield tree(lambda leaf, sizes=sizes: sizes)
+    yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
 
 
 def traced_relation(

@@ -227,7 +227,7 @@ def _close(own: Leaf, other: Leaf) -> bool:
     if jax.tree.structure(own) != jax.tree.structure(other):
         return False
     for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True):
-        a, b = np.asarray(a), np.asarray(b)
+        a, b = _plain(a), _plain(b)
         if a.shape != b.shape:
             return False
         spacing = float(jnp.finfo(a.dtype).eps) if _is_float(a.dtype) else 0.0
@@ -235,6 +235,11 @@ def _close(own: Leaf, other: Leaf) -> bool:
         if not np.allclose(a, b, rtol=4 * spacing, atol=0, equal_nan=True):
             return False
     return True
+
+
+def _plain(value: Leaf) -> np.ndarray:
+    is_key = jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(value) if is_key else value)
 
 
 def _alike(own: Leaf, other: Leaf) -> bool:

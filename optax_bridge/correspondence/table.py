@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import legacy_optim
+from optax_bridge._definition import is_legacy
 from optax_bridge.correspondence import entries
 from optax_bridge.correspondence.entry import Claim, Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Call
@@ -112,11 +112,9 @@ def recipe_of(
 
 def _with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """Settings with each optimizer in them changed."""
-    base = sys.modules.get("legacy_optim.base")  # what nobody has imported has no instances
-    optimizers = (Described,) if base is None else (Described, base.OptimizerDef)
 
     def changed(value: Any) -> Any:
-        if isinstance(value, optimizers):
+        if isinstance(value, Described) or is_legacy(value, "OptimizerDef"):
             return change(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value
 

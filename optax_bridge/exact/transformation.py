@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
+from optax_bridge._definition import is_legacy
 from optax_bridge._internals import trace_state
 from optax_bridge._text import shown
 from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
@@ -242,12 +243,12 @@ def noted_update(
 
 def check_transformation(tx: Any, where: str = "tx") -> None:
     """Raises TypeError where this is no transformation, with the way to one from the old API."""
-    if isinstance(tx, legacy_optim.OptimizerDef):
+    if is_legacy(tx, "OptimizerDef"):
         raise TypeError(
             f"{where} is {type(tx).__name__}, a definition of the old API. Give "
             f"{where}=optax_bridge.from_legacy(definition)."
         )
-    if isinstance(tx, legacy_optim.Optimizer):
+    if is_legacy(tx, "Optimizer"):
         raise TypeError(
             f"{where} is an Optimizer of the old API. TrainState.from_legacy(optimizer) takes it "
             "over with parameters and state; optax_bridge.from_legacy(optimizer.optimizer_def) is "

@@ -12,7 +12,6 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-from legacy_optim.base import Optimizer, OptimizerDef  # the package would import them all
 from optax_bridge._definition import check_one_copy
 from optax_bridge._likeness import check_no_text
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
@@ -23,7 +22,9 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
-from optax_bridge.training.shardings import create_sharded
+
+if TYPE_CHECKING:  # who does not come from the old API does without: 2 ms
+    from legacy_optim.base import Optimizer, OptimizerDef
 
 # In place of `inspect.Parameter.empty`: a step without gradients gets a message of its own.
 NOT_GIVEN: Any = object()
@@ -195,12 +196,14 @@ class TrainState(train_state.TrainState):
         Raises:
           ValueError: a name has no place on the mesh, or an axis cannot be divided over it.
         """
+        from optax_bridge.training.shardings import create_sharded  # meshes, as few programs need
+
         return create_sharded(cls, mesh, rules, init, apply_fn=apply_fn, tx=tx, **kwargs)
 
     @classmethod
     def from_legacy(
         cls,
-        optimizer: Optimizer,
+        optimizer: "Optimizer",
         *,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
@@ -239,7 +242,7 @@ class TrainState(train_state.TrainState):
             **kwargs,
         )
 
-    def to_legacy(self, definition: OptimizerDef) -> Optimizer:
+    def to_legacy(self, definition: "OptimizerDef") -> "Optimizer":
         """The legacy optimizer that goes on from here.
 
         Args:
@@ -260,7 +263,7 @@ class TrainState(train_state.TrainState):
         cls,
         path: Path | str,
         *,
-        optimizer_def: OptimizerDef | optax.GradientTransformation | None = None,
+        optimizer_def: "OptimizerDef | optax.GradientTransformation | None" = None,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
         part: str | None = None,
@@ -316,7 +319,7 @@ class TrainState(train_state.TrainState):
         self,
         path: Path | str,
         *,
-        optimizer_def: OptimizerDef | optax.GradientTransformation,
+        optimizer_def: "OptimizerDef | optax.GradientTransformation",
         part: str | None = None,
         force: bool = False,
     ) -> None:
