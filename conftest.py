@@ -19,9 +19,9 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax
 import pytest
 
-# What compares no bits of one compiled program with another's: there XLA leaves its
-# optimisations out, as JAX offers it for tests, and compiles in half the time. Everything else, and
-# all where the variable is set (to 0), is compiled as users compile it.
+# Where the subject is not the arithmetic but what is around it, XLA leaves its optimisations out, as
+# JAX offers it for tests, and compiles in half the time. Everything else, and all where the variable
+# is set (to 0), is compiled as users compile it.
 _COMPILED_QUICKLY = (
     "benchmarks",
     "equivalence_tests/suite/mutations_test.py",
@@ -29,6 +29,7 @@ _COMPILED_QUICKLY = (
     "optax_bridge/checkpoints",
     "optax_bridge/command",
     "optax_bridge/spmd",
+    "optax_bridge/training",
 )
 _VARIABLE = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 _CHOSEN = os.environ.get(_VARIABLE)
