@@ -20,8 +20,8 @@ import jax
 import pytest
 
 # Where the subject is not the arithmetic but what is around it, XLA leaves its optimisations out, as
-# JAX offers it for tests, and compiles in half the time. Everything else, and all where the variable
-# is set (to 0), is compiled as users compile it.
+# JAX offers it for tests, and compiles in half the time. All else, and everything where the
+# variable is set (to 0), is compiled as users compile it.
 _COMPILED_QUICKLY = (
     "benchmarks",
     "equivalence_tests/suite/mutations_test.py",
