@@ -19,8 +19,8 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax
 import pytest
 
-# Where the subject is not the arithmetic but what is around it, XLA leaves its optimisations out, as
-# JAX offers it for tests, and compiles in half the time. All else, and everything where the
+# Where the subject is not the arithmetic but what is around it, XLA leaves its optimisations out,
+# as JAX offers it for tests, and compiles in half the time. All else, and everything where the
 # variable is set (to 0), is compiled as users compile it.
 _COMPILED_QUICKLY = (
     "benchmarks",
