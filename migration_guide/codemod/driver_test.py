@@ -367,7 +367,8 @@ def test_files_without_a_trace_of_the_api_are_not_parsed(tmp_path: Path):
 
 def test_installed_packages_stay_as_they_are():
     packages = [flax, jax, libcst, optax, orbax.checkpoint]
-    report = driver.migrate([Path(p.__file__).parent for p in packages], Options())
+    folders = [Path(str(package.__file__)).parent for package in packages]
+    report = driver.migrate(folders, Options())
     assert report.seen > 800
     users = [r.path for r in report.changed if not files.uses_optim(r.path.read_bytes())]
     assert users == []
