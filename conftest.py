@@ -19,6 +19,21 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax
 import pytest
 
+# Where the subject is not the arithmetic but what is around it, XLA leaves its optimisations out,
+# as JAX offers it for tests, and compiles in half the time. All else, and everything where the
+# variable is set (to 0), is compiled as users compile it.
+_COMPILED_QUICKLY = (
+    "benchmarks",
+    "equivalence_tests/suite/mutations_test.py",
+    "migration_guide",
+    "optax_bridge/checkpoints",
+    "optax_bridge/command",
+    "optax_bridge/spmd",
+    "optax_bridge/training",
+)
+_VARIABLE = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+_CHOSEN = os.environ.get(_VARIABLE)
+
 # Flags that a test may set with jax.config.update and that change numbers for every test after it.
 _GLOBAL_FLAGS = (
     "jax_enable_x64",
@@ -35,6 +50,17 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _optimisations(request: pytest.FixtureRequest) -> None:
+    """Switches XLA's optimisations for a module's tests and the processes that they start."""
+    module = request.path.relative_to(Path(__file__).parent)
+    quickly = str(int(any(module.is_relative_to(folder) for folder in _COMPILED_QUICKLY)))
+    if not _CHOSEN and quickly != os.environ.get(_VARIABLE, "0"):
+        os.environ[_VARIABLE] = quickly
+        jax.config.update(_VARIABLE.lower(), quickly == "1")
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

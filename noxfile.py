@@ -56,6 +56,14 @@ def tests_lowest(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def tests_full(session: nox.Session) -> None:
+    """Runs every case of the suite, not a slice, and compiles all tests as users compile."""
+    session.install("-e", ".[test]")
+    session.env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
+    session.run("python", "-m", "pytest", "-n", "auto", "--equivalence-full", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
 def coverage(session: nox.Session) -> None:
     """Runs the tests and shows the lines that none of them reaches."""
     session.install("-e", ".[test]", "coverage[toml]")

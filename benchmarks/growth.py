@@ -1,6 +1,9 @@
 """How tracing, compiling and stepping grow with the leaves and with the groups."""
 
+import functools
 import itertools
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +28,7 @@ Transformation = optax.GradientTransformation
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Leaves, then groups; quick: few of either."""
-    repeats = 1 if quick else 2
+    repeats = 1 if quick else 2  # for each side that can be the first
     counts = (2, 4) if quick else LEAVES
     for leaves in counts:
         yield from _stages(
@@ -72,29 +75,37 @@ def _grouped(count: int) -> dict[str, Transformation]:
 def _stages(
     subject: str, params: Any, sides: dict[str, Transformation], repeats: int
 ) -> Iterator[Outcome]:
-    """Trace, compile and step of transformations, the first one over each other."""
+    """Trace, compile and step of transformations, the first one over each other.
+
+    A program's step depends by some 3 % on when it was built in its process. So each is built
+    several times, by turns first and last, and all that were built are timed, each at the second
+    of two steps, as in a training loop.
+    """
     grads = problem.gradients(params)
-    made: dict[str, Stepper] = {}
-    traced: dict[str, list[float]] = {name: [] for name in sides}
+    made: dict[str, list[Stepper]] = {name: [] for name in sides}
 
     def compiling(name: str, tx: Transformation) -> Callable[[], float]:
         def compile_once() -> float:
-            made[name] = Stepper(_step(tx), _state(tx, params), grads)
-            traced[name].append(made[name].trace_seconds)
-            return made[name].compile_seconds - made[name].trace_seconds
+            made[name].append(Stepper(_step(tx), _state(tx, params), grads))
+            return made[name][-1].compile_seconds - made[name][-1].trace_seconds
 
         return compile_once
 
     first, *others = sides
     pairs = [(first, other, 1.0) for other in others]
     compiled = {name: compiling(name, tx) for name, tx in sides.items()}
-    found = ratios(SECTION, f"compile, {subject}", compiled, pairs, repeats=repeats, warm_up=0)
-    yield from found
-    seen = {name: iter(values) for name, values in traced.items()}
-    replayed = {name: lambda name=name: next(seen[name]) for name in sides}
-    yield from ratios(SECTION, f"trace, {subject}", replayed, pairs, repeats=repeats, warm_up=0)
-    stepping: dict[str, Callable[[], float]] = {**made}
-    yield from ratios(SECTION, f"step, {subject}", stepping, pairs, repeats=10 * repeats)
+    turns = repeats * len(sides)
+    figures = functools.partial(ratios, SECTION, pairs=pairs, seconds=math.inf)
+    yield from figures(f"compile, {subject}", compiled, repeats=turns, warm_up=0)
+    seen = {name: iter([built.trace_seconds for built in made[name]]) for name in sides}
+    traced = {name: functools.partial(next, seen[name]) for name in sides}
+    yield from figures(f"trace, {subject}", traced, repeats=turns, warm_up=0)
+
+    def stepping(name: str) -> Callable[[], float]:
+        return lambda: statistics.fmean((step(), step())[1] for step in made[name])
+
+    stepped = {name: stepping(name) for name in sides}
+    yield from figures(f"step, {subject}", stepped, repeats=20 * repeats)
 
 
 def _linear(counts: tuple[int, ...], repeats: int) -> Iterator[Outcome]:

@@ -2,13 +2,19 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import NOTICEABLE, Comparison, Verdict, compare
+from equivalence_tests.compare.comparison import (
+    NOTICEABLE,
+    Comparison,
+    Verdict,
+    compare,
+    leaf_name,
+)
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
 from equivalence_tests.report.pair import Report
@@ -135,6 +141,7 @@ def check_equivalence(
         finite=here.finite if here.finite < min([steps, *poisoned.values()]) else None,
         parameters=here.parameters,
         relations=here.relations if related else {},
+        counts=here.counts,
     )
 
 
@@ -202,6 +209,7 @@ class _Outcome(NamedTuple):
       relations: of the states, where all their leaves are linearly related.
       moved: the part of the steps at which the parameters that move least changed.
       finite: the number of steps before the first after which a parameter is not finite.
+      counts: counts that one state has in a dtype that goes no further than the text says.
     """
 
     both: Comparison
@@ -210,6 +218,7 @@ class _Outcome(NamedTuple):
     relations: Mapping[str, Relation]
     moved: float
     finite: int
+    counts: tuple[str, ...] = ()
 
 
 def _compared(
@@ -238,13 +247,40 @@ def _compared(
     moved = min(map(_moved, jax.tree.leaves(runs[0]["params"])))
     finite = _finite([run["params"] for run in runs])
     if not comparable:
-        return _Outcome(parameters, parameters, False, {}, moved, finite)
+        counts = [
+            text for run, name in zip(runs, names, strict=True) for text in _counts(run, name)
+        ]
+        return _Outcome(parameters, parameters, False, {}, moved, finite, tuple(counts))
     # Only what comes before a number that is not finite can be related.
     until = _finite(runs)
     related = relations(*(jax.tree.map(lambda leaf: leaf[:until], run["state"]) for run in runs))
     return _Outcome(
         compare(*runs, poisoned=poisoned), parameters, True, related or {}, moved, finite
     )
+
+
+_FEW_BITS = 16
+
+
+def _counts(run: PyTree, name: str) -> Iterator[str]:
+    """Counts of steps that soon stand still or wrap round, and did not in this run."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path({"state": run["state"]}):
+        if leaf.ndim != 1 or not is_numeric(leaf.dtype) or leaf.dtype == np.bool_:
+            continue
+        apart = np.diff(leaf.astype(np.float64))
+        if not apart.size or apart[0] == 0 or (apart != apart[0]).any():
+            continue
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            info = jax.numpy.finfo(leaf.dtype)
+            most, ends = abs(apart[0]) * 2 ** (info.nmant + 1), "stands still"
+        else:
+            info = jax.numpy.iinfo(leaf.dtype)
+            most, ends = info.max, "wraps round"
+        if info.bits <= _FEW_BITS:
+            yield (
+                f"{leaf_name(path)} of the {name} side counts in {leaf.dtype}, which {ends} at "
+                f"{most:.0f}, after these steps"
+            )
 
 
 class _Checked:
@@ -255,16 +291,17 @@ class _Checked:
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
         self.before: Any = None  # the structure of the state after the last step
-        self.changed: Mapping[str, str] = {}  # in Python, when the step was traced last
+        self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
 
         def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
             before = plain_values(side.step) if side.compiled else {}
             state = side.step(state, *given)
             if side.compiled:
-                self.changed = changed(before, plain_values(side.step))
+                after = plain_values(side.step)
+                self.changed = changed(before, after, new=self.changed is None)
             return state, side.view(state)
 
-        self.body = jax.jit(body) if side.compiled else body
+        self.plain, self.body = body, jax.jit(body) if side.compiled else body
 
     def side(self) -> Side:
         """The side with the checks; its state is the number of steps, the state and its view."""
@@ -297,8 +334,8 @@ class _Checked:
         last = inner
         inner, view = _guarded(functools.partial(self.body, inner, grads), where)
         if self.changed:  # what is made at the first call, and kept, is not changed by another
-            again = functools.partial(self.body.__wrapped__, last, grads)
-            _guarded(lambda: jax.eval_shape(again), where)
+            again = functools.partial(self.plain, last, grads)
+            _guarded(functools.partial(jax.eval_shape, again), where)
             self._refuse_python_state(where)
         view = on_host(view)
         if wrong := first_mismatch(self.expected, signature(view["params"], "params")):

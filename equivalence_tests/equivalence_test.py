@@ -397,3 +397,21 @@ def test_bad_input_names_side_step_and_leaf(name: str):
     given = {"left": optax.sgd(0.1), "right": optax.sgd(0.1), "params": PARAMS, **changes}
     with pytest.raises(EquivalenceError, match=message):
         check_equivalence(given.pop("left"), given.pop("right"), given.pop("params"), **given)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [(jnp.bfloat16, "stands still at 256"), (jnp.uint8, "wraps round at 255"), (jnp.int32, "")],
+)
+def test_a_short_count_says_how_far_it_goes(dtype: Any, said: str):
+    def counting(dtype: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            rate = 0.1 / (1 + state.astype(jnp.float32))
+            return jax.tree.map(lambda g: -rate * g, updates), state + jnp.ones((), dtype)
+
+        return optax.GradientTransformation(lambda params: jnp.zeros((), dtype), update)
+
+    report = check_equivalence(counting(jnp.int32), counting(dtype), PARAMS, steps=STEPS)
+    assert report.verdict is Verdict.IDENTICAL
+    assert ("of the right side counts in" in str(report)) == bool(said)
+    assert said in str(report)

@@ -80,6 +80,21 @@ def test_of_what_poison_tells_apart_nothing_is_measured():
         assert f"{largest:.2g} of the scale here, 0 there" in said
 
 
+def test_what_poison_alone_tells_apart_is_said_to_be_that():
+    """Rounding before it is not called another algorithm."""
+    pair = []
+    for dtype in (np.float32, np.float64):
+        left = np.ones((3, 2), dtype)
+        right = left.copy()
+        right[1, 0] += np.finfo(dtype).eps
+        right[2, 0] = np.nan
+        pair.append(compare({"params": left}, {"params": right}, poisoned={"": 2}))
+    said = explained(*pair)
+    assert "another algorithm" in said
+    assert "in what they make of a gradient that is not finite" in said
+    assert "before it at most rounding, 1.2e-07 of the scale here, 2.2e-16 there" in said
+
+
 def test_a_distance_without_end_is_said_in_words():
     assert ulp_text(2.5) == "2.5 ULP"
     assert ulp_text(np.inf).startswith("an infinite distance")

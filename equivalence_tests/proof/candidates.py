@@ -102,9 +102,9 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
             for atom in eqn.invars:
                 value = atom.val if isinstance(atom, core.Literal) else values.get(atom)
                 dtype = programs.aval_of(atom).dtype
-                plain = value is not None and np.ndim(value) == 0
-                if plain and (is_float(dtype) or (compared and is_whole(dtype))):
-                    yield float(value)
+                wanted = is_float(dtype) or (compared and is_whole(dtype))
+                if value is not None and np.ndim(value) == 0 and wanted:
+                    yield float(np.asarray(value))
         for value in eqn.params.values():
             for each in value if isinstance(value, tuple) else (value,):
                 if programs.is_jaxpr(each):

@@ -43,15 +43,40 @@ class Conditions(Quotients):
             return self.complement(self._zero(value))
         if self.nonneg(self.neg(value)):
             return self.number(0)
-        num, below = self._reduced(value.num * value.den)
+        if len(value.den) == 1 and self._nonneg(value.den):  # a root, which the sign is not of
+            num, below = value.num, self.one
+        else:
+            num, below = self._reduced(value.num * value.den)
         while not below.is_constant():  # a radicand's denominator, which may be negative
             num, below = self._reduced(num * below)
+        if (squared := self._without_root(num)) is not None:
+            return self._positive(squared)
         lead = self._lead(num)
         num = num / abs(lead)
         if lead < 0:
             other = self.add(self._positive(self.neg(value)), self._zero(value))
             return self.complement(other)
         return self._indicator("positive", num)
+
+    def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
+        """Something of the sign of a difference with a square root, without that root.
+
+        Of `a sqrt(s) - b`, with `a` and `b` not negative, it is `a^2 s - b^2`. None of others.
+        """
+        for gen in self.used(poly):
+            atom = self.atoms[gen]
+            if atom.kind != "root" or atom.order != 2:
+                continue
+            rows = self.coefficients(poly, gen)
+            rest, factor = rows.get(0, self.ctx.constant(0)), rows[1]
+            for sign in (1, -1):
+                if self._nonneg(sign * factor) and self._nonneg(-sign * rest):
+                    squares = [Rat(each * each, self.one) for each in (factor, rest)]
+                    difference = self._add(
+                        self._mul(squares[0], atom.args[0]), self.neg(squares[1])
+                    )
+                    return difference if sign > 0 else self.neg(difference)
+        return None
 
     def _lead(self, poly: fmpq_mpoly) -> fmpq:
         """A coefficient by which a polynomial and its negative are told apart.
@@ -91,6 +116,8 @@ class Conditions(Quotients):
                         none = self.mul(none, self.complement(self._atom_is_zero(gen)))
                 result = self.mul(result, self.complement(none))
             return result
+        if (squared := self._without_root(num)) is not None:
+            return self._zero(squared)
         _, factors = num.factor()
         none = self.number(1)
         for factor, _ in factors:

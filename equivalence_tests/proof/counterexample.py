@@ -274,6 +274,8 @@ class Search:
         try:
             sides = self.sides if self.one_program else self.own
             runs = [_exact_trajectory(side, params, grads) for side in sides]
+            if self.one_program and not self._apart_in_own_dtype(params, grads):
+                return False
         except interpreter.NoRule:
             return self.parted(params, grads)[0] > UNROUNDED
         except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
@@ -284,6 +286,17 @@ class Search:
         # One divides by 0, say: then the run has to show that it matters.
         far = any(not (a.is_finite() and b.is_finite()) for a, b in pairs)
         return far and self.parted(params, grads)[0] > UNROUNDED
+
+    def _apart_in_own_dtype(self, params: list[np.ndarray], grads: Grads) -> bool:
+        """Whether the programs for the parameters' dtypes part as well, or that is not known.
+
+        0.01 and what float32 makes of it are two numbers in float64, and one in float32.
+        """
+        runs = [_exact_trajectory(side, params, grads) for side in self.own]
+        return any(
+            not (a.is_finite() and b.is_finite() and a.overlaps(b))
+            for a, b in zip(*runs, strict=True)
+        )
 
     def parted(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
         """How far the sides part, relative to the values, and at which step; 0 if they do not."""

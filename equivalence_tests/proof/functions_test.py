@@ -90,6 +90,51 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
         lambda p, g: p[0] - g,
         True,
     ),
+    "a root of a quotient": (
+        lambda p, g: p * jnp.sqrt(g * g / (1 + p * p)),
+        lambda p, g: p * jnp.abs(g) / jnp.sqrt(1 + p * p),
+        True,
+    ),
+    "numbers under roots": (
+        lambda p, g: jnp.sqrt(10 * (p * p + g * g)) / jnp.sqrt(40.0),
+        lambda p, g: jnp.sqrt(p * p + g * g) / 2,
+        True,
+    ),
+    "a norm that is clipped": (
+        lambda p, g: p * jnp.minimum(1.0, 2 / jnp.linalg.norm(g)),
+        lambda p, g: jnp.where(jnp.sum(g * g) <= 4, p, 2 * p / jnp.linalg.norm(g)),
+        True,
+    ),
+    "clipped before and after": (
+        lambda p, g: p - 3 * jnp.clip(g, -1.0, 2.0),
+        lambda p, g: p - jnp.clip(3 * g, -3.0, 6.0),
+        True,
+    ),
+    "a sign by two thresholds": (
+        lambda p, g: jnp.sign(p + 9 * g) * p,
+        lambda p, g: p * jnp.where(p / 9 + g > 0, 1.0, jnp.where(p / 9 + g < 0, -1.0, 0.0)),
+        True,
+    ),
+    "a norm of all in a row": (
+        lambda p, g: p * jnp.linalg.norm(jnp.concatenate([p.ravel(), 2 * g.ravel()])),
+        lambda p, g: p * jnp.sqrt(jnp.sum(p * p) + 4 * jnp.sum(g * g)),
+        True,
+    ),
+    "a product of rows of parts": (
+        lambda p, g: p * jnp.vdot(*2 * (jnp.concatenate([p.ravel(), g.ravel()]),)),
+        lambda p, g: p * (jnp.vdot(p, p) + jnp.vdot(g, g)),
+        True,
+    ),
+    "parts in another order": (
+        lambda p, g: p * jnp.vdot(*(jnp.concatenate([a.ravel(), g.ravel()]) for a in (p, g))),
+        lambda p, g: p * jnp.vdot(*(jnp.concatenate([g.ravel(), a.ravel()]) for a in (p, p))),
+        False,
+    ),
+    "put in a row and taken apart": (
+        lambda p, g: jnp.split(3 * jnp.concatenate([p, g]), 2)[1],
+        lambda p, g: 3 * g,
+        True,
+    ),
     "a root and its power": (lambda p, g: p - jnp.cbrt(g) ** 3, lambda p, g: p - g, False),
     "a logarithm undone": (
         lambda p, g: p - jnp.exp(jnp.log(g * g + 1)),

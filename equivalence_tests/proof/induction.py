@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.counters import cycle
-from equivalence_tests.proof.dtypes import is_float
+from equivalence_tests.proof.dtypes import is_float, is_whole
 from equivalence_tests.proof.equality import Level, groups
 from equivalence_tests.proof.graph import Node
 from equivalence_tests.proof.guessed_relations import Derived
@@ -102,7 +102,7 @@ def _counts(
         numbers = [world.graph.scalar(arg) for arg in new.args if arg is not before]
         number = numbers[0] if numbers else None
         if number is not None and number != 0:
-            most = abs(number) * 2 ** (jnp.finfo(aval.dtype).nmant + 1)
+            most = 2 * abs(number) / float(jnp.finfo(aval.dtype).eps)  # type: ignore[arg-type]
             yield f"{name}, a count in {aval.dtype}, is below {most:.0f}, where it stands still"
 
 
@@ -222,16 +222,22 @@ class _Search:
         self.classes = classes if changed else self.classes
         return changed
 
+    def _unknown(self, slot: Slot) -> tuple[bool, bool]:
+        """How little is known of a leaf; of what a symbol is named for it is known for good."""
+        side, leaf = slot
+        return slot not in self.natural, not is_whole(self.sides[side].avals[leaf].dtype)
+
     def _assigned(self, counters: Mapping[Slot, Node]) -> tuple[Leaves, Leaves]:
         """General states in which related leaves are one symbol."""
         graph, known = self.world.graph, dict(counters)
         for members in self.classes:
-            side, leaf = self.slots[members[0]]
+            slots = [self.slots[i] for i in members]
+            side, leaf = min(slots, key=self._unknown)
             aval, name = self.sides[side].avals[leaf], self.symbols[side][leaf]
             if (side, leaf) in self.natural:
                 graph.never_negative.add(name)
             symbol = graph.leaf(name, aval.shape, aval.dtype)
-            for side, leaf in (self.slots[i] for i in members):
+            for side, leaf in slots:
                 dtype = self.sides[side].avals[leaf].dtype
                 node = symbol
                 if dtype != symbol.dtype:

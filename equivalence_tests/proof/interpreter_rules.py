@@ -74,9 +74,10 @@ def _is_tie(a: arb, b: arb) -> bool:
 
 def _compare(function: Callable[[Any, Any], bool]) -> Rule:
     def certain(a: arb | int, b: arb | int) -> bool:
-        balls = isinstance(a, arb) and isinstance(b, arb) and not (a.is_exact() and b.is_exact())
-        if balls and _is_tie(a, b):
-            return bool(function(arb(0), arb(0)))
+        if isinstance(a, arb) and isinstance(b, arb):
+            exact = a.is_exact() and b.is_exact()
+            if not exact and _is_tie(a, b):
+                return bool(function(0, 0))
         return bool(function(a, b))
 
     spread = np.frompyfunc(certain, 2, 1)

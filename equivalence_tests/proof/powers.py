@@ -36,8 +36,39 @@ class Powers(Conditions):
         number = self.constant(inside)
         if number == 1:
             return outside
+        if number is None and order == 2 and (parts := self._root_of_parts(inside)) is not None:
+            return self.mul(outside, parts)
         atom = self.call("root", f"root{order}", (inside,), order=order, nonneg=True)
         return self.mul(outside, atom)
+
+    def _root_of_parts(self, value: Rat) -> Rat | None:
+        """The square root of a quotient as the quotient of square roots; None if that is open.
+
+        Where the numerator is not negative, the denominator is not either, or there is no root.
+        Numbers have a root of their own.
+        """
+        (lead, _), (below, _) = value.num.factor_squarefree(), value.den.factor_squarefree()
+        top, bottom, number = value.num / lead, value.den / below, fmpq(lead) / fmpq(below)
+        if number < 0:
+            if bottom.is_constant() or self._nonneg(-top):
+                top = -top
+            else:
+                bottom = -bottom
+            number = -number
+        if not (bottom.is_constant() or self._nonneg(top)) or (number == 1 and bottom == self.one):
+            return None
+        out, kept = _root_of_number(number, 2)
+        result = self.number(out)
+        for part, power in ((Rat(bottom, self.one), -1), (Rat(top, self.one), 1)):
+            if self.constant(part) is not None:
+                continue
+            self.assume(part, "is not negative")
+            atom = self.call("root", "root2", (part,), order=2, nonneg=True)
+            result = self._mul(result, atom if power > 0 else Rat(self.one, atom.num))
+        if kept != 1:
+            number_of = (self.number(kept),)
+            result = self._mul(result, self.call("root", "root2", number_of, order=2, nonneg=True))
+        return result
 
     def to_the(self, base: Rat, exponent: Rat) -> Rat:
         """A power with any exponent; assumes a base above 0 where that is not whole."""

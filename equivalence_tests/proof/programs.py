@@ -3,7 +3,7 @@
 Short loops whose end is known beforehand are followed step by step, others stay whole.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
+from equivalence_tests.proof.parts import part
 from equivalence_tests.scanned import constants_and_carry
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
@@ -129,6 +130,8 @@ class _Run:
             return args
         if name == "stack":
             return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
+        if name == "split":
+            return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
         name = "add" if name == "add_any" else name  # what differentiation writes
         params = self.params(eqn)
         if name == "bitcast_convert_type" and _computed(args[0]):
@@ -234,6 +237,14 @@ def _row(graph: Graph, array: Node, number: int) -> Node:
     params = (("limit_indices", limits), ("start_indices", (number, *(0 for _ in shape[1:]))))
     row = graph.apply("slice", (array,), params, (1, *shape[1:]), array.dtype)
     return graph.apply("reshape", (row,), (), shape[1:], array.dtype)
+
+
+def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterator[Node]:
+    """The parts of an array, one behind the other along an axis."""
+    start = 0
+    for size in sizes:
+        yield part(graph, array, axis, start, start + size)
+        start += size
 
 
 def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:

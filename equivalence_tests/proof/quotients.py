@@ -123,15 +123,39 @@ class Quotients:
         rows = self.coefficients(poly, gen)
         on = sum((row for power, row in rows.items() if power), self.ctx.constant(0))
         changed = any(power > 1 for power in rows)
-        argument = atom.args[0].num
-        opposite = self.by_key.get(
-            ("zero" if atom.kind == "positive" else "positive", str(argument))
-        )
-        if opposite is not None and on.degrees()[opposite] > 0:
-            on, changed = self.coefficients(on, opposite).get(0, self.ctx.constant(0)), True
+        for other in self.used(on):
+            if other == gen or self.atoms[other].kind not in ("positive", "zero"):
+                continue
+            if (holds := self._follows(atom, self.atoms[other])) is not None:
+                parts = self.coefficients(on, other)
+                kept = [row for power, row in parts.items() if holds or not power]
+                on, changed = sum(kept, self.ctx.constant(0)), True
         if not changed:
             return None
         return (rows.get(0, self.ctx.constant(0)) + on * self.gen(gen),)
+
+    def _follows(self, first: Atom, second: Atom) -> bool | None:
+        """Whether one condition holds where another does; None if that is open.
+
+        `x > -1` holds where `x > 1` does, and `x = 0` does not.
+        """
+        (one, kind), (other, wanted) = self._relation(first), self._relation(second)
+        apart = other - one
+        if not apart.is_constant():
+            return None
+        by = fmpq(0) if apart.is_zero() else apart.leading_coefficient()
+        if kind == 0:
+            return wanted == (by > 0) - (by < 0)
+        if by * kind < 0:
+            return None
+        return wanted == kind
+
+    def _relation(self, atom: Atom) -> tuple[fmpq_mpoly, int]:
+        """A condition as a polynomial with leading term 1, and the sign that it has to have."""
+        argument = atom.args[0].num
+        lead = argument.leading_coefficient()
+        sign = 0 if atom.kind == "zero" else 1 if lead > 0 else -1
+        return argument / lead, sign
 
     # Quotients
 
@@ -234,9 +258,29 @@ class Quotients:
             # one that is divided by the argument.
             if atom.kind == "zero" and den.gcd(atom.args[0].num).is_constant():
                 rows = self.coefficients(num, gen)
-                on = rows.get(1, self.ctx.constant(0)) % atom.args[0].num
+                on = rows.get(1, self.ctx.constant(0))
+                on = self._with_roots(on, den, atom) % atom.args[0].num
                 num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
         return self._reduced(num)[0].is_zero()
+
+    def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
+        """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""
+        for gen in self.used(poly):
+            root = self.atoms[gen]
+            if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
+                continue
+            radicand = root.args[0].num
+            lead = radicand.leading_coefficient()
+            number = radicand / lead - self._relation(atom)[0]
+            if not number.is_constant() or number.is_zero():
+                continue
+            square = lead * number.leading_coefficient() / root.args[0].den.leading_coefficient()
+            if square < 0 or not (square.p.is_square() and square.q.is_square()):
+                continue
+            names: dict[str | int, Any] = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
+            if not den.subs(names).is_zero():
+                poly = poly.subs(names)
+        return poly
 
     def assume(self, value: Rat, what: str) -> None:
         """Notes what has to hold, unless it is clear that it does."""

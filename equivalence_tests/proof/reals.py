@@ -23,6 +23,7 @@ from equivalence_tests.proof.dtypes import (
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.indexing import MOVES, indices, shifted
+from equivalence_tests.proof.parts import ends_of_parts, part
 from equivalence_tests.proof.programs import UNKNOWN
 from equivalence_tests.proof.scalar_functions import Scalars
 
@@ -137,6 +138,16 @@ class Reals:
         while arg.op in ("reshape", "transpose") and len(axes) == len(arg.shape):
             arg = arg.args[0]  # all entries, wherever they stand
             axes = tuple(range(len(arg.shape)))
+        for axis in axes:
+            if ends := ends_of_parts(arg, axis):  # arrays in a row: a sum for each
+                total, begins = self.algebra.number(0), (0, *ends[:-1])
+                for begin, end in zip(begins, ends, strict=True):
+                    own = part(self.graph, arg, axis, begin, end)
+                    of_part = self.graph.apply(
+                        "reduce_sum", (own,), (("axes", axes),), node.shape, node.dtype
+                    )
+                    total = self.algebra.add(total, self.entry(of_part, index))
+                return self.scalars.wrapped(node, total)
         fresh = {axis: self.algebra.fresh() for axis in axes if arg.shape[axis] != 1}
         if 0 in arg.shape:
             return self.algebra.number(0)
@@ -164,6 +175,14 @@ class Reals:
         """`dot_general`: a sum of products."""
         left, right = node.args
         (lc, rc), (lb, rb) = node.settings["dimension_numbers"]
+        if left.shape == right.shape and len(left.shape) == len(lc) == 1 and not node.shape:
+            ends = [ends_of_parts(each, 0) for each in (left, right)]
+            if any(ends) and left.dtype == right.dtype == node.dtype:
+                product = self.graph.apply("mul", (left, right), (), left.shape, node.dtype)
+                params = (("axes", (0,)),)
+                return self.entry(
+                    self.graph.apply("reduce_sum", (product,), params, (), node.dtype), index
+                )
         fresh = [self.algebra.fresh() if left.shape[axis] != 1 else 0 for axis in lc]
         batch, rest = index[: len(lb)], iter(index[len(lb) :])
         positions = []
@@ -191,9 +210,9 @@ class Reals:
                 parts.append((start, self.entry(arg, index[:axis] + at + index[axis + 1 :])))
             start += arg.shape[axis]
         result = parts[0][1]
-        for begin, part in parts[1:]:
+        for begin, entry in parts[1:]:
             difference = algebra.sub(algebra.number(begin), algebra.position(position))
-            result = algebra.choose(algebra.positive(difference), result, part)
+            result = algebra.choose(algebra.positive(difference), result, entry)
         return result
 
     def slice(self, node: Node, index: tuple[Index, ...]) -> Rat:
@@ -205,6 +224,12 @@ class Reals:
         if any(isinstance(position, tuple) for position in index):
             return self._whole_array(node, index)
         starts = params["start_indices"]
+        cut = [a for a, size in enumerate(node.args[0].shape) if size != node.shape[a]]
+        if len(cut) == 1 and ends_of_parts(node.args[0], cut[0]):
+            begin = starts[cut[0]]
+            own = part(self.graph, node.args[0], cut[0], begin, begin + node.shape[cut[0]])
+            if own is not node:
+                return self.entry(own, index)
         pairs = zip(index, starts, node.args[0].shape, strict=True)
         position = tuple(0 if size == 1 else shifted(i, start) for i, start, size in pairs)
         return self.entry(node.args[0], position)

@@ -200,7 +200,7 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         state = live.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
-            changed=changed(before, plain_values(live.step)),
+            changed=changed(before, plain_values(live.step), new="changed" not in seen),
         )
         return _arrays(state), _arrays(live.params(state))
 
@@ -271,7 +271,7 @@ def _other_shapes(params: Params) -> Iterator[Params]:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape(leaf), leaf.dtype), params)
 
     names = ", ".join(f"n{axis}" for axis in range(_MOST_AXES))
-    symbols = export.symbolic_shape(names)
+    symbols = tuple(export.symbolic_shape(names))
     for axes in range(_MOST_AXES + 1):
         yield tree(lambda leaf, axes=axes: symbols[:axes])
     for sizes in _SPECIAL:

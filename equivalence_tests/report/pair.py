@@ -40,6 +40,7 @@ class Report:
       started: other parameters that the sides were started from as well, in words.
       finite: the number of steps until a parameter is not finite, where the gradients still are;
         None if there is no such step.
+      counts: counts of one side in a dtype in which they do not go far, in words.
       closed_loop: whether each side followed its own gradients.
       pinned: settings that were held fixed.
     """
@@ -60,6 +61,7 @@ class Report:
     finite: int | None = None
     parameters: Comparison | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
+    counts: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -138,6 +140,7 @@ class Report:
             lines.append(f"  started as well from: {self.started}")
         if self.finite is not None:
             lines.append(f"  NaN or infinity from step {self.finite + 1} on, which hides the rest")
+        lines += [f"  {text}" for text in self.counts]
         if about := self.about_states:
             lines.append(f"  {about}")
         if found.first is not None:
@@ -185,6 +188,7 @@ class Report:
             "gradients": self.tried,
             "started": self.started,
             "finite_steps": self.finite,
+            "counts": list(self.counts),
             "states": self.about_states,
             "state_factors": self.factors,
             "environment": environment(jax.devices()[0]),

@@ -10,6 +10,7 @@ takes long to compile, is the same for every optimizer and for both sides.
 
 import functools
 import itertools
+import math
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,7 @@ class Task:
 
 
 def task(name: str) -> Task:
-    """One of `MODELS`, initialised from a fixed key; all sides get these very arrays."""
+    """One of `MODELS`, with the same initial values each time; all sides get these very arrays."""
     with _ONE_AT_A_TIME:
         return _task(name)
 
@@ -133,8 +134,28 @@ def task(name: str) -> Task:
 @functools.cache
 def _task(name: str) -> Task:
     model = MODELS[name]()
-    variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8)), train=False)
+    shapes = jax.eval_shape(
+        lambda key, images: model.init(key, images, train=False),
+        jax.random.key(0),
+        jnp.zeros((1, 8, 8)),
+    )
+    rng = np.random.default_rng(0)
+
+    def initial(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(_initial(path[-1].key, leaf.shape, rng), leaf.dtype)
+
+    variables = jax.tree_util.tree_map_with_path(initial, shapes)
     return Task(model, variables["params"], variables.get("batch_stats", {}))
+
+
+def _initial(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """An array of the size that Linen gives one of that name; its own takes seconds to compile."""
+    if name in ("scale", "var"):
+        return np.ones(shape)
+    if name in ("bias", "mean"):
+        return np.zeros(shape)
+    std = 0.02 if name == "position" else math.prod(shape[:-1]) ** -0.5
+    return std * rng.standard_normal(shape)
 
 
 def without_gradient(name: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_DEPTH = 6  # functions in functions, as `optax.chain` makes
+_DEPTH = 32  # functions in functions, as `optax.chain` makes; no object is looked into twice
 _LONGEST = 64  # of a list or a mapping; longer ones are data or caches
 _PLAIN = (bool, int, float, complex, str, type(None), np.generic)
 
@@ -32,17 +32,27 @@ def plain_values(*functions: Callable[..., Any]) -> dict[str, object]:
     return found
 
 
-def changed(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, str]:
-    """What is another value now: where -> both values as text."""
+def changed(
+    before: Mapping[str, object], after: Mapping[str, object], *, new: bool
+) -> dict[str, str]:
+    """What is another value now: where -> both values as text.
+
+    Args:
+      before: of `plain_values`.
+      after: the same, later.
+      new: whether what was not there before counts.
+    """
     return {
-        path: f"{before[path]!r} -> {value!r}"
+        path.rstrip("'"): f"{before.get(path, 'nothing')!r} -> {value!r}"
         for path, value in after.items()
-        if path in before and before[path] is not value and before[path] != value
+        if (before[path] is not value and before[path] != value if path in before else new)
     }
 
 
 def _collect(path: str, value: Any, found: dict[str, object], seen: set[int], depth: int) -> None:
     if isinstance(value, _PLAIN):
+        while path in found:  # another object's of that name
+            path += "'"
         found[path] = value
         return
     if depth == _DEPTH or id(value) in seen:

@@ -160,8 +160,14 @@ def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
     inner = next((params[key] for key in _INNER if key in params), None)
     if inner is not None:
         return _closed(inner)(*inputs)
+    if any(map(_is_program, jax.tree.leaves(list(params.values()), is_leaf=_is_program))):
+        raise NotWidened(f"{name} holds programs of its own, for another precision")
     outputs = eqn.primitive.bind(*inputs, **{key: _dtype(value) for key, value in params.items()})
     return outputs if eqn.primitive.multiple_results else [outputs]
+
+
+def _is_program(value: object) -> bool:
+    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
 def _closed(jaxpr: core.Jaxpr) -> Callable[..., list[Any]]:

@@ -228,3 +228,27 @@ def test_of_the_dtypes_those_of_floats_become_float64():
     odd = type("Odd", (), {"dtype": property(lambda self: 3)})
     for value in (np.dtype(np.int8), np.uint32, bool, odd, 3, "float32", None):
         assert _dtype(value) is value
+
+
+def test_typed_keys_in_a_state_run_in_float64_as_well():
+    def keyed(rate: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            scaled = jax.tree.map(lambda g: -g * rate(g), updates)
+            return scaled, jax.random.split(state)[0]
+
+        return optax.GradientTransformation(lambda params: jax.random.key(0), update)
+
+    pair = keyed(lambda g: 0.1 / (1 + g * g)), keyed(lambda g: 1 / (10 + 10 * g * g))
+    report = check_equivalence(*pair, PARAMS, steps=16)
+    assert "decided in float64" in str(report)
+    assert report.nature is Nature.ROUNDING
+
+
+def test_a_solver_is_said_to_have_no_float64_run():
+    def solved(by: Any) -> Any:
+        step = lambda g: -by(jnp.eye(2) * 3 + g @ g.T, g)  # noqa: E731
+        return optax.stateless(lambda grads, params: jax.tree.map(step, grads))
+
+    pair = solved(jnp.linalg.solve), solved(lambda a, b: jnp.linalg.inv(a) @ b)
+    text = str(check_equivalence(*pair, {"k": np.ones((2, 2), np.float32)}, steps=8))
+    assert "no float64 run" not in text or "custom_linear_solve holds programs of its own" in text

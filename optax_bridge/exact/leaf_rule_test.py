@@ -1,8 +1,11 @@
 """One rule for every parameter: what is traced, and how often."""
 
+import functools
+import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -52,3 +55,38 @@ def test_a_decay_that_is_a_known_array_is_looked_at_while_jit_traces():
     tx = optax_bridge.adam(0.1, weight_decay=jnp.ones([]))
     with pytest.raises(ValueError, match="needs the parameters"):
         jax.jit(tx.update)(grads, tx.init(grads))
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="XLA fuses otherwise; not looked at")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what XLA does for CPUs")
+@pytest.mark.parametrize("optimizer", [optax_bridge.adam, optax_bridge.adabelief])
+def test_few_that_are_alike_have_loops_that_are_alike(optimizer: Any):
+    """Else LLVM compiles the loop of the first one anew, in each group."""
+    params = {name: jnp.ones(5) for name in "abc"}
+    tx = optimizer(0.1)
+    program = jax.jit(tx.step).lower(params, tx.init(params), params).compile().as_text() or ""
+    arguments = re.findall(r"^%fused_computation\S* \((.*)\) -> f32\[5\]", program, re.MULTILINE)
+    shapes = [tuple(re.findall(r": (f32\[5?\])", own)) for own in arguments]
+    reading_scalars = [own for own in shapes if "f32[]" in own]
+    assert len(reading_scalars) == 3
+    assert len(set(reading_scalars)) == 1
+    assert program.count(" power(") == 2, "the powers are computed once all the same"
+
+
+def test_a_compiled_step_of_parameters_that_are_alike_can_be_differentiated_and_mapped():
+    params = {"a": jnp.ones(2), "b": jnp.full(2, 3.0)}
+    tx = optax_bridge.adam(0.1)
+    state = tx.init(params)
+
+    def after(step: Any, grads: Any) -> Any:
+        new, _ = step(grads, state, params)
+        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(new))
+
+    def slope_and_mapped(step: Any) -> Any:
+        own = functools.partial(after, step)
+        return jax.grad(own)(params), jax.vmap(own)(
+            jax.tree.map(lambda p: jnp.stack([p, -p]), params)
+        )
+
+    eager, compiled = map(slope_and_mapped, (tx.step, jax.jit(tx.step)))
+    chex.assert_trees_all_close(compiled, eager, rtol=1e-6)

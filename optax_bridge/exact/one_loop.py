@@ -10,8 +10,11 @@ The bits stay only where the joined loop loads the arrays in the order of the si
 compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
 result, so that Adam's first moment must come last: the state is kept in reverse. Which optimizers
 keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
+
+In bfloat16 rounding takes the time, not memory; `rounding.py` makes less of it.
 """
 
+import functools
 import os
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ import jax
 
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
+from optax_bridge.exact.rounding import in_float32_on_cpus
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
@@ -40,12 +44,16 @@ class OneLoopState(NamedTuple):
 
 
 def one_loop(tx: ExactTransformation) -> ExactTransformation:
-    """On CPUs: the same step, to the bit, reading and writing up to 30 % fewer bytes.
+    """On CPUs: the same step, to the bit, in less time: for large parameters.
 
-    For large float32 parameters, whose step waits for memory; in bfloat16 rounding takes the time,
-    and it would take longer. It sets a flag of XLA for the whole process, so call it
-    before anything is computed. The flag holds for all that the process compiles: the optimizer's
-    step keeps its bits, a model's own loops may round differently.
+    In float32, where a step waits for memory, it reads and writes up to 30 % fewer bytes. In
+    bfloat16, where rounding takes the time, it also rounds by fewer instructions, and takes half
+    the time; not of LAMB, which takes norms. It compiles longer, 400 parameters up to four times as
+    long.
+
+    It sets a flag of XLA for the whole process, so call it before anything is computed. The flag
+    holds for all that the process compiles: the optimizer's step keeps its bits, a model's own
+    loops may round differently.
 
         tx = optax_bridge.one_loop(optax_bridge.adam(1e-3))
 
@@ -53,7 +61,7 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     around the parts.
 
     Args:
-      tx: `adam`, `adagrad`, `lamb`, `momentum` or `rmsprop`.
+      tx: `adam`, `adagrad`, `lamb`, `momentum`, `rmsprop` or `sgd` (which gains in bfloat16 alone).
 
     Returns:
       The transformation.
@@ -62,8 +70,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
       RuntimeError: JAX has computed already, without the flag in XLA_FLAGS; or this JAX is older
         than 0.10, and may join loops in a way that changes bits.
       TypeError: this is no exact transformation.
-      ValueError: the loops of this optimizer, joined, would round differently, or there is nothing
-        to join.
+      ValueError: the loops of this optimizer, joined, would round differently, or nothing would be
+        gained.
     """
     if not isinstance(tx, ExactTransformation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
@@ -106,10 +114,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         grads: Updates, state: OptState, params: Params, **extra: Any
     ) -> tuple[Params, OptState]:
         state = own(state)
+        one_step = in_float32_on_cpus(functools.partial(tx.step, **extra))
         # What XLA does not know to be the same it computes twice, until the loops are joined.
         again: Any = _BARRIER((grads, state, params))
-        _, new = tx.step(grads, state, params, **extra)
-        new_params, _ = tx.step(*again, **extra)
+        _, new = one_step(grads, state, params)
+        new_params, _ = one_step(*again)
         return new_params, turned(new)
 
     return ExactTransformation(init, update, step, tx.hyper_params)
