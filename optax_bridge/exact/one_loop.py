@@ -16,7 +16,7 @@ In bfloat16 rounding takes the time, not memory; `rounding.py` makes less of it.
 
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -32,15 +32,43 @@ _NAME = "xla_cpu_use_multi_output_fusion=true"
 FIRST = (0, 10)  # JAX 0.6 joins other loops, and bits change; between the two nobody looked
 
 
-class OneLoopState(NamedTuple):
-    """State of `one_loop` around `adam` and `lamb`; around others it is their own.
+@functools.cache
+def last_first(state_type: Any) -> Any:
+    """The same state but for the order of its leaves, the last field's first.
 
-    Attributes:
-      last_first: the fields of the optimizer's own state in reverse order: that of `adam` is
-        `AdamState(*last_first[::-1])`.
+    It is a subclass of the same name and fields, so that attributes and checkpoints, which go by
+    names, are those of the state itself.
+
+    Args:
+      state_type: a NamedTuple type.
+
+    Returns:
+      The type, a node of JAX's trees.
     """
+    names: tuple[str, ...] = state_type._fields
 
-    last_first: tuple[Any, ...]
+    def reduced(state: Any) -> Any:  # pickle finds the state's own class by its name
+        return _made, (state_type, *state)
+
+    described = {"__slots__": (), "__doc__": state_type.__doc__, "__reduce__": reduced}
+    turned: Any = type(state_type.__name__, (state_type,), described)
+    keys = [jax.tree_util.GetAttrKey(name) for name in names[::-1]]
+
+    def with_keys(state: Any) -> tuple[list[tuple[Any, Any]], None]:
+        return list(zip(keys, tuple(state)[::-1], strict=True)), None
+
+    def unflattened(aux: None, leaves: Any) -> Any:
+        del aux
+        return turned(*tuple(leaves)[::-1])
+
+    jax.tree_util.register_pytree_with_keys(
+        turned, with_keys, unflattened, lambda state: (tuple(state)[::-1], None)
+    )
+    return turned
+
+
+def _made(state_type: Any, *fields: Any) -> Any:
+    return last_first(state_type)(*fields)
 
 
 def one_loop(tx: ExactTransformation) -> ExactTransformation:
@@ -56,6 +84,16 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     loops may round differently.
 
         tx = optax_bridge.one_loop(optax_bridge.adam(1e-3))
+
+    The state has the optimizer's own fields, `state.opt_state.mu` say, and checkpoints with and
+    without `one_loop` are alike: a training may take it up, or leave it, where it resumes. For
+    `adam` and `lamb` JAX has the leaves in another order, the last field's first, so a state in
+    memory becomes the other kind with `tx.init`'s type:
+
+        state = state.replace(tx=one, opt_state=type(one.init(state.params))(*state.opt_state))
+
+    Compare its bits with another optimizer's in two processes, one without the flag: the flag is
+    for both sides of `optax-bridge check --pair`, and may change the other's bits.
 
     On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes
     around the parts.
@@ -96,10 +134,10 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     _set_flag()
 
     def turned(state: Any) -> Any:
-        return OneLoopState(tuple(state)[::-1]) if in_reverse else state
+        return last_first(state_type)(*state) if in_reverse else state
 
     def own(state: Any) -> Any:
-        return state_type(*state.last_first[::-1]) if in_reverse else state
+        return state_type(*state) if in_reverse and isinstance(state, state_type) else state
 
     def init(params: Params) -> OptState:
         return turned(tx.init(params))
