@@ -57,13 +57,15 @@ def last_first(state_type: Any) -> Any:
     def with_keys(state: Any) -> tuple[list[tuple[Any, Any]], None]:
         return list(zip(keys, tuple(state)[::-1], strict=True)), None
 
+    def flattened(state: Any) -> tuple[tuple[Any, ...], None]:
+        return tuple(state)[::-1], None
+
     def unflattened(aux: None, leaves: Any) -> Any:
         del aux
         return turned(*tuple(leaves)[::-1])
 
-    jax.tree_util.register_pytree_with_keys(
-        turned, with_keys, unflattened, lambda state: (tuple(state)[::-1], None)
-    )
+    register: Any = vars(jax.tree_util)["register_pytree_with_keys"]  # whose types are unknown
+    register(turned, with_keys, unflattened, flattened)
     return turned
 
 
@@ -88,12 +90,14 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     The state has the optimizer's own fields, `state.opt_state.mu` say, and checkpoints with and
     without `one_loop` are alike: a training may take it up, or leave it, where it resumes. For
     `adam` and `lamb` JAX has the leaves in another order, the last field's first, so a state in
-    memory becomes the other kind with `tx.init`'s type:
+    memory becomes the other kind by the type that `init` gives:
 
-        state = state.replace(tx=one, opt_state=type(one.init(state.params))(*state.opt_state))
+        made = type(one.init(state.params))
+        state = state.replace(tx=one, opt_state=made(*state.opt_state))
 
-    Compare its bits with another optimizer's in two processes, one without the flag: the flag is
-    for both sides of `optax-bridge check --pair`, and may change the other's bits.
+    Compare its bits with another optimizer's in two processes, one without the flag. In one, as
+    by `optax-bridge check --pair`, the flag is for both sides and changes the other's bits, so
+    that the two are called "rounding only".
 
     On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes
     around the parts.
