@@ -45,17 +45,19 @@ class Message:
       text: what was found and what to do.
       by_hand: whether the code still needs a person; else it is only good to know.
       cell: of a notebook, from 1, those of text counted as well; 0 in other files.
+      new_line: of the rewritten file, or of the cell in it.
     """
 
     line: int
     text: str
     by_hand: bool = True
     cell: int = 0
+    new_line: int = 0
 
-    @property
-    def location(self) -> str:
-        """Behind the file's name."""
-        return f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
+    def location(self, *, written: bool) -> str:
+        """Behind the file's name, as it is or as it was written."""
+        line = self.new_line if written else self.line
+        return f"cell {self.cell}:{line}" if self.cell else str(line)
 
 
 @dataclass(frozen=True)

@@ -342,7 +342,8 @@ class Fit:
         if left:
             warnings.warn(
                 f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has a "
-                "place for it. Give the template a field of that name to have it.",
+                "place for it. Give the template a field of that name to have it; what the program "
+                "takes itself, it leaves out of what is restored.",
                 LeftOverWarning,
                 stacklevel=5,
             )
