@@ -64,11 +64,18 @@ class Resumed:
         verdicts = [report.verdict for report in self.reports.values()]
         return Verdict.DIFFERENT if self.unequal else max(verdicts, key=order.index)
 
+    @property
+    def differs_by_a_constant(self) -> bool:
+        """Whether all that is different is as little as a constant held in float32 makes."""
+        apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
+        return bool(apart) and not self.unequal and all(r.is_of_a_constant for r in apart)
+
     def to_json(self) -> str:
         """Everything as JSON."""
         return json.dumps(
             {
                 "verdict": self.verdict.value,
+                "differs_by_a_constant": self.differs_by_a_constant,
                 "steps": dict(self.steps),
                 "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
                 "others_equal": self.others,
@@ -207,6 +214,12 @@ def check_checkpoint(
 
 
 def _closing(resumed: Resumed) -> str:
+    if resumed.differs_by_a_constant:
+        return (
+            "different: the migrated program goes on with all that was saved, apart by as little "
+            "as a constant makes that one side holds in float32, or an epsilon; where it is the "
+            "rate, --learning-rate RATE gives the same one to both sides"
+        )
     how = {
         Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
         Verdict.ROUNDING: "goes on as the old one would have, but for rounding",

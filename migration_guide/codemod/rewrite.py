@@ -226,6 +226,8 @@ class _Dispatcher:
                 self._in_string(original, node) if self._context.in_annotation(original) else node
             )
         if is_statement(kind):
+            if isinstance(node, cst.BaseStatement):
+                node = self._context.without_settled(original, node)
             self._say_what_is_left(original, node)
             comments = self._context.comments.get(original)
             return _commented(node, comments) if comments else node

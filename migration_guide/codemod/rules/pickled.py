@@ -34,9 +34,9 @@ _WRITTEN = (
 )
 _READ = (
     "what flax.optim pickled cannot be read without it: in a script of two lines, started with "
-    "`optax-bridge run`, load it and write flax.serialization.to_bytes(loaded) to a file; here read "
-    "that with optax_bridge.checkpoints.from_bytes(template, data), the template like what was "
-    "loaded, with a TrainState for each optimizer. Where an optimizer's target and state were "
+    "`optax-bridge run`, load it and write flax.serialization.to_bytes(loaded) to a file; here "
+    "read that with optax_bridge.checkpoints.from_bytes(template, data), the template like what "
+    "was loaded, with a TrainState for each optimizer. Where an optimizer's target and state were "
     "pickled apart, put {'target': target, 'state': state} into what is written, in their place"
 )
 _ARRAYS = (
