@@ -16,6 +16,19 @@ from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 
+_PUT_IN = (
+    "A program put that in, flax.optim did not: restore there by "
+    "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes the "
+    "optimizer and lists the rest, and save what it gives."
+)
+_OWN_STATE = (
+    "An OptimizerDef of the program's own keeps that. Make the state that it goes into, "
+    "TrainState.create(apply_fn, params, optax_bridge.wrap_definition(Own(...))), and restore by "
+    "optax_bridge.checkpoints.restore_checkpoint(path, state), or from_state_dict(state, "
+    "dict_of_the_optimizer); `optax-bridge convert --like program.py:make_state` converts the file."
+)
+
+
 @dataclass(frozen=True)
 class Part:
     """One legacy optimizer within a checkpoint.
@@ -108,9 +121,7 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
     if besides:
         raise CheckpointError(
             f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
-            "something besides", "A program put that in, flax.optim did not: restore there by "
-            "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes "
-            "the optimizer and lists the rest, and save what it gives.",
+            "something besides", _OWN_STATE if besides[0][len(path)] == "state" else _PUT_IN,
         )  # fmt: skip
     found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(found)) != 1:

@@ -103,10 +103,10 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
         found = dataclasses.replace(found, template="FUNCTION")
     command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
     said = f"{CONVERTING}: {command}"
-    if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
-        said += "; what it writes has one copy, to be restored into one and replicated then"
     if found.template == "FUNCTION":
         said += ", where FUNCTION makes, without arguments, what is restored into"
+    if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
+        said += "; what it writes has one copy, to be restored into one and replicated then"
     return said
 
 

@@ -28,13 +28,20 @@ import libcst as cst
 
 from migration_guide.codemod import lookups, tree
 from migration_guide.codemod.context import Context
+from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.tree import last_name
 
 _MAKERS = ("msgpack_restore", "to_state_dict", "state_dict")
 _NAMES = (
     "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
-    "counts of steps in opt_state; optax_bridge.checkpoints.from_state_dict(state, saved) takes "
-    "either, and flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
+    "counts of steps in opt_state; "
+)
+_EITHER = (
+    "optax_bridge.checkpoints.from_state_dict(state, saved) takes either, and "
+    "flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
+)
+_CONVERTED = (
+    "use those, which `optax-bridge inspect FILE` shows of a file that `optax-bridge convert` made"
 )
 _ARCHIVE = (
     "if an optimizer goes into this file, names in it change: params and opt_state for target and "
@@ -53,7 +60,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     if last_name(original.func) not in _MAKERS:
         return
     for lookup in _lookups(context, original):
-        context.by_hand(lookup, _NAMES)
+        context.by_hand(lookup, _names(context))
 
 
 def rewrite_statement(
@@ -69,7 +76,12 @@ def rewrite_statement(
         ):
             texts = {lookups.text_of(element.value) for element in node.comparator.elements}
             if {"target", "state"} <= texts:
-                context.by_hand(original, _NAMES)
+                context.by_hand(original, _names(context))
+
+
+def _names(context: Context) -> str:
+    """What to do about the names; Flax's own TrainState, of `--standalone`, has no way back."""
+    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
 
 
 def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
