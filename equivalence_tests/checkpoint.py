@@ -4,8 +4,6 @@ The old checkpoint is restored twice: by Flax into the legacy optimizers that wr
 package into the states of the migrated program. Both sides then take steps on the same gradients.
 """
 
-import contextlib
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from jax.tree_util import KeyPath
 
 import legacy_optim
 from equivalence_tests.equivalence import check_equivalence
-from equivalence_tests.loading import loaded
+from equivalence_tests.loading import loaded, old_names
 from equivalence_tests.output_files import checked
 from equivalence_tests.pair import written
 from equivalence_tests.report.pair import Report
@@ -142,7 +140,7 @@ def check_resume(
     register_states_of(template)  # Flax's own as well, which --standalone writes
     new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
     states = _those(new, train_state.TrainState)
-    with _shim():
+    with old_names():
         wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
         before = _restored(
             old or program,
@@ -239,19 +237,6 @@ def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
         ) from error
 
 
-@contextlib.contextmanager
-def _shim() -> Iterator[None]:
-    """Within it `from flax import optim` works."""
-    if importlib.util.find_spec("flax.optim") is not None:
-        yield
-        return
-    legacy_optim.install()
-    try:
-        yield
-    finally:
-        legacy_optim.uninstall()
-
-
 def _those(tree: PyTree, kind: type) -> dict[str, Any]:
     """Path -> each object of a class within a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
@@ -333,7 +318,7 @@ def _with_rate(side: Any, learning_rate: float | None) -> Side:
         given = {} if rate is None else {"learning_rate": rate}
 
         def step(optimizer: Any, grads: PyTree) -> Any:
-            with _shim():  # a definition of the program's own may use what JAX has lost since
+            with old_names():  # a definition of the program's own may use what JAX has lost since
                 return optimizer.apply_gradient(grads, **given)
 
         return replace(made, step=step)
