@@ -15,7 +15,6 @@ from optax_bridge.checkpoints.fitting import legacy_states
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
-
 _PUT_IN = (
     "A program put that in, flax.optim did not: restore there by "
     "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes the "
