@@ -294,8 +294,8 @@ def test_parameters_that_hardly_move_are_tried_smaller(factor: float):
 
 def test_a_decay_that_only_a_sign_shows_is_found():
     """A gradient of 1e6 gives the moment its sign for thousands of steps, whatever the decay."""
-    pair = (optax.lion(0.25, b1=b1, weight_decay=0.0) for b1 in (0.9, 0.93))
-    report = check_equivalence(*pair, PARAMS, steps=96)
+    left, right = (optax.lion(0.25, b1=b1, weight_decay=0.0) for b1 in (0.9, 0.93))
+    report = check_equivalence(left, right, PARAMS, steps=96)
     assert report.verdict is Verdict.DIFFERENT, report
 
 

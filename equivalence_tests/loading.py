@@ -3,7 +3,7 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import legacy_optim
@@ -43,7 +43,7 @@ def loaded(name: str, *, make: bool = False) -> Any:
 
 
 @contextlib.contextmanager
-def old_names() -> Iterator[None]:
+def old_names() -> Generator[None]:
     """Within it `from flax import optim` works, as in the programs that people come from."""
     if importlib.util.find_spec("flax.optim") is not None:
         yield

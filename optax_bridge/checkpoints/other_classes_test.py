@@ -13,8 +13,8 @@ from flax.training import checkpoints, train_state
 
 import legacy_optim as optim
 import optax_bridge
-from optax_bridge import CheckpointError, TrainState
-from optax_bridge.checkpoints import convert_state, from_bytes, from_state_dict, restore_checkpoint
+from optax_bridge import CheckpointError, TrainState, convert_state
+from optax_bridge.checkpoints import from_bytes, from_state_dict, restore_checkpoint
 from optax_bridge.metadata.trees import Params
 
 PARAMS = {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}
