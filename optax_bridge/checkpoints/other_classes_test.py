@@ -65,6 +65,15 @@ def test_the_first_weight_norm_is_refused_by_name():
             restore()
 
 
+def test_parameters_below_a_level_say_where_to_put_them():
+    """Models before Linen had that level, which a port to Linen drops as a rule."""
+    saved = serialization.to_state_dict(optim.Momentum(0.1).create({"params": PARAMS}))
+    tx = optax.sgd(0.1, momentum=0.9)
+    with pytest.raises(CheckpointError, match=r"make the state of \{'params': params\}"):
+        from_state_dict(TrainState.create(None, PARAMS, tx), saved)
+    assert from_state_dict(TrainState.create(None, {"params": GRADS}, tx), saved).step == 0
+
+
 @struct.dataclass
 class SlowState:
     """What a definition with a second copy of the parameters keeps."""
