@@ -8,8 +8,8 @@ each moment is computed once.
 
 The bits stay only where the joined loop loads the arrays in the order of the single ones: the
 compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
-result, so that Adam's first moment must come last: the state's leaves are in reverse. Which optimizers keep
-every bit, `LeafRule.joined` says; `one_loop` takes those alone.
+result, so that Adam's first moment must come last: the state's leaves are in reverse. Which
+optimizers keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
 
 In bfloat16 rounding takes the time, not memory; `rounding.py` makes less of it.
 """
