@@ -341,9 +341,11 @@ class Fit:
         left = self.surplus + self.left
         if left:
             warnings.warn(
-                f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has a "
-                "place for it. Give the template a field of that name to have it.",
-                LeftOverWarning,
+                LeftOverWarning(
+                    f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has "
+                    "a place for it. Give the template a field of that name to have it.",
+                    left,
+                ),
                 stacklevel=5,
             )
 
