@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import posixpath
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,8 +77,10 @@ class Resumed:
         lines = {
             "restored differently: {}": self.unequal,
             "only in the checkpoint: {}; the migrated program drops it, unless what it restores "
-            "into has a field of that name": self.dropped,
-            "only in the migrated program: {}; the old one restores nothing there": self.added,
+            "into has a field of that name": _folded(self.dropped),
+            "only in the migrated program: {}; the old one restores nothing there": _folded(
+                self.added
+            ),
         }
         return "\n".join(line.format(", ".join(paths)) for line, paths in lines.items() if paths)
 
@@ -412,6 +415,17 @@ def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
         [] if is_whole else sorted(left.keys() - shared),
         sorted(right.keys() - shared),
     )
+
+
+def _folded(paths: Sequence[str]) -> list[str]:
+    """Paths of leaves, with one name for all that stand below the same field."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(path.partition("/")[0], []).append(path)
+    return [
+        group[0] if len(group) == 1 else f"{posixpath.commonpath(group)} ({len(group)} leaves)"
+        for group in groups.values()
+    ]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Which file `check --checkpoint` is about, and what the legacy side restores from it."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,18 @@ def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
 
     Args:
       read: the checkpoint.
-      wanted: what the legacy program restores into.
+      wanted: what the legacy program restores into; an optimizer alone may stand anywhere in the
+        checkpoint, as programs took it out themselves.
 
     Returns:
       A tree like that.
     """
-    if read.format in _OF_FLAX:
-        return flax_checkpoints.restore_checkpoint(str(read.path), wanted)
-    tree: Any = read.tree
-    if isinstance(wanted, legacy_optim.Optimizer) and legacy_states(tree) is None:
+    by_flax = functools.partial(flax_checkpoints.restore_checkpoint, str(read.path))
+    is_within = isinstance(wanted, legacy_optim.Optimizer) and legacy_states(read.tree) is None
+    if read.format in _OF_FLAX and not is_within:
+        return by_flax(wanted)
+    tree: Any = by_flax(None) if read.format in _OF_FLAX else read.tree
+    if is_within:
         paths = list(optimizers(tree))
         if len(paths) != 1:
             found = ", ".join("/".join(path) for path in paths) or "none"

@@ -235,7 +235,7 @@ def as_t5x(checkpoint: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("named", ["checkpoint", "folder of it"])
+@pytest.mark.parametrize("named", ["checkpoint", "folder of it", "file of Flax"])
 def test_what_flax_does_not_read_is_read_for_the_old_side_as_well(checkpoint: Path, named: str):
     folder = as_t5x(checkpoint)
     program(checkpoint.parent, EXACT)
@@ -244,6 +244,10 @@ def test_what_flax_does_not_read_is_read_for_the_old_side_as_well(checkpoint: Pa
         alone.read_text().replace('State(optimizer, {"mean": jnp.zeros(2)}, 0)', "optimizer")
     )
     file = folder if named == "checkpoint" else folder.parent
+    if named == "file of Flax":
+        optimizer = serialization.msgpack_restore(checkpoint.read_bytes())["optimizer"]
+        checkpoint.write_bytes(serialization.msgpack_serialize({"optimizer": optimizer}))
+        file = checkpoint
     resumed = check_resume(file, f"{alone}:make_state", optimizers=[ADAM], steps=2)
     assert resumed.verdict is Verdict.IDENTICAL, resumed
     assert resumed.steps == {"": 5}
@@ -296,10 +300,10 @@ def test_what_the_migrated_program_drops_is_said(
 
 
 def test_what_only_the_migrated_program_has_is_said():
-    found = _beside({"a": 1}, {"a": 1, "b": 2}, (None, None))
+    found = _beside({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
     resumed = Resumed({}, {}, found.equal, found.unequal, found.dropped, found.added)
     assert resumed.verdict is Verdict.DIFFERENT
-    assert "only in the migrated program: b; the old one" in str(resumed)
+    assert "only in the migrated program: b, c/d (2 leaves); the old one" in str(resumed)
 
 
 def test_a_rate_per_call(checkpoint: Path):
