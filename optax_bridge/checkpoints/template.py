@@ -30,5 +30,6 @@ def template_named(name: str) -> Any:
     except Exception as error:  # whatever the user's program raises
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
-            "The program is imported and the function called without arguments.",
+            "The program is imported and the function called without arguments: what runs it "
+            "belongs below if __name__ == '__main__', or the function into a file of its own.",
         ) from error  # fmt: skip
