@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import serialization
 from flax.core import FrozenDict, unfreeze
 from flax.training import train_state
 from jax.tree_util import KeyPath
@@ -34,7 +35,7 @@ from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
-from optax_bridge.checkpoints.fitting import register_states_of
+from optax_bridge.checkpoints.fitting import leaves, plain, register_states_of
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
@@ -54,6 +55,7 @@ class Resumed:
       unequal: paths of those that are not.
       dropped: paths of what the checkpoint holds and the migrated program does not restore.
       added: paths of what the migrated program alone has.
+      neither: paths of what the checkpoint holds and neither program restores.
     """
 
     reports: Mapping[str, Report]
@@ -62,6 +64,7 @@ class Resumed:
     unequal: Sequence[str]
     dropped: Sequence[str] = ()
     added: Sequence[str] = ()
+    neither: Sequence[str] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -101,6 +104,7 @@ class Resumed:
                 "others_unequal": list(self.unequal),
                 "others_only_in_checkpoint": list(self.dropped),
                 "others_only_in_migrated": list(self.added),
+                "others_restored_by_neither": list(self.neither),
             },
             indent=1,
         )
@@ -114,6 +118,9 @@ class Resumed:
             lines.append(f"{self.others} leaves beside the optimizers are the same both ways")
         if self.beside:
             lines.append(self.beside)
+        if self.neither:
+            names = ", ".join(_folded(self.neither))
+            lines.append(f"in the checkpoint, restored by neither program: {names}")
         return "\n".join(lines)
 
 
@@ -194,7 +201,12 @@ def check_resume(
         if not _equal(optimizer.target, states[path].params):
             found.unequal.insert(0, f"{path}/params".lstrip("/"))
     lost = {*found.dropped, *dropped}
-    return Resumed(reports, taken, found.equal, found.unequal, sorted(lost), found.added)
+    # Without the old program nobody knows but that it restored all that it saved.
+    neither = {*dropped} - _saved_names(before) if old else set[str]()
+    return Resumed(
+        reports, taken, found.equal, found.unequal, sorted(lost - neither), found.added,
+        sorted(neither),
+    )  # fmt: skip
 
 
 def check_checkpoint(
@@ -398,13 +410,13 @@ def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
     """
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
 
-    def leaves(tree: PyTree) -> dict[str, Leaf]:
+    def others(tree: PyTree) -> dict[str, Leaf]:
         found = jax.tree_util.tree_leaves_with_path(
             unboxed(tree), is_leaf=lambda node: isinstance(node, kinds)
         )
         return {"/".join(key_names(p)): leaf for p, leaf in found if not isinstance(leaf, kinds)}
 
-    left, right = leaves(before), leaves(after)
+    left, right = others(before), others(after)
     shared = sorted(left.keys() & right.keys())
     unequal = [path for path in shared if not _equal(left[path], right[path], copies)]
     is_whole = isinstance(after, kinds)
@@ -425,6 +437,11 @@ def _folded(paths: Sequence[str]) -> list[str]:
         group[0] if len(group) == 1 else f"{posixpath.commonpath(group)} ({len(group)} leaves)"
         for group in groups.values()
     ]
+
+
+def _saved_names(tree: PyTree) -> set[str]:
+    """The paths of a tree's leaves as its checkpoint has them."""
+    return {"/".join(names) for names, _ in leaves(plain(serialization.to_state_dict(tree)))}
 
 
 @contextlib.contextmanager

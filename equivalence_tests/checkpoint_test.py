@@ -317,6 +317,26 @@ def test_what_the_migrated_program_drops_is_said(
     assert "model_state/mean" in (folder / "page" / "index.html").read_text()
 
 
+@pytest.mark.parametrize("given", ["old program", "expression"])
+def test_what_the_old_program_does_not_restore_either_is_no_loss(checkpoint: Path, given: str):
+    """Of the expression alone nobody knows that: it counts as lost."""
+    folder = checkpoint.parent
+    new, old = NEW.replace("TX", EXACT), OLD
+    for name, text in (("new.py", new), ("old.py", old)):
+        alone = text.replace('State(optimizer, {"mean": jnp.zeros(2)}, 0)', "optimizer")
+        (folder / name).write_text(alone)
+    source: dict[str, Any] = {"old": f"{folder / 'old.py'}:make_state"}
+    if given == "expression":
+        source = {"optimizers": [ADAM]}
+    resumed = check_resume(checkpoint, f"{folder / 'new.py'}:make_state", **source, steps=2)
+    names = ["epoch", "model_state/mean"]
+    if given == "expression":
+        assert (resumed.verdict, resumed.dropped) == (Verdict.DIFFERENT, names)
+    else:
+        assert (resumed.verdict, resumed.neither) == (Verdict.IDENTICAL, names)
+        assert "restored by neither program: epoch, model_state/mean" in str(resumed)
+
+
 def test_what_only_the_migrated_program_has_is_said():
     found = _beside({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
     resumed = Resumed({}, {}, found.equal, found.unequal, found.dropped, found.added)
