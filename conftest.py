@@ -19,17 +19,21 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax
 import pytest
 
-# Where the subject is not the arithmetic but what is around it, XLA leaves its optimisations out,
-# as JAX offers it for tests, and compiles in half the time. All else, and everything where the
-# variable is set (to 0), is compiled as users compile it.
-_COMPILED_QUICKLY = (
-    "benchmarks",
-    "equivalence_tests/suite/mutations_test.py",
-    "migration_guide",
-    "optax_bridge/checkpoints",
-    "optax_bridge/command",
-    "optax_bridge/spmd",
-    "optax_bridge/training",
+# Tests of the arithmetic are compiled as users compile. Elsewhere the subject is what is around it,
+# and XLA leaves its optimisations out, as JAX offers it for tests: it compiles in half the time.
+# Where the variable is set (to 0), that decides for all.
+_ARITHMETIC = (
+    "equivalence_tests/planted_proofs_test.py",
+    "equivalence_tests/proof",
+    "equivalence_tests/reference",
+    "equivalence_tests/soak_test.py",
+    "equivalence_tests/suite/checks_test.py",
+    "equivalence_tests/suite/matrix_test.py",
+    "equivalence_tests/suite/sharded",
+    "equivalence_tests/train_state_test.py",
+    "legacy_optim",
+    "optax_bridge/exact",
+    "optax_bridge/optimizers",
 )
 _VARIABLE = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 _CHOSEN = os.environ.get(_VARIABLE)
@@ -52,14 +56,23 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def _is_arithmetic(module: Path) -> bool:
+    path = module.relative_to(Path(__file__).parent)
+    return any(path.is_relative_to(folder) for folder in _ARITHMETIC)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts what is compiled alike together: what was compiled otherwise has to be thrown away."""
+    items.sort(key=lambda item: _is_arithmetic(item.path))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _optimisations(request: pytest.FixtureRequest) -> None:
     """Switches XLA's optimisations for a module's tests and the processes that they start."""
-    module = request.path.relative_to(Path(__file__).parent)
-    quickly = str(int(any(module.is_relative_to(folder) for folder in _COMPILED_QUICKLY)))
-    if not _CHOSEN and quickly != os.environ.get(_VARIABLE, "0"):
-        os.environ[_VARIABLE] = quickly
-        jax.config.update(_VARIABLE.lower(), quickly == "1")
+    left_out = "0" if _is_arithmetic(request.path) else "1"
+    if not _CHOSEN and left_out != os.environ.get(_VARIABLE, "0"):
+        os.environ[_VARIABLE] = left_out
+        jax.config.update(_VARIABLE.lower(), left_out == "1")
         jax.clear_caches()
 
 

@@ -157,9 +157,9 @@ def to_legacy(
     check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)
     if entry_of(definition) is None:
-        made = jax.eval_shape(definition.init_state, params)
-        if not isinstance(opt_state, type(made)):
-            raise _not_its_state(definition, type(made).__name__, opt_state)
+        kind = _state_class(definition, params)
+        if not isinstance(opt_state, kind):
+            raise _not_its_state(definition, kind.__name__, opt_state)
         return legacy_optim.Optimizer(definition, opt_state, params)
     plain = _extracted(definition, unboxed(opt_state), unboxed(params))
     rows = jax.tree.structure(unboxed(params)).flatten_up_to(plain)
@@ -306,6 +306,13 @@ def _check_shapes(definition: Any, template: PyTree, state: OptState) -> None:
                 f"{shapes[1]}. Was it made by a definition with other settings, or for other "
                 "parameters?"
             )
+
+
+def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:
+    """Of the state of a definition of a program's own, which may make one of another class."""
+    if type(definition).init_state is legacy_optim.OptimizerDef.init_state:
+        return legacy_optim.OptimizerState
+    return type(jax.eval_shape(definition.init_state, params))
 
 
 def _not_its_state(definition: Any, wanted: str, state: OptState) -> ValueError:

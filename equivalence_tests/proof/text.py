@@ -1,6 +1,7 @@
 """Values of the algebra as text for people, and as nested lists for the certificate."""
 
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,9 +35,19 @@ def _readable(num: fmpq_mpoly, den: fmpq_mpoly) -> Rat:
     return Rat(num, den)
 
 
+# An atom's text is asked for wherever the atom occurs, and in all that is made of it.
+_texts: weakref.WeakKeyDictionary[Atom, str] = weakref.WeakKeyDictionary()
+
+
 def shown_atom(atoms: Sequence[Atom], number: int) -> str:
     """An atom as a formula."""
     atom = atoms[number]
+    if atom not in _texts:
+        _texts[atom] = _shown_atom(atoms, atom)
+    return _texts[atom]
+
+
+def _shown_atom(atoms: Sequence[Atom], atom: Atom) -> str:
     args = [shown(atoms, arg) for arg in atom.args]
     if atom.kind == "leaf":
         return f"{atom.name}{_at(atom.index)}"

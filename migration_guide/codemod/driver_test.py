@@ -6,11 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import flax
-import jax
 import libcst
-import optax
-import orbax.checkpoint
 import pytest
 from typer.testing import CliRunner
 
@@ -366,10 +362,8 @@ def test_files_without_a_trace_of_the_api_are_not_parsed(tmp_path: Path):
 
 
 def test_installed_packages_stay_as_they_are():
-    packages = [flax, jax, libcst, optax, orbax.checkpoint]
-    folders = [Path(str(package.__file__)).parent for package in packages]
-    report = driver.migrate(folders, Options())
-    assert report.seen > 800
+    report = driver.migrate([Path(libcst.__file__).parents[1]], Options())
+    assert report.seen > 1000
     users = [r.path for r in report.changed if not files.uses_optim(r.path.read_bytes())]
     assert users == []
     assert [r.path for r in report.results if "please report" in r.refused] == []
