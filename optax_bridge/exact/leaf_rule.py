@@ -39,6 +39,8 @@ Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 # Alike parameters up to which it pays to set them apart, see `_apart`: each costs XLA 0.1 ms more,
 # and 5 ms are saved once.
 _FEW = 32
+# From here on XLA keeps the powers of each parameter, and computes them at each step.
+_KEPT_APART = (0, 11, 1)
 
 
 class Leaf(NamedTuple):
@@ -187,7 +189,7 @@ class LeafRule:
         ):
             param, fields = value_of(leaf), [value_of(box) for box in boxes]
             shared = alike[jnp.shape(param)] > 1 and staged(grad, param, *fields)
-            if shared and self.per_dtype and alike[jnp.shape(param)] <= _FEW and _on_cpu():
+            if shared and self.per_dtype and alike[jnp.shape(param)] <= _FEW and _joins_later():
                 output, new_fields = once_apart(own, next(counts), grad, param, fields)
             else:
                 run = once if shared else one_leaf
@@ -235,9 +237,13 @@ def _apart(count: jax.Array) -> Iterator[jax.Array]:
         yield count
 
 
-def _on_cpu() -> bool:
-    """Whether programs are compiled for CPUs; nothing is while no backend is needed."""
-    return backends_are_initialized() and jax.default_backend() == "cpu"
+def _joins_later() -> bool:
+    """Whether programs are compiled for CPUs, by an XLA that computes once what was set apart.
+
+    Nothing is compiled while no backend is needed.
+    """
+    old = jax.__version_info__ < _KEPT_APART
+    return old and backends_are_initialized() and jax.default_backend() == "cpu"
 
 
 def _negated(

@@ -29,7 +29,9 @@ from optax_bridge.metadata.trees import OptState, Params, Updates
 _BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
-FIRST = (0, 10)  # JAX 0.6 joins other loops, and bits change; between the two nobody looked
+# JAX 0.6 joins other loops, and bits change, from 0.11.1 on as well: it joins the moments' loops
+# without the parameter's, so that nothing is gained. Each JAX from the first to the last was tried.
+FIRST, LAST = (0, 10), (0, 11, 0)
 
 
 @functools.cache
@@ -109,8 +111,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
       The transformation.
 
     Raises:
-      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS; or this JAX is older
-        than 0.10, and may join loops in a way that changes bits.
+      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS; or this JAX is not 0.10
+        to 0.11.0: others join loops in a way that changes bits, or nobody has looked.
       TypeError: this is no exact transformation.
       ValueError: the loops of this optimizer, joined, would round differently, or nothing would be
         gained.
@@ -129,10 +131,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
             "takes. Within multi_optimizer, give each part its own: "
             "multi_optimizer((selector, one_loop(adam(1e-3))))."
         )
-    if jax.__version_info__ < FIRST:
+    if not keeps_bits():
         raise RuntimeError(
             f"one_loop: JAX {jax.__version__} may join loops so that last bits change, expected "
-            "0.10 or newer: upgrade JAX, or leave one_loop out"
+            "0.10 to 0.11.0, which keep them: install one of these, or leave one_loop out (a state "
+            "of one_loop goes on without it as OneLoopState tells)"
         )
     in_reverse = rule.joined == "in reverse"
     _set_flag()
@@ -164,6 +167,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         return new_params, turned(new)
 
     return ExactTransformation(init, update, step, tx.hyper_params)
+
+
+def keeps_bits() -> bool:
+    """Whether this JAX was seen to join the loops with the same bits."""
+    return FIRST <= jax.__version_info__ <= LAST
 
 
 def _set_flag() -> None:
