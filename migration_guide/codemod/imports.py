@@ -1,6 +1,7 @@
 """Reading, adding and removing import statements."""
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -207,19 +208,19 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
         used |= {name for name in roots - have if name in _names(line, run=True)}
         # An import below a use is too late for it.
         have -= used | {f"{name} as {name}" for name in used}
-    lines = []
-    for name in sorted(needed):
-        if name not in have and f"{name} as {name}" not in have:
-            line = cst.parse_statement(f"import {name}", config=module.config_for_parsing)
-            lines.append(line)
-    if not lines:
-        return module
+    missing = [n for n in sorted(needed) if n not in have and f"{n} as {n}" not in have]
     body = list(module.body)
-    place = _place(body, roots)
-    if old is not None and place <= old < len(body):
-        within = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
-        place = max(place, min(old + 1, within))
-    return module.with_changes(body=[*body[:place], *lines, *body[place:]])
+    # Python's own modules may stand anywhere. All others import JAX: they stay together.
+    roots = {name.split(".")[0] for name in missing}
+    python = roots & sys.stdlib_module_names
+    places = {root: _place(body, roots - python, old) for root in roots - python}
+    places |= {root: _place(body, {root}, old) for root in python}
+    for name in reversed(missing):
+        line = cst.parse_statement(f"import {name}", config=module.config_for_parsing)
+        place = places[name.split(".")[0]]
+        body.insert(place, line)
+        places = {root: at + (at > place) for root, at in places.items()}
+    return module.with_changes(body=body)
 
 
 def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
@@ -276,11 +277,12 @@ def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
     return {name.split(".")[0] for name in references(node)}
 
 
-_ENVIRONMENT = {"environ", "putenv"}
+# What is set through these is read when JAX is imported or its devices are first asked for.
+_SETTINGS = {"environ", "putenv", "jax.config", "jax.distributed", "config.update"}
 
 
-def _sets_environment(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
-    """Whether some statement sets environment variables before one uses the names."""
+def _sets_up(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
+    """Whether some statement sets JAX up before one uses the names."""
     for line in body:
         if roots & _names(line):
             return False
@@ -290,24 +292,46 @@ def _sets_environment(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
 
 
 def _touches(line: cst.CSTNode) -> bool:
-    """Whether a statement refers to `os.environ`, `environ` or `os.putenv` as it runs."""
+    """Whether a statement refers to `os.environ`, `os.putenv` or `jax.config` as it runs."""
     if isinstance(line, cst.FunctionDef | cst.ClassDef):
         return False
-    found = references(line)
-    return any(_ENVIRONMENT & {*name.split(".")} for name in found)
+    dotted_names = (f".{name}." for name in references(line))
+    return any(f".{setting}." in name for name in dotted_names for setting in _SETTINGS)
 
 
-def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:
+_OURS = ("jax", "flax", "optax", "optax_bridge", "legacy_optim")
+
+
+def _behind_first_of_ours(body: Sequence[cst.CSTNode]) -> int:
+    """Behind the first statements that import JAX, Flax or Optax as they run; 0 without any."""
+    first = next((i for i, line in enumerate(body) if _imports_ours(line)), -1) + 1
+    while 0 < first < len(body) and _imports_ours(body[first]):
+        first += 1
+    return first
+
+
+def _imports_ours(node: cst.CSTNode) -> bool:
+    """Whether a statement imports JAX, Flax or Optax as it runs."""
+    if isinstance(node, cst.Import | cst.ImportFrom):
+        return any(mentions(node, name) for name in _OURS)
+    if isinstance(node, cst.FunctionDef | cst.BaseExpression):
+        return False
+    return any(_imports_ours(inner) for inner in children(node))
+
+
+def _place(body: Sequence[cst.CSTNode], roots: set[str], old: int | None) -> int:
     """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
 
-    Always above what uses the names, and below what sets the environment before that.
+    JAX reads flags and its environment when it is imported, so never above the program's own first
+    import of JAX, Flax or Optax, nor above what sets the environment before the names' first use.
+    Above their use as the module runs in any case.
     """
-    last_any, last_ours, environment = 0, 0, 0
-    for index, line in enumerate(body):
-        if roots & _names(line):
-            break
+    used = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
+    run = next((i for i, line in enumerate(body) if roots & _names(line, run=True)), len(body))
+    last_any, last_ours, settings = 0, 0, 0
+    for index, line in enumerate(body[:used]):
         if _touches(line):
-            environment = index + 1
+            settings = index + 1
         if not isinstance(line, cst.SimpleStatementLine):
             continue
         first = line.body[0]
@@ -321,8 +345,11 @@ def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:
             and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
         ):
             last_any = 1
-        elif last_any and not _sets_environment(body[index:], roots):
+        elif last_any and not _sets_up(body[index:], roots):
             break
     place = last_ours or last_any
-    # JAX reads its environment when it is imported: what is set before it stays before it.
-    return place if place > environment else max(environment, last_any)
+    if place <= settings:
+        place = max(settings, last_any)
+    if old is not None and place <= old < len(body):
+        place = max(place, min(old + 1, used))
+    return min(max(place, _behind_first_of_ours(body)), run)
