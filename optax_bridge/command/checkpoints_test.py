@@ -155,7 +155,11 @@ def test_what_is_no_optimizer_is_misuse(expression: str, tmp_path: Path) -> None
 FAILURES = {
     "no_source": (["nothing", "{new}", *AS_ADAM], "nothing of that name"),
     "other_optimizer": ([ADAM, "{new}", "--optimizer", "Momentum(0.1)"], r"Momentum"),
-    "no_folder": ([ADAM, "{new}/deep/er", *AS_ADAM], "Create it first"),
+    "no_folder": (
+        [ADAM, str(FILES / "adagrad.msgpack" / "er"), *AS_ADAM],
+        "a folder to write into",
+    ),
+    "no_part_and_deep": ([ADAM, "{new}/deep/er", *AS_ADAM, "--part", "critic"], "critic"),
     "no_part": ([ADAM, "{new}", *AS_ADAM, "--part", "critic"], "critic"),
     "two_parts": ([str(FILES / "dataclass.msgpack"), "{new}", *AS_ADAM], "--part"),
     "parameters_alone": ([str(FILES / "params_only.msgpack"), "{new}", *AS_ADAM], "inspect"),
