@@ -12,7 +12,7 @@ import libcst as cst
 
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Context, Message, Options, Restored
+from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Message, Options, Restored
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
@@ -95,8 +95,12 @@ def rewrite(
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
     recipe = next(iter(context.recipes)) if len(context.recipes) == 1 else ""
+    # A class of the program's own is known to the program alone.
+    own = any(map(analysis.makes_own_definition, analysis.facts.calls))
     restored = tuple(
-        dataclasses.replace(found, recipe=recipe)
+        dataclasses.replace(
+            found, recipe=recipe, template=found.template or (UNKNOWN_TEMPLATE if own else "")
+        )
         for _, found in sorted(context.checkpoints.items())
     )
     return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)

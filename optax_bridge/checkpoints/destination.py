@@ -45,8 +45,8 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
       logs that it has removed it.
 
     Raises:
-      CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or what
-        it is to stand in is no folder.
+      CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or
+        what it is to stand in is no folder.
     """
     destination = Path(os.path.abspath(destination))  # `.` has no name
     _check(destination, force)

@@ -34,9 +34,8 @@ def template_named(name: str) -> Any:
         return value() if callable(value) else value
     except Exception as error:  # whatever the user's program raises
         remedy = "The program is imported and the function called without arguments."
-        if isinstance(error, ImportError | AttributeError) and _OLD_NAMES <= {
-            *re.findall(r"\w+", str(error))
-        }:
+        words = {*re.findall(r"\w+", str(error))}
+        if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
             file = module if module.endswith(".py") else "FILE"
             remedy = f"Migrate it first: optax-bridge migrate --write {shlex.quote(file)}"
         raise CheckpointError(
