@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
-from flax.serialization import to_state_dict
 
 import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fitting import LAYOUT
+from optax_bridge.checkpoints.fitting import LAYOUT, is_state
 from optax_bridge.checkpoints.formats.registry import written_as
 from optax_bridge.checkpoints.legacy_optimizer import check_parameters
 from optax_bridge.checkpoints.mapping import convert_tree
@@ -166,9 +166,8 @@ def _each_converted(
 
 def _common_step(tree: PyTree) -> int | None:
     """The steps that all TrainStates of a tree have taken; None if those differ."""
-    saved = to_state_dict(tree)
-    steps = [np.asarray(at_path(saved, path)["step"]) for path in find_states(saved)]
-    taken = {int(number) for step in steps for number in step.reshape(-1)}
+    states = [each for each in jax.tree.leaves(tree, is_leaf=is_state) if is_state(each)]
+    taken = {int(number) for state in states for number in np.ravel(state.step)}
     return taken.pop() if len(taken) == 1 else None
 
 
