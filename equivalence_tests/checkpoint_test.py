@@ -12,7 +12,7 @@ import pytest
 from flax import serialization
 
 import legacy_optim
-from equivalence_tests.checkpoint import Resumed, check_checkpoint, check_resume
+from equivalence_tests.checkpoint import Resumed, _closing, check_checkpoint, check_resume
 from equivalence_tests.sides.adapt import EquivalenceError
 from optax_bridge.correspondence import Verdict
 
@@ -157,6 +157,18 @@ def test_a_program_without_this_package_is_asked_as_well(
     new = standalone(checkpoint.parent, tx)
     resumed = check_resume(checkpoint, new, optimizers=[ADAM], learning_rate=rate, steps=6)
     assert resumed.verdict is Verdict.ROUNDING, resumed
+
+
+@pytest.mark.parametrize(("rate", "by_a_constant"), [(0.01, True), (0.0101, False)], ids=str)
+def test_a_constant_in_float32_is_told_from_what_is_lost(
+    checkpoint: Path, rate: float, by_a_constant: bool
+):
+    tx = f"optax.adamw({rate} * (1 + 1e-7), weight_decay=0.1)"
+    new = standalone(checkpoint.parent, tx)
+    resumed = check_resume(checkpoint, new, optimizers=[ADAM], steps=6)
+    assert resumed.verdict is Verdict.DIFFERENT
+    assert resumed.differs_by_a_constant is by_a_constant
+    assert ("goes on with all that was saved" in _closing(resumed)) is by_a_constant
 
 
 def test_a_rate_that_a_program_without_this_package_cannot_take_is_said(checkpoint: Path):

@@ -292,6 +292,13 @@ def test_parameters_that_hardly_move_are_tried_smaller(factor: float):
     assert (report.verdict is Verdict.DIFFERENT) == (factor != 1.0)
 
 
+def test_a_decay_that_only_a_sign_shows_is_found():
+    """A gradient of 1e6 gives the moment its sign for thousands of steps, whatever the decay."""
+    left, right = (optax.lion(0.25, b1=b1, weight_decay=0.0) for b1 in (0.9, 0.93))
+    report = check_equivalence(left, right, PARAMS, steps=96)
+    assert report.verdict is Verdict.DIFFERENT, report
+
+
 def test_a_run_that_is_not_finite_says_from_where():
     """Adam's epsilon is 0 in float16."""
     params = {"a": np.full(3, 0.5, np.float16)}

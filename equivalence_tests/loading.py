@@ -1,8 +1,12 @@
 # pyright: strict
 """What a user names on the command line: `module:name` or `file.py:name`."""
 
+import contextlib
+import importlib.util
+from collections.abc import Generator
 from typing import Any
 
+import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
 from optax_bridge._named import module_named
 
@@ -36,6 +40,19 @@ def loaded(name: str, *, make: bool = False) -> Any:
         return value()
     except Exception as error:
         raise EquivalenceError(f"{name}(): raised {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def old_names() -> Generator[None]:
+    """Within it `from flax import optim` works, as in the programs that people come from."""
+    if importlib.util.find_spec("flax.optim") is not None:
+        yield
+        return
+    legacy_optim.install()
+    try:
+        yield
+    finally:
+        legacy_optim.uninstall()
 
 
 def side(name: str) -> Any:

@@ -14,7 +14,7 @@ from equivalence_tests.compare.nature import explained
 from equivalence_tests.environment import check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.explaining import explanation
-from equivalence_tests.loading import loaded
+from equivalence_tests.loading import loaded, old_names
 from equivalence_tests.named_sides import NamedSide, named_side
 from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
@@ -26,6 +26,7 @@ from equivalence_tests.warned import silence_deprecations
 from optax_bridge.correspondence import Verdict
 
 
+@old_names()
 def check_pair(
     left: str,
     right: str,

@@ -4,13 +4,16 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import flax
 import pytest
 
 from equivalence_tests import loading
 from equivalence_tests.named_sides import NamedSide
 from equivalence_tests.pair import check_pair
+from equivalence_tests.prove import prove_pair
 
 MODULE = """
 import numpy as np
@@ -41,9 +44,13 @@ stopping = optax.GradientTransformation(lambda params: (), stop)
 """
 
 
+OLD = "from flax import optim\nmade = optim.Adam(0.1)\n"
+
+
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_pair.py").write_text(MODULE)
+    (tmp_path / "my_old.py").write_text(OLD)
     (tmp_path / "my_import.py").write_text("raise ValueError('too early')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -88,6 +95,12 @@ def test_misuse_is_said(right: str, message: str, capsys: pytest.CaptureFixture[
     assert check_pair("my_pair:adam", right, "my_pair:PARAMS", steps=2) == 2
     error = capsys.readouterr().err
     assert re.search(message, error), error
+
+
+@pytest.mark.parametrize("compare", [check_pair, prove_pair])
+def test_a_program_may_import_the_old_api(compare: Any):
+    assert compare("my_old.py:made", "my_pair:legacy", "my_pair:PARAMS") == 0
+    assert not hasattr(flax, "optim")
 
 
 def test_a_side_that_raises_is_in_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

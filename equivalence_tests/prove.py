@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rich.progress import Progress
 from rich.table import Table
 
-from equivalence_tests.loading import loaded, side
+from equivalence_tests.loading import loaded, old_names, side
 from equivalence_tests.output_files import Written, checked
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
@@ -133,6 +133,7 @@ def _cell(row: Row | None) -> str:
     return f"[{_COLOURS.get(text, 'red')}]{text}[/]" + ("" if row.held else " [red]not held[/]")
 
 
+@old_names()
 def prove_pair(
     left: str,
     right: str,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import jax_utils, serialization, struct
 
+from legacy_optim.older_layout import grouped_states, refuse_older_weight_norm, ungrouped
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
@@ -158,7 +159,11 @@ class OptimizerDef:
           opt_target: a target of the right structure.
           opt_state: a state of the right structure.
           state_dict: nested dicts with `target` and `state`.
+
+        Raises:
+          ValueError: a state of an older release from which no later one goes on.
         """
+        refuse_older_weight_norm(state_dict["state"])
         return (
             serialization.from_state_dict(opt_target, state_dict["target"]),
             serialization.from_state_dict(opt_state, state_dict["state"]),
@@ -370,6 +375,16 @@ class MultiOptimizer(OptimizerDef):
             for index, state in zip(group, part.param_states, strict=True):
                 states[index] = state
         return OptimizerState(jnp.asarray(0, jnp.int32), treedef.unflatten(states))
+
+    def restore_state(
+        self, opt_target: Params, opt_state: OptimizerState, state_dict: Mapping[str, Any]
+    ) -> tuple[Params, Any]:
+        """Target and state, in the layout of up to flax 0.3.2 as well: one state for each group."""
+        groups = grouped_states(state_dict["state"])
+        if groups is not None:
+            state = ungrouped(groups, self._groups(opt_target), opt_target)
+            state_dict = {**state_dict, "state": state}
+        return super().restore_state(opt_target, opt_state, state_dict)
 
     def apply_gradient(
         self,

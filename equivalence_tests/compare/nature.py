@@ -47,6 +47,20 @@ def nature(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE
     return Nature.ROUNDING if shrank or wide.ulp <= few else Nature.ALGORITHM
 
 
+def is_of_a_constant(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE) -> bool:
+    """Whether a difference is as little as a constant makes that one side holds in float32.
+
+    A moment or a step that is lost makes another update altogether.
+
+    Args:
+      found: as for `nature`.
+      wide: as for `nature`.
+      bound: as for `nature`.
+    """
+    other = nature(found, wide, bound) is Nature.ALGORITHM
+    return other and wide is not None and wide.relative <= _OF_A_CONSTANT
+
+
 def explained(
     found: Comparison,
     wide: Comparison | None,
@@ -78,7 +92,7 @@ def explained(
             f"before it at most rounding, {_relative(found, 0.0):.2g} of the scale here, "
             f"{_relative(wide, 0.0):.2g} there"
         )
-    elif made_of is Nature.ALGORITHM and wide.relative <= _OF_A_CONSTANT:
+    elif is_of_a_constant(found, wide, bound):
         text += ", as little as a constant that one side holds in float32 makes, or an epsilon"
     return text + (f" ({about_wide})" if about_wide else "")
 

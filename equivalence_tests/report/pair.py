@@ -11,7 +11,7 @@ import jax
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
 from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
-from equivalence_tests.compare.nature import explained, nature
+from equivalence_tests.compare.nature import explained, is_of_a_constant, nature
 from equivalence_tests.compare.relation import Relation, shown
 from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
@@ -78,6 +78,11 @@ class Report:
     def nature(self) -> Nature:
         """Rounding or another algorithm, as the float64 run decides, or else the growth."""
         return nature(self.agreeing, self.wide, self.bound)
+
+    @property
+    def is_of_a_constant(self) -> bool:
+        """Whether the difference is as little as a constant held in float32 makes."""
+        return is_of_a_constant(self.agreeing, self.wide, self.bound)
 
     @property
     def headline(self) -> str:

@@ -19,7 +19,8 @@ DESCRIPTIONS = {
     "negated, denormal",
     "poisoned": "normal; in the second half a NaN and an infinity in each leaf",
     "all": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6 (32 in float16), the last one "
-    "negated, denormal; towards the end an infinity, then a NaN in each leaf",
+    "negated, denormal, and of every third number all normal; towards the end an infinity, then a "
+    "NaN in each leaf",
 }
 
 
@@ -75,6 +76,9 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
             # Squares stay finite, or else nothing shows of the steps that follow.
             _make_hostile(values, rng, 32 if dtype == np.float16 else 10**6)
         flat = values.reshape(steps, -1)
+        if stream == "all":
+            # A large gradient stays in the moments, whose sign says nothing of a decay then.
+            flat[:, 2::3] = rng.standard_normal(flat[:, 2::3].shape)
         if stream == "poisoned" and steps > 1 and np.size(param):
             flat[steps // 2, 0] = np.nan
             flat[3 * steps // 4, -1] = np.inf

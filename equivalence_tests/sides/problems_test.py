@@ -31,7 +31,10 @@ def _steps(stream: str, steps: int = 64) -> np.ndarray:
 
 @pytest.mark.parametrize("stream", ["hostile", "all"])
 def test_hostile_gradients_are_of_every_kind_that_is_said(stream: str):
-    eighths = _steps(stream)[:32].reshape(4, 8, -1)  # later ones of "all" are not finite
+    numbers = _steps(stream)[:32].reshape(4, 8, -1)  # later ones of "all" are not finite
+    is_normal = (np.arange(numbers.shape[-1]) % 3 == 2) & (stream == "all")
+    assert stream != "all" or numbers[:, :, is_normal].std(axis=(0, 2)).min() > 0.9
+    eighths = numbers[..., ~is_normal]
     tiny, zero, normal, sparse, small, large, negated, denormal = np.abs(eighths).swapaxes(0, 1)
     for kind, scale in ((tiny, 1e-6), (normal, 1), (small, 1e-20), (large, 1e6), (denormal, 1e-41)):
         assert 0.5 * scale < np.median(kind) < scale

@@ -92,7 +92,7 @@ def run(
         kept = [result for result in report.results if result.path not in paths_failed]
         report = dataclasses.replace(report, results=(*kept, *failed))
     if json:
-        print(json_module.dumps(_as_json(report), indent=2))
+        print(json_module.dumps(_as_json(report, write and not check), indent=2))
     else:
         console = plain_terminal()
         if not write or check:
@@ -126,9 +126,11 @@ def summary(report: driver.Report, written: bool = False, standalone: bool = Fal
         lines.append("  " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
     by_hand = [(r.path, m) for r in report.results for m in r.messages if m.by_hand]
     notes = [(r.path, m) for r in report.results for m in r.messages if not m.by_hand]
-    for title, found in (("To do by hand:", by_hand), ("Good to know:", notes)):
+    lines_of = "" if written or not report.changed else " (lines of the files as they are now)"
+    for title, found in (("To do by hand", by_hand), ("Good to know", notes)):
         if found:
-            lines += [title, *(f"  {path}:{m.location}: {m.text}" for path, m in found)]
+            lines.append(f"{title}{lines_of}:")
+            lines += [f"  {path}:{m.location(written=written)}: {m.text}" for path, m in found]
     commands = convert_commands(report)
     if commands:
         lines.append(
@@ -219,7 +221,7 @@ def _print_diff(console: Console, result: driver.FileResult) -> None:
         console.print(Text(text.replace("\r", ""), style=style), end="")
 
 
-def _as_json(report: driver.Report) -> dict[str, Any]:
+def _as_json(report: driver.Report, written: bool) -> dict[str, Any]:
     return {
         "seen": report.seen,
         "parsed": report.parsed,
@@ -231,8 +233,8 @@ def _as_json(report: driver.Report) -> dict[str, Any]:
                 "path": str(result.path),
                 "changed": result.changed,
                 "counts": dict(result.counts),
-                "by_hand": [_message(m) for m in result.messages if m.by_hand],
-                "notes": [_message(m) for m in result.messages if not m.by_hand],
+                "by_hand": [_message(m, written) for m in result.messages if m.by_hand],
+                "notes": [_message(m, written) for m in result.messages if not m.by_hand],
                 "refused": result.refused,
             }
             for result in report.results
@@ -240,8 +242,8 @@ def _as_json(report: driver.Report) -> dict[str, Any]:
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
-    said = {"line": message.line, "text": message.text}
+def _message(message: Message, written: bool) -> dict[str, Any]:
+    said = {"line": message.new_line if written else message.line, "text": message.text}
     return said | ({"cell": message.cell} if message.cell else {})
 
 

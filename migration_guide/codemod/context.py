@@ -17,6 +17,12 @@ from migration_guide.codemod.tree import comments, walk
 
 PREFIX = "# optax-bridge: "
 NOTE = "# optax-bridge (note): "
+# What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
+_OLD = frozenset(
+    {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
+     "compute_gradients", "optimize"}
+)  # fmt: skip
+QUESTION = "is this an optimizer of flax.optim?"
 
 
 @dataclass(frozen=True)
@@ -45,17 +51,19 @@ class Message:
       text: what was found and what to do.
       by_hand: whether the code still needs a person; else it is only good to know.
       cell: of a notebook, from 1, those of text counted as well; 0 in other files.
+      new_line: of the rewritten file, or of the cell in it.
     """
 
     line: int
     text: str
     by_hand: bool = True
     cell: int = 0
+    new_line: int = 0
 
-    @property
-    def location(self) -> str:
-        """Behind the file's name."""
-        return f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
+    def location(self, *, written: bool) -> str:
+        """Behind the file's name, as it is or as it was written."""
+        line = self.new_line if written else self.line
+        return f"cell {self.cell}:{line}" if self.cell else str(line)
 
 
 UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
@@ -235,6 +243,19 @@ class Context:
                 for comment in self._earlier_comments(statement, prefix):
                     self._say(statement, comment.removeprefix(prefix), by_hand)
 
+    def without_settled(self, original: cst.CSTNode, updated: Any) -> Any:
+        """A statement without the question that an earlier run asked, if it is answered now.
+
+        Once annotated, what looked like an optimizer is known to be one and rewritten.
+        """
+        asked = [c for c in self._earlier_comments(original) if c.startswith(f"{PREFIX}{QUESTION}")]
+        if not asked or not _old_attributes(original) or _old_attributes(updated):
+            return updated
+        texts = [comment.removeprefix(PREFIX) for comment in asked]
+        self.said = [s for s in self.said if not (s[0] is original and s[1] in texts)]
+        kept = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
+        return updated.with_changes(leading_lines=kept)
+
     def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
         lines = [*getattr(statement, "leading_lines", ())]
         if statement in self.analysis.module.body[:1]:
@@ -325,6 +346,11 @@ class Context:
         while name in used:
             name += "_"
         return name
+
+
+def _old_attributes(root: cst.CSTNode) -> bool:
+    names = (node.attr.value for node in walk(root) if isinstance(node, cst.Attribute))
+    return any(name in _OLD for name in names)
 
 
 def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:

@@ -13,6 +13,7 @@ from migration_guide.codemod import files, notebook, pins, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Message, Options, Restored
 from migration_guide.codemod.exports import exported
+from migration_guide.codemod.lines import moved
 from migration_guide.codemod.project import Project, merged
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.source import TooLargeError, parse
@@ -291,9 +292,10 @@ def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[
     if not (made.messages or made.refused or new != candidate.text):
         return []
     refused = made.refused if candidate.uses_optim or made.messages else ""
-    messages = made.messages
+    forth = moved(candidate.code, made.code)
+    messages = tuple(dataclasses.replace(m, new_line=forth(m.line)) for m in made.messages)
     if candidate.book is not None:
-        messages = _of_notebook(candidate.book, messages)
+        messages = _of_notebook(candidate.book, notebook.read(new), forth, messages)
     if not (messages or refused or new != candidate.text):
         return []
     return [
@@ -310,24 +312,32 @@ def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[
     ]
 
 
-def _of_notebook(book: notebook.Notebook, messages: Sequence[Message]) -> tuple[Message, ...]:
+def _of_notebook(
+    book: notebook.Notebook,
+    new: notebook.Notebook,
+    forth: Callable[[int], int],
+    messages: Sequence[Message],
+) -> tuple[Message, ...]:
     """Messages with their cells, and those about what is no Python: installations, other cells."""
     lines = book.code.splitlines()
     old = pins.old_pins(book.code.replace(notebook.MAGIC, ""))
-    said = [*messages, *(Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])]
+    pinned = (Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])
+    said = [*messages, *(dataclasses.replace(m, new_line=forth(m.line)) for m in pinned)]
     placed = []
     for message in said:
         cell, line = book.location(message.line)
-        placed.append(dataclasses.replace(message, cell=cell, line=line))
+        new_line = new.location(message.new_line)[1]
+        placed.append(dataclasses.replace(message, cell=cell, line=line, new_line=new_line))
     for cell, source in book.others:
         if re.search(r"\bflax\b.*\boptim\b", source):
-            placed.append(Message(1, "this cell is not read, and uses flax.optim", cell=cell))
+            unread = "this cell is not read, and uses flax.optim"
+            placed.append(Message(1, unread, cell=cell, new_line=1))
     return tuple(placed)
 
 
 def _pins(path: Path, data: bytes) -> list[FileResult]:
     text = data.decode("utf-8", errors="replace")
-    messages = tuple(Message(line, said, by_hand=True) for line, said in pins.old_pins(text))
+    messages = tuple(Message(line, said, new_line=line) for line, said in pins.old_pins(text))
     return [FileResult(path, text, text, messages=messages)] if messages else []
 
 

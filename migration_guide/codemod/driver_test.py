@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,27 @@ def test_json_says_all(file: Path):
     assert entry["changed"]
     assert entry["counts"]["create"] == 1
     assert entry["by_hand"][0]["line"] == 4
+
+
+UNCLEAR = OLD + "\n\nx = 1\nmoments = f(\n    optimizer.state,\n)\nnumpy.savez(p, x=optimizer)\n"
+
+
+@pytest.mark.parametrize("suffix", ["py", "ipynb"])
+@pytest.mark.parametrize("write", [False, True], ids=["diff", "write"])
+def test_the_lines_are_those_of_the_file_as_it_is_then(tmp_path: Path, suffix: str, write: bool):
+    path = tmp_path / f"x.{suffix}"
+    text = f"import numpy\n{UNCLEAR}"
+    cell = {"cell_type": "code", "source": text.splitlines(keepends=True)}
+    book = {"cells": [cell], "metadata": {}, "nbformat": 4}
+    path.write_text(text if suffix == "py" else json.dumps(book), encoding="utf-8")
+    flags = ["--write"] if write else []
+    output = _migrate(*flags, str(path))[1]
+    now = path.read_text(encoding="utf-8")
+    lines = now if suffix == "py" else "".join(json.loads(now)["cells"][0]["source"])
+    found = re.findall(rf"^  \S*x\.{suffix}:(?:cell 1:)?(\d+): (.)", output, re.MULTILINE)
+    said = {start: lines.splitlines()[int(line) - 1].strip() for line, start in found}
+    assert said == {"o": "optimizer.state,", "i": "numpy.savez(p, x=optimizer)"}
+    assert ("To do by hand (lines of the files as they are now):" in output) is not write
 
 
 ENCODED = {
@@ -336,7 +358,7 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert sources[3] == cells[2]
     assert "short.ipynb:cell 2:2: 'flax==0.5.3' keeps the old Flax" in output
     assert "short.ipynb:cell 4:1: this cell is not read" in output
-    assert "short.ipynb:cell 5:2: this class is called where nobody sees it" in output
+    assert "short.ipynb:cell 5:3: this class is called where nobody sees it" in output
 
 
 def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):

@@ -1,5 +1,7 @@
 """What the rules leave alone, and what they leave to a person with one comment."""
 
+import re
+
 import pytest
 
 from migration_guide.codemod.context import PREFIX, Options
@@ -232,6 +234,18 @@ def test_left_to_a_person_with_one_comment(case: str):
         assert (method in before) == (method in result.code)
     again = rewrite(result.code, Options())
     assert again.code == result.code
+
+
+UNCLEAR = ("unclear-optimizer", "unclear-restored", "unclear-saved")
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_once_annotated_as_told_nothing_is_left_to_do(case: str):
+    first = rewrite(f"{IMPORTS}\n{BY_HAND[case][0]}\n", Options()).code
+    told = re.sub(r"(def f\(\w+)", r"\1: optax_bridge.TrainState", first)
+    again = rewrite(f"import optax_bridge\n{told}", Options())
+    assert (again.messages, PREFIX in again.code) == ((), False)
+    assert ".from_state_dict(my_opt, d)" in again.code or case != "unclear-restored"
 
 
 def test_a_name_that_may_be_another_librarys_is_left_to_a_person():

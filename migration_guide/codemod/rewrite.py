@@ -13,6 +13,7 @@ import libcst as cst
 from migration_guide.codemod import imports
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Message, Options, Restored
+from migration_guide.codemod.lines import moved
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
@@ -86,7 +87,8 @@ def rewrite(
         if again == new:
             break
         said = {message.text for message in messages}
-        messages |= later.messages(but=said)
+        back = moved(new, code)
+        messages |= {dataclasses.replace(m, line=back(m.line)) for m in later.messages(but=said)}
         counts += later.counts
         new = again
     else:
@@ -228,6 +230,8 @@ class _Dispatcher:
                 self._in_string(original, node) if self._context.in_annotation(original) else node
             )
         if is_statement(kind):
+            if isinstance(node, cst.BaseStatement):
+                node = self._context.without_settled(original, node)
             self._say_what_is_left(original, node)
             comments = self._context.comments.get(original)
             return _commented(node, comments) if comments else node

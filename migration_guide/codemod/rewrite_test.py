@@ -138,6 +138,18 @@ REWRITES = {
         "opt.restore_state(x)",
         "optax_bridge.checkpoints.from_state_dict(opt, x)",
     ),
+    "restore-state-with-more": (
+        "m = x['more']\nopt.restore_state(x)",
+        "m = x['more']\noptax_bridge.checkpoints.from_state_dict("
+        "opt, {name: value for name, value in x.items() if name != 'more'})",
+    ),
+    "from-state-dict-with-more": (
+        "from flax import serialization\nserialization.from_state_dict(opt, x)\n"
+        "if 'step' in x: f(x.get('a'), x['b']['c'])",
+        "optax_bridge.checkpoints.from_state_dict("
+        "opt, {name: value for name, value in x.items() if name not in ('a', 'b')})\n"
+        "if 'step' in x: f(x.get('a'), x['b']['c'])",
+    ),
     "unreplicate": ("opt.unreplicate()", "flax.jax_utils.unreplicate(opt)"),
     "replicate": (
         "o = opt.replicate(devices, 'i')\no = o.apply_gradient(g)",

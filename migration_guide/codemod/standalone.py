@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from migration_guide.codemod import partition, settings
+from migration_guide.codemod import imports, partition, settings
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, separated
 from migration_guide.codemod.kinds import CLASS, HYPER_PARAMS
@@ -41,7 +41,9 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
 
 
 def leaves_some(analysis: Analysis) -> bool:
-    """Whether some definition of a module stays on this package."""
+    """Whether some definition of a module stays on this package, or it uses that already."""
+    if any(imports.mentions(node, "optax_bridge") for node in imports.statements(analysis.module)):
+        return True
     return any(stays(analysis, call) for call in analysis.facts.calls)
 
 

@@ -258,6 +258,32 @@ def test_what_restores_gets_the_command_that_converts():
     assert "optax_bridge." not in result.code
 
 
+def test_a_program_that_has_this_package_already_reads_old_files_by_it():
+    """As it does after it was told to annotate what looked like an optimizer."""
+    code = (
+        "import optax_bridge\n# optax-bridge: is this an optimizer of flax.optim? Annotate it\n"
+        "def f(o: optax_bridge.TrainState): return o.restore_state(d)\n"
+    )
+    new = rewrite(code, STANDALONE).code
+    assert "def f(o: optax_bridge.TrainState): return optax_bridge.checkpoints.from_" in new
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "s = optim.Optimizer(d, x, y)",
+        "from flax import serialization\n"
+        "s = serialization.to_state_dict(optim.Adam(0.1).create(p))['target']",
+    ],
+    ids=["built", "names"],
+)
+def test_what_is_left_by_hand_does_without_this_package(code: str):
+    """Flax's own TrainState has no `to_legacy`."""
+    (message,) = [m for m in _rewritten(f"{code}\n").messages if m.by_hand]
+    assert "optax_bridge." not in message.text
+    assert "to_legacy" not in message.text
+
+
 def test_all_files_of_a_program_agree(tmp_path: Path):
     (tmp_path / "make.py").write_text(
         "from flax import optim\ndef make(p): return optim.Adagrad().create(p)\n"

@@ -15,6 +15,7 @@ from optax_bridge.checkpoints.recognise import (
     entry_of_class,
     leaves,
     looks_like,
+    refuse_older,
     rows,
     within,
 )
@@ -109,6 +110,7 @@ def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDe
     Raises:
       CheckpointError: the fields fit several classes, or none.
     """
+    refuse_older(part, place)
     names = candidates(part, place)
     entry = entry_of_class(names[0]) if len(names) == 1 else None
     if entry is not None and entry.parts is not None:

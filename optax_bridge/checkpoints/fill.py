@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import legacy_optim
+from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.fitting import Fit, Names, kind, leaves
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.recipe import build
@@ -85,7 +86,8 @@ class Filler:
                 is_left = leaf is not None and (row.index, names) not in self.taken
                 if is_left and not _is_placeholder(names, leaf, row.fields):
                     self.fit.surplus.append((*row.path, *names))
-                    self.fit.remedy = _OTHER_OPTIMIZER
+                    older = has_older_weight_norm(row.fields)
+                    self.fit.remedy = OLDER_WEIGHT_NORM if older else _OTHER_OPTIMIZER
         return new
 
     def _node(self, node: PyTree, rows: Mapping[Names, Row], path: Names, last: bool) -> PyTree:

@@ -45,6 +45,10 @@ _REPLICATED = (
     "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
     "optax_bridge.checkpoints.restore_checkpoint, which takes either."
 )
+BELOW_PARAMS = (
+    "The checkpoint has them below 'params', as models before Linen did, and Linen's variables: "
+    "make the state of {'params': params}, and give the model state.params as it is."
+)
 REMEDY = (
     "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
     "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
@@ -342,7 +346,8 @@ class Fit:
         if left:
             warnings.warn(
                 f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has a "
-                "place for it. Give the template a field of that name to have it.",
+                "place for it. Give the template a field of that name to have it; what the program "
+                "takes itself, it leaves out of what is restored.",
                 LeftOverWarning,
                 stacklevel=5,
             )
@@ -430,6 +435,11 @@ def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
 def array_like(leaf: Leaf) -> bool:
     """Whether a leaf is an array or a number."""
     return hasattr(leaf, "shape") or isinstance(leaf, bool | int | float | complex)
+
+
+def dtype_of(leaf: Leaf) -> np.dtype:
+    """The dtype of an array, or of what a number becomes as one."""
+    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 
 def kind(leaf: Leaf) -> str:

@@ -15,7 +15,7 @@ from optax_bridge._internals import enable_x64
 from optax_bridge.checkpoints.definitions import focused, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
-from optax_bridge.checkpoints.recognise import Part, is_array, leaves, shapes_of
+from optax_bridge.checkpoints.recognise import Part, is_array, leaves, refuse_older, shapes_of
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
@@ -38,6 +38,7 @@ def restore(
     Raises:
       CheckpointError: leaves are missing, too many, or of another shape or dtype.
     """
+    refuse_older(part, place)
     check_parameters(part, place)
     found = part.param_states
     if part.is_grouped:

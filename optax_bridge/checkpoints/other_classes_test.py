@@ -13,7 +13,7 @@ from flax.training import checkpoints, train_state
 
 import legacy_optim as optim
 import optax_bridge
-from optax_bridge import CheckpointError, TrainState
+from optax_bridge import CheckpointError, TrainState, convert_state
 from optax_bridge.checkpoints import from_bytes, from_state_dict, restore_checkpoint
 from optax_bridge.metadata.trees import Params
 
@@ -46,6 +46,32 @@ def test_flax_still_refuses_its_own_state_in_part():
     from_state_dict(state, serialization.to_state_dict(state))  # from here on the class is known
     with pytest.raises(ValueError, match=r"expected the fields .*opt_state.*, found .*params"):
         serialization.from_state_dict(state, {"params": PARAMS})
+
+
+def test_the_first_weight_norm_is_refused_by_name():
+    """What flax up to 0.3.6 saved, from which no later release goes on."""
+    definition = optim.WeightNorm(optim.Momentum(0.1))
+    saved: Any = serialization.to_state_dict(definition.create(PARAMS))
+    state = saved["state"]["param_states"]["kernel"]
+    state["mult"] = state.pop("scale")
+    del state["direction"]
+    new = TrainState.create(None, PARAMS, optax_bridge.from_legacy(definition))
+    for restore in (
+        lambda: from_state_dict(new, saved),
+        lambda: convert_state(saved),
+        lambda: convert_state(saved, definition),
+    ):
+        with pytest.raises(CheckpointError, match=r"Up to 0\.3\.6 WeightNorm .*start the state"):
+            restore()
+
+
+def test_parameters_below_a_level_say_where_to_put_them():
+    """Models before Linen had that level, which a port to Linen drops as a rule."""
+    saved = serialization.to_state_dict(optim.Momentum(0.1).create({"params": PARAMS}))
+    tx = optax.sgd(0.1, momentum=0.9)
+    with pytest.raises(CheckpointError, match=r"make the state of \{'params': params\}"):
+        from_state_dict(TrainState.create(None, PARAMS, tx), saved)
+    assert from_state_dict(TrainState.create(None, {"params": GRADS}, tx), saved).step == 0
 
 
 @struct.dataclass

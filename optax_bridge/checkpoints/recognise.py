@@ -7,12 +7,25 @@ from typing import Any
 import jax
 import numpy as np
 
+from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.fitting import Names as Names
 from optax_bridge.checkpoints.fitting import leaves as leaves
 from optax_bridge.checkpoints.fitting import legacy_states
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
+
+_PUT_IN = (
+    "A program put that in, flax.optim did not: restore there by "
+    "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes the "
+    "optimizer and lists the rest, and save what it gives."
+)
+_OWN_STATE = (
+    "An OptimizerDef of the program's own keeps that. Make the state that it goes into, "
+    "TrainState.create(apply_fn, params, optax_bridge.wrap_definition(Own(...))), and restore by "
+    "optax_bridge.checkpoints.restore_checkpoint(path, state), or from_state_dict(state, "
+    "dict_of_the_optimizer); `optax-bridge convert --like program.py:make_state` converts the file."
+)
 
 
 @dataclass(frozen=True)
@@ -107,9 +120,7 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
     if besides:
         raise CheckpointError(
             f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
-            "something besides", "A program put that in, flax.optim did not: restore there by "
-            "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes "
-            "the optimizer and lists the rest, and save what it gives.",
+            "something besides", _OWN_STATE if besides[0][len(path)] == "state" else _PUT_IN,
         )  # fmt: skip
     found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(found)) != 1:
@@ -216,6 +227,19 @@ def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
     return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.recognised(kinds))
 
 
+def refuse_older(part: Part, place: Place) -> None:
+    """Refuses a state of an older release from which no later one goes on.
+
+    Raises:
+      CheckpointError: it is WeightNorm's of up to flax 0.3.6.
+    """
+    if has_older_weight_norm(part.param_states):
+        raise CheckpointError(
+            f"{place}, {leaf_name((*part.path, 'state'))}", "a state of flax from 0.4.0 on",
+            "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
+        )  # fmt: skip
+
+
 def entry_of_class(name: str) -> Entry | None:
     """The entry of a legacy class by the class's name."""
     return entries_by_class().get(name)
@@ -241,6 +265,8 @@ def looks_like(part: Part, place: Place = "checkpoint") -> str:
     inner = [] if holder is None else within(part, holder, place)
     if inner:
         return f"{names[0]} of {', '.join(sorted(looks_like(each, place) for each in inner))}"
+    if not names and has_older_weight_norm(part.param_states):
+        return "WeightNorm of up to flax 0.3.6, from which no later release goes on"
     return " or ".join(names) or "none of legacy_optim's optimizers"
 
 

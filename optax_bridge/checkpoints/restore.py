@@ -14,9 +14,11 @@ from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.fill import Filler, Row
 from optax_bridge.checkpoints.fitting import (
+    BELOW_PARAMS,
     LAYOUT,
     Fit,
     Names,
+    dtype_of,
     fields_of,
     is_state,
     leaves,
@@ -336,6 +338,9 @@ class LegacyFit(Fit):
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
         found = [*missing, *surplus, *(p for p, *_ in self.wrong)]
         if any(p[: len(at)] == at for p in found):
+            below = {(*at, "params", *p[len(at) :]) for p in missing}
+            if missing and below == set(surplus):
+                self.remedy = BELOW_PARAMS
             raise self.error()
 
     def opt_state(
@@ -365,7 +370,7 @@ class LegacyFit(Fit):
         new = restored(
             template.opt_state, self.tree(outlined(template.opt_state), saved, path, own=True)
         )
-        found = (_dtype(leaf) for leaf in jax.tree.leaves(new))
+        found = (dtype_of(leaf) for leaf in jax.tree.leaves(new))
         for at, kept, dtype in zip(
             leaves_with_path(new), self._dtypes(template, params), found, strict=True
         ):
@@ -422,10 +427,10 @@ class LegacyFit(Fit):
         """What the transformation keeps for parameters of the checkpoint's dtypes."""
         own = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(template.opt_state)]
         pairs = zip(jax.tree.leaves(template.params), jax.tree.leaves(params), strict=True)
-        if all(_dtype(old) == _dtype(new) for old, new in pairs):
+        if all(dtype_of(old) == dtype_of(new) for old, new in pairs):
             return own
         tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), params)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), params)
         made = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(tx.init, shapes))]
         return made if len(made) == len(own) else own
 
@@ -492,7 +497,3 @@ def _leading(step: Any, tree: PyTree) -> int | None:
     copies = step.shape[0] if getattr(step, "ndim", 0) == 1 else None
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     return copies if all(leaf.shape[:1] == (copies,) for leaf in arrays) else None
-
-
-def _dtype(leaf: Leaf) -> np.dtype:
-    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype

@@ -33,7 +33,10 @@ def template_named(name: str) -> Any:
         value = getattr(module_named(module), attribute)
         return value() if callable(value) else value
     except Exception as error:  # whatever the user's program raises
-        remedy = "The program is imported and the function called without arguments."
+        remedy = (
+            "The program is imported and the function called without arguments: what runs it "
+            "belongs below if __name__ == '__main__', or the function into a file of its own."
+        )
         words = {*re.findall(r"\w+", str(error))}
         if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
             file = module if module.endswith(".py") else "FILE"

@@ -205,6 +205,8 @@ def test_an_expression_is_never_known_to_be_a_default():
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
         ("Adafactor(epsilon2=0.5)", NO_EQUAL, "stock: none."),
         ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
+        ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
+        ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
         ("Adam(beta3=1)", MISUSE, "beta3"),
         ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
     ],

@@ -1,7 +1,7 @@
 """`optax-bridge recipe`: the Optax source for a legacy constructor call."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -38,6 +38,7 @@ def print_recipe(expression: str, console: Console | None = None) -> int:
         return MISUSE
     exact, claim = recipe_of(described)
     _print(console, "exact", exact, claim)
+    _say_fields(console, {f.legacy: (f.exact,) for e in _entries(described) for f in e.state})
     code = _print_stock(console, described)
     for entry in _entries(described):
         _say(console, f"\n{entry.legacy.__name__}: {entry.notes}")
@@ -60,6 +61,9 @@ def _print_stock(console: Console, described: Described) -> int:
             _say(console, f"none. {error}", "stock")
             return NO_EQUAL
     _print(console, "stock", recipe, claim, why)
+    fields = [f for e in _entries(described) for f in e.state]
+    negated = {f.legacy for f in fields if f.stock_sign < 0}
+    _say_fields(console, {f.legacy: f.stock for f in fields}, negated)
     stays = [e for e in _entries(described) if f"{e.port}(" in render(recipe)]
     for entry in stays:
         _say(
@@ -88,6 +92,20 @@ def _print(console: Console, kind: str, recipe: Call, claim: Claim, why: str = "
     syntax = Syntax(source, "python", background_color="default", word_wrap=False)
     console.print(syntax, soft_wrap=True)
     console.print()
+
+
+def _say_fields(
+    console: Console, fields: Mapping[str, Sequence[str]], negated: Collection[str] = ()
+) -> None:
+    """What the fields of a legacy parameter's state are called; nothing where there are none."""
+    said = []
+    for legacy, places in fields.items():
+        names = dict.fromkeys(place.rpartition(".")[2] for place in places)
+        if names:
+            said.append(f"{legacy} is {' or '.join(names)}{' negated' * (legacy in negated)}")
+    if said:
+        where = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
+        _say(console, f"{', '.join(said)}: {where}\n", "state")
 
 
 def _say(console: Console, text: str, heading: str = "", style: str = "") -> None:

@@ -5,7 +5,11 @@ from typing import Any
 
 OLD_ATTRIBUTES = {
     "target": "the parameters are state.params",
-    "state": "state.state.step is state.step, and state.state.param_states is state.opt_state",
+    "state": (
+        "state.state.step is state.step, and state.state.param_states is state.opt_state, where "
+        "optax.tree.get(state.opt_state, name) finds the moments by the names that `optax-bridge "
+        "recipe` tells; what a definition of your own keeps is state.opt_state itself"
+    ),
     "optimizer_def": "the transformation is state.tx",
     "hyper_params": "those of this project's transformations are state.tx.hyper_params",
     "apply_gradient": (

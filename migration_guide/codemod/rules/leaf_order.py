@@ -33,7 +33,9 @@ _ORDER = (
     "wrongly, perhaps without an error. Read an old file into old = jax.tree.unflatten("
     "jax.tree.structure(template), leaves), the template made as it was, with "
     "legacy_optim.NAME(...).create(params) for the optimizer; then "
-    "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old))"
+    "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old)). Save "
+    "with names from now on, by flax.serialization.to_bytes(state) say: nothing tells a file of "
+    "one order from one of the other"
 )
 
 

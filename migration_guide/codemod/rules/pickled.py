@@ -34,8 +34,10 @@ _WRITTEN = (
 )
 _READ = (
     "what flax.optim pickled cannot be read without it: in a script of two lines, started with "
-    "`optax-bridge run`, load it and write flax.serialization.to_bytes(optimizer) to a file; here "
-    "read that with optax_bridge.checkpoints.from_bytes(template, data)"
+    "`optax-bridge run`, load it and write flax.serialization.to_bytes(loaded) to a file; here "
+    "read that with optax_bridge.checkpoints.from_bytes(template, data), the template like what "
+    "was loaded, with a TrainState for each optimizer. Where an optimizer's target and state were "
+    "pickled apart, put {'target': target, 'state': state} into what is written, in their place"
 )
 _ARRAYS = (
     "arrays that jax before 0.4.34 pickled are read under `optax-bridge run` alone; pickle "

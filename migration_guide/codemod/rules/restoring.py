@@ -25,6 +25,7 @@ import libcst as cst
 from migration_guide.codemod import constants, partition, standalone
 from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, within
+from migration_guide.codemod.lookups import without_taken
 from migration_guide.codemod.settings import only_definition
 from migration_guide.codemod.tree import argument, last_name
 
@@ -64,15 +65,24 @@ def rewrite_reference(
     return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
-    """What is restored without a template."""
-    del updated
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """What is restored without a template, and a dict in which the program has more."""
     name = context.name(original.func)
+    if name == "flax.serialization.from_state_dict" and len(original.args) == 2:
+        template, saved = original.args
+        plain = template.keyword is None and saved.keyword is None
+        if plain and context.is_optimizer(template.value):
+            given = without_taken(context, saved.value, updated.args[1])
+            if given is not updated.args[1]:
+                return updated.with_changes(args=[updated.args[0], given])
     if name == "flax.training.checkpoints.restore_checkpoint" and context.uses_optim:
         template = argument(original, 1, "target")
         starred = any(arg.star for arg in original.args)
         if not starred and (template is None or _is_none(template)):
             context.remark(original, _NO_TEMPLATE)
+    return None
 
 
 def reads_nothing_old(context: Context) -> bool:
@@ -94,10 +104,10 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
         found = dataclasses.replace(found, template=UNKNOWN_TEMPLATE)
     command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
     said = f"{CONVERTING}: {command}"
-    if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
-        said += "; what it writes has one copy, to be restored into one and replicated then"
     if found.template == UNKNOWN_TEMPLATE:
         said += f", {FILL_IN}"
+    if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
+        said += "; what it writes has one copy, to be restored into one and replicated then"
     return said
 
 

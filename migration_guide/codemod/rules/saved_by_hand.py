@@ -26,15 +26,22 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migration_guide.codemod import tree
+from migration_guide.codemod import lookups, tree
 from migration_guide.codemod.context import Context
+from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.tree import last_name
 
 _MAKERS = ("msgpack_restore", "to_state_dict", "state_dict")
 _NAMES = (
     "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
-    "counts of steps in opt_state; optax_bridge.checkpoints.from_state_dict(state, saved) takes "
-    "either, and flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
+    "counts of steps in opt_state; "
+)
+_EITHER = (
+    "optax_bridge.checkpoints.from_state_dict(state, saved) takes either, and "
+    "flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
+)
+_CONVERTED = (
+    "use those, which `optax-bridge inspect FILE` shows of a file that `optax-bridge convert` made"
 )
 _ARCHIVE = (
     "if an optimizer goes into this file, names in it change: params and opt_state for target and "
@@ -53,7 +60,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     if last_name(original.func) not in _MAKERS:
         return
     for lookup in _lookups(context, original):
-        context.by_hand(lookup, _NAMES)
+        context.by_hand(lookup, _names(context))
 
 
 def rewrite_statement(
@@ -67,14 +74,19 @@ def rewrite_statement(
         if isinstance(node, cst.ComparisonTarget) and isinstance(
             node.comparator, cst.Tuple | cst.List | cst.Set
         ):
-            texts = {_text(element.value) for element in node.comparator.elements}
+            texts = {lookups.text_of(element.value) for element in node.comparator.elements}
             if {"target", "state"} <= texts:
-                context.by_hand(original, _NAMES)
+                context.by_hand(original, _names(context))
+
+
+def _names(context: Context) -> str:
+    """What to do about the names; Flax's own TrainState, of `--standalone`, has no way back."""
+    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
 
 
 def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Where the dict that a call makes is asked for what an optimizer had."""
-    found = context.once(_chains)
+    found = context.once(lookups.chains)
     for root, keys, lookup in found:
         if not _is_old(keys):
             continue
@@ -93,50 +105,3 @@ def _is_made_by(value: cst.BaseExpression, call: cst.Call) -> bool:
 def _is_old(keys: list[str]) -> bool:
     pairs = set(itertools.pairwise(keys))
     return "param_states" in keys or "target" in keys or ("state", "step") in pairs
-
-
-def _chains(
-    context: Context,
-) -> list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]]:
-    """The longest lookups of the file: in what, by which strings, where."""
-    found: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
-    for node in tree.walk(context.analysis.module):
-        if isinstance(node, cst.Comparison):
-            found += [
-                (part.comparator, [_text(node.left)], node)
-                for part in node.comparisons
-                if isinstance(part.operator, cst.In | cst.NotIn)
-            ]
-            continue
-        if not isinstance(node, cst.Subscript | cst.Call) or _looked_up(node) is None:
-            continue
-        above = context.parent(node)
-        if isinstance(above, cst.Attribute):  # of `.get`
-            above = context.parent(above)
-        if isinstance(above, cst.Subscript | cst.Call):
-            around = _looked_up(above)
-            if around is not None and around[0] is node:
-                continue
-        keys: list[str] = []
-        root: cst.BaseExpression = node
-        while (looked_up := _looked_up(root)) is not None:
-            root, key = looked_up
-            keys.insert(0, key)
-        found.append((root, keys, node))
-    return found
-
-
-def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
-    """In what `x["a"]`, `x.get("a")` or `x.pop("a")` looks, and by which name, "" if none."""
-    if isinstance(node, cst.Subscript):
-        index = node.slice[0].slice if len(node.slice) == 1 else None
-        return node.value, _text(index.value) if isinstance(index, cst.Index) else ""
-    method = node.func if isinstance(node, cst.Call) else None
-    if not isinstance(node, cst.Call) or not isinstance(method, cst.Attribute) or not node.args:
-        return None
-    is_lookup = method.attr.value in ("get", "pop", "setdefault")
-    return (method.value, _text(node.args[0].value)) if is_lookup else None
-
-
-def _text(node: cst.BaseExpression) -> str:
-    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""

@@ -10,12 +10,14 @@ After:
     saved = flax.serialization.to_state_dict(optimizer)
     optimizer = optax_bridge.checkpoints.from_state_dict(optimizer, saved)
 
-What is restored may be of today or of flax.optim: the function takes both.
+What is restored may be of today or of flax.optim: the function takes both. It says what it has no
+place for; so it is given without what the program takes from the dict itself.
 """
 
 import libcst as cst
 
 from migration_guide.codemod.context import Context, separated
+from migration_guide.codemod.lookups import without_taken
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
 
 
@@ -34,6 +36,7 @@ def rewrite_call(
         return updated.with_changes(func=function, args=[holder])
     if func.attr.value == "restore_state" and len(original.args) == 1 and not original.args[0].star:
         given = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        given = without_taken(context, original.args[0].value, given)
         home = "optax_bridge.checkpoints"
         if reads_nothing_old(context):
             context.remark(original, needs_converting(context, None, "restore_state"), CONVERTING)

@@ -40,7 +40,9 @@ def rewrite_attribute(
     if not (isinstance(above, cst.Attribute) and above.attr.value == "step"):
         context.by_hand(
             original,
-            "optimizer.state is split up now: the step is .step, the moments are in .opt_state "
-            "(`optax-bridge recipe` names the fields)",
+            "optimizer.state is split up now: the step is .step, the moments are in .opt_state, "
+            "where optax.tree.get(state.opt_state, NAME) reads and optax.tree.set(state.opt_state, "
+            "NAME=...) replaces them; `optax-bridge recipe 'CALL(...)'` tells the names. What a "
+            "definition of your own keeps is .opt_state itself, as it was",
         )
     return None

@@ -30,7 +30,7 @@ from typing import TypeGuard
 import libcst as cst
 
 from migration_guide.codemod import constants
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.context import QUESTION, Context
 from migration_guide.codemod.kinds import FOREIGN
 from migration_guide.codemod.names import MARKS, OPTIM
 from migration_guide.codemod.tree import last_name
@@ -51,11 +51,11 @@ _DANGLING = (
     "run this again, or write its equal (`optax-bridge recipe`)"
 )
 UNCLEAR = (
-    "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
+    f"{QUESTION} Nothing here says so; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
 )
 _UNCLEAR_METHOD = (
-    "is this an optimizer of flax.optim? Nothing here says so; if it is, annotate it as "
+    f"{QUESTION} Nothing here says so; if it is, annotate it as "
     "optax_bridge.TrainState and run this again, which rewrites .{}"
 )
 _UNCLEAR_DEFINITION = (

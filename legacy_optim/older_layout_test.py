@@ -1,0 +1,64 @@
+"""States as releases before the last laid them out: read where they go on, else refused by name."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+
+import legacy_optim as optim
+
+PARAMS = {"a": {"k": jnp.ones((2, 3)), "b": jnp.ones(3)}, "c": jnp.ones(2)}
+KERNELS = optim.ModelParamTraversal(lambda path, _: path.endswith("k"))
+REST = optim.ModelParamTraversal(lambda path, _: path.endswith("b"))
+
+
+def grouped() -> tuple[optim.Optimizer, dict[str, Any]]:
+    """An optimizer after a step, and its state dict as flax up to 0.3.2 wrote it."""
+    definition = optim.MultiOptimizer((KERNELS, optim.Adam(0.1)), (REST, optim.Momentum(0.1)))
+    optimizer = definition.create(PARAMS).apply_gradient(PARAMS)
+    saved: Any = serialization.to_state_dict(optimizer)
+    states, step = saved["state"]["param_states"]["a"], saved["state"]["step"]
+    groups = {
+        str(number): {"step": step, "param_states": {"0": states[name]}}
+        for number, name in enumerate("kb")
+    }
+    return optimizer, {"target": saved["target"], "state": groups}
+
+
+def test_a_state_for_each_group_is_read() -> None:
+    optimizer, old = grouped()
+    restored = serialization.from_state_dict(optimizer.optimizer_def.create(PARAMS), old)
+    assert jax.tree.structure(restored) == jax.tree.structure(optimizer)
+    jax.tree.map(np.testing.assert_array_equal, restored, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("number", "part", "value", "message"),
+    [
+        ("0", "param_states", {}, r"groups of \[1, 1\] leaves, found \[0, 1\]"),
+        ("1", "step", np.int32(2), r"one step for all groups, found \[1, 2\]"),
+    ],
+    ids=["leaves", "steps"],
+)
+def test_other_groups_are_refused(number: str, part: str, value: Any, message: str) -> None:
+    optimizer, old = grouped()
+    old["state"][number][part] = value
+    with pytest.raises(ValueError, match=message):
+        serialization.from_state_dict(optimizer, old)
+
+
+@pytest.mark.parametrize("in_a_group", [False, True])
+def test_the_first_weight_norm_is_refused_by_name(in_a_group: bool) -> None:
+    definition: optim.OptimizerDef = optim.WeightNorm(optim.Momentum(0.1))
+    if in_a_group:
+        definition = optim.MultiOptimizer((KERNELS, definition))
+    optimizer = definition.create(PARAMS)
+    saved: Any = serialization.to_state_dict(optimizer)
+    state = saved["state"]["param_states"]["a"]["k"]
+    state["mult"] = state.pop("scale")
+    del state["direction"]
+    with pytest.raises(ValueError, match=r"Up to 0\.3\.6 WeightNorm kept.*start the state anew"):
+        serialization.from_state_dict(optimizer, saved)
