@@ -213,6 +213,14 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
     # Python's own modules may stand anywhere. All others import JAX: they stay together.
     roots = {name.split(".")[0] for name in missing}
     python = roots & sys.stdlib_module_names
+    block = _block_of_ours(module, roots - python) if roots - python else None
+    if block is not None:
+        within: Any = block.body
+        inner = with_imports(cst.Module(within), [n for n in missing if n not in python])
+        module = cst.ensure_type(
+            module.deep_replace(block, block.with_changes(body=inner.body)), cst.Module
+        )
+        body, missing = list(module.body), [name for name in missing if name in python]
     places = {root: _place(body, roots - python, old) for root in roots - python}
     places |= {root: _place(body, {root}, old) for root in python}
     for name in reversed(missing):
@@ -221,6 +229,33 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
         body.insert(place, line)
         places = {root: at + (at > place) for root, at in places.items()}
     return module.with_changes(body=body)
+
+
+def _block_of_ours(module: cst.Module, roots: set[str]) -> cst.IndentedBlock | None:
+    """The block that alone uses the names, and imports JAX where the module's top does not.
+
+    Only where something sets JAX up: what is imported at the top might come before it.
+    """
+    users = [line for line in module.body if roots & _names(line)]
+    if len(users) != 1 or any(map(_is_import_of_ours, module.body)) or not _sets(module):
+        return None
+    for block in walk(users[0]):
+        if isinstance(block, cst.IndentedBlock) and any(map(_is_import_of_ours, block.body)):
+            rest = users[0].deep_replace(block, cst.IndentedBlock([]))
+            return None if isinstance(rest, cst.CSTNode) and roots & _names(rest) else block
+    return None
+
+
+def comes_too_early(old: cst.Module, new: cst.Module) -> bool:
+    """Whether the top of a module imports JAX now, and did not, and something sets JAX up later."""
+    first = next((i for i, line in enumerate(new.body) if _is_import_of_ours(line)), None)
+    if first is None or any(map(_is_import_of_ours, old.body)):
+        return False
+    return any(map(_sets, new.body[first:]))
+
+
+def _is_import_of_ours(line: cst.CSTNode) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and _imports_ours(line)
 
 
 def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
@@ -293,9 +328,12 @@ def _sets_up(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
 
 def _touches(line: cst.CSTNode) -> bool:
     """Whether a statement refers to `os.environ`, `os.putenv` or `jax.config` as it runs."""
-    if isinstance(line, cst.FunctionDef | cst.ClassDef):
-        return False
-    dotted_names = (f".{name}." for name in references(line))
+    return not isinstance(line, cst.FunctionDef | cst.ClassDef) and _sets(line)
+
+
+def _sets(node: cst.CSTNode) -> bool:
+    """Whether there is such a reference anywhere below a node."""
+    dotted_names = (f".{name}." for name in references(node))
     return any(f".{setting}." in name for name in dotted_names for setting in _SETTINGS)
 
 

@@ -201,6 +201,35 @@ def test_what_is_set_before_jax_is_imported_stays_above(setting: str, mode: str)
     assert new.index("import jax.numpy as jnp\n") < new.index("import optax")
 
 
+WITHIN = (
+    "    import jax\n    from flax import optim\n    o = optim.Adam(0.1).create({'w': 1.0})\n"
+    "    print(o.target)\n"
+)
+SET = "    os.environ['JAX_ENABLE_X64'] = '1'\n"
+MAIN = "if __name__ == '__main__':\n"
+BLOCKS = {
+    "function": f"import os\ndef main():\n{WITHIN}{MAIN}{SET}    main()\n",
+    "set-in-function": f"import os\ndef main():\n{SET}{WITHIN}main()\n",
+    "main-guard": f"import os\n{MAIN}{SET}{WITHIN}",
+}
+
+
+@pytest.mark.parametrize("case", BLOCKS)
+def test_what_one_block_imports_stays_in_it_where_jax_is_set_up(case: str):
+    result = rewrite(BLOCKS[case], Options())
+    assert "    import jax\n    import optax\n    import optax_bridge\n    o = " in result.code
+    assert "\nimport" not in result.code and result.messages == ()
+    assert rewrite(result.code, Options()).code == result.code
+
+
+def test_imports_that_may_stand_above_what_sets_jax_up_are_said():
+    code = f"import os\ndef other():\n{WITHIN}def main():\n{WITHIN}{MAIN}{SET}    main()\n"
+    result = rewrite(code, Options())
+    (message,) = result.messages
+    assert "\nimport optax\n" in result.code and "put them below it" in message.text
+    assert rewrite(result.code, Options()).code == result.code
+
+
 def test_an_environment_that_is_set_later_moves_nothing():
     code = (
         f"import os\n{IMPORTS}def f():\n    os.environ['A'] = 'b'\nx = optim.Adam(0.1).create(p)\n"

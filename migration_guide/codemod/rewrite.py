@@ -43,6 +43,12 @@ class Rewritten:
     checkpoints: tuple[Restored, ...] = ()
 
 
+_TOO_EARLY = (
+    "the imports at the top import JAX, which the program did later: if it sets the environment or "
+    "a flag before that, put them below it"
+)
+
+
 def rewrite(
     code: str,
     options: Options,
@@ -122,6 +128,8 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         if count:
             context.counts["rename"] += count
     updated = imports.with_imports(updated, context.needed, _old_import(context))
+    if imports.comes_too_early(analysis.module, updated):
+        context.note(analysis.module.body[0], _TOO_EARLY)
     for name, source in sorted(context.functions.items(), reverse=True):
         updated = imports.below_imports(updated, source, name)
     for rule in rules:
