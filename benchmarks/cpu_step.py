@@ -28,7 +28,6 @@ from benchmarks.timing import Stepper, in_turn, interval, spread
 from benchmarks.torch_fused import has_torch, torch_stepper
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.exact.one_loop import FLAG as MULTI_OUTPUT
-from optax_bridge.exact.one_loop import OneLoopState
 
 SECTION = "CPU step"
 RATE, DECAY = 1e-3, 0.01
@@ -318,9 +317,7 @@ def _mib_accessed(stepper: Stepper) -> float:
 
 def _fingerprint(state: Any) -> list[int]:
     """The same for the same numbers, however the leaves are ordered or joined."""
-    own = state.opt_state
-    fields = own.last_first[::-1] if isinstance(own, OneLoopState) else own
-    trees = (state.params, *(x for x in fields if jax.tree.leaves(x)))
+    trees = (state.params, *(x for x in state.opt_state if jax.tree.leaves(x)))
     return [_sum_of_sorted(jax.tree.leaves(tree)) for tree in trees]
 
 

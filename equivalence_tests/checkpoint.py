@@ -4,8 +4,12 @@ The old checkpoint is restored twice: by Flax into the legacy optimizers that wr
 package into the states of the migrated program. Both sides then take steps on the same gradients.
 """
 
+import contextlib
+import functools
 import json
+import posixpath
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,26 +18,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import serialization
 from flax.core import FrozenDict, unfreeze
-from flax.training import checkpoints as flax_checkpoints
 from flax.training import train_state
 from jax.tree_util import KeyPath
 
 import legacy_optim
+from equivalence_tests.checkpoint_files import old_checkpoint, restored_by_flax
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.loading import loaded, old_names
 from equivalence_tests.output_files import checked
-from equivalence_tests.pair import written
+from equivalence_tests.pair import Difference, written
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
-from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
+from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
-from optax_bridge.checkpoints.fitting import register_states_of
+from optax_bridge.checkpoints.fitting import leaves, plain, register_states_of
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
-from optax_bridge.metadata.axis_metadata import key_names
+from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 STEPS = 48
@@ -48,25 +53,44 @@ class Resumed:
       steps: path -> steps that the checkpoint had taken.
       others: number of leaves beside the optimizers, equal on both sides.
       unequal: paths of those that are not.
+      dropped: paths of what the checkpoint holds and the migrated program does not restore.
+      added: paths of what the migrated program alone has.
+      neither: paths of what the checkpoint holds and neither program restores.
     """
 
     reports: Mapping[str, Report]
     steps: Mapping[str, int]
     others: int
     unequal: Sequence[str]
+    dropped: Sequence[str] = ()
+    added: Sequence[str] = ()
+    neither: Sequence[str] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """That of the optimizer that is farthest apart; different if anything else is unequal."""
+        """That of the optimizer that is farthest apart; different if anything else is."""
         order = list(Verdict)
         verdicts = [report.verdict for report in self.reports.values()]
-        return Verdict.DIFFERENT if self.unequal else max(verdicts, key=order.index)
+        return Verdict.DIFFERENT if self.beside else max(verdicts, key=order.index)
+
+    @property
+    def beside(self) -> str:
+        """What beside the steps is different, in lines; empty if nothing is."""
+        lines = {
+            "restored differently: {}": self.unequal,
+            "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
+            "no field of that name": _folded(self.dropped),
+            "only in the migrated program: {}; the old one restores nothing there": _folded(
+                self.added
+            ),
+        }
+        return "\n".join(line.format(", ".join(paths)) for line, paths in lines.items() if paths)
 
     @property
     def differs_by_a_constant(self) -> bool:
         """Whether all that is different is as little as a constant held in float32 makes."""
         apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
-        return bool(apart) and not self.unequal and all(r.is_of_a_constant for r in apart)
+        return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
 
     def to_json(self) -> str:
         """Everything as JSON."""
@@ -78,6 +102,9 @@ class Resumed:
                 "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
                 "others_equal": self.others,
                 "others_unequal": list(self.unequal),
+                "others_only_in_checkpoint": list(self.dropped),
+                "others_only_in_migrated": list(self.added),
+                "others_restored_by_neither": list(self.neither),
             },
             indent=1,
         )
@@ -89,8 +116,11 @@ class Resumed:
             lines += [f"  {line}" for line in str(report).splitlines()]
         if self.others:
             lines.append(f"{self.others} leaves beside the optimizers are the same both ways")
-        if self.unequal:
-            lines.append(f"restored differently: {', '.join(self.unequal)}")
+        if self.beside:
+            lines.append(self.beside)
+        if self.neither:
+            names = ", ".join(_folded(self.neither))
+            lines.append(f"in the checkpoint, restored by neither program: {names}")
         return "\n".join(lines)
 
 
@@ -138,17 +168,21 @@ def check_resume(
             "makes, with parameters and step"
         )
     register_states_of(template)  # Flax's own as well, which --standalone writes
-    new = _restored(program, lambda: restore_checkpoint(str(checkpoint), template))
+    read = _restored("--checkpoint", lambda: old_checkpoint(checkpoint))
+    with _left_over() as dropped:
+        new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
     states = _those(new, train_state.TrainState)
     with old_names():
         wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
         before = _restored(
             old or program,
-            lambda: flax_checkpoints.restore_checkpoint(str(checkpoint), wanted),
+            lambda: restored_by_flax(read, wanted),
         )
+    legacy = _those(before, legacy_optim.Optimizer)
+    copies = (_copies(legacy, "state"), _copies(states))
     legacy = {
         path: _once(_in_dicts(optimizer), optimizer.state.step)
-        for path, optimizer in _those(before, legacy_optim.Optimizer).items()
+        for path, optimizer in legacy.items()
     }
     states = {path: _once(_in_dicts(state), state.step) for path, state in states.items()}
     reports, taken = {}, {}
@@ -162,11 +196,17 @@ def check_resume(
             steps=steps,
             names=("old", "migrated"),
         )
-    others, unequal = _beside(before, new)
+    found = _beside(before, new, copies)
     for path, optimizer in _paired(legacy, states, old or "the old side"):
         if not _equal(optimizer.target, states[path].params):
-            unequal.insert(0, f"{path}/params".lstrip("/"))
-    return Resumed(reports, taken, others, unequal)
+            found.unequal.insert(0, f"{path}/params".lstrip("/"))
+    lost = {*found.dropped, *dropped}
+    # Without the old program nobody knows but that it restored all that it saved.
+    neither = {*dropped} - _saved_names(before) if old else set[str]()
+    return Resumed(
+        reports, taken, found.equal, found.unequal, sorted(lost - neither), found.added,
+        sorted(neither),
+    )  # fmt: skip
 
 
 def check_checkpoint(
@@ -207,6 +247,8 @@ def check_checkpoint(
         print(resumed)
         print(_closing(resumed))
         reports |= {path or str(checkpoint): one for path, one in resumed.reports.items()}
+        if resumed.beside:
+            reports[f"{checkpoint}, as restored"] = Difference(resumed.beside)
         content, code = resumed.to_json(), int(resumed.verdict is Verdict.DIFFERENT)
     return written("checkpoint", reports, content, json_file, junit_file, report_folder, code)
 
@@ -229,6 +271,8 @@ def _closing(resumed: Resumed) -> str:
 def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
     try:
         return restore()
+    except EquivalenceError:
+        raise
     except CheckpointError as error:
         raise EquivalenceError(f"{name}: {error}") from None
     except Exception as error:  # whatever Flax says to a template that does not fit
@@ -348,25 +392,95 @@ def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
     return step
 
 
-def _beside(before: PyTree, after: PyTree) -> tuple[int, list[str]]:
-    """How many leaves beside the optimizers are equal, and the paths of those that are not."""
+@dataclass(frozen=True)
+class _Beside:
+    """The leaves beside the optimizers: how many are equal, and the paths of the others."""
+
+    equal: int
+    unequal: list[str]
+    dropped: list[str]
+    added: list[str]
+
+
+def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> _Beside:
+    """Compares what stands beside the optimizers, each side with its copies for devices.
+
+    A new state that stands for the whole checkpoint has nothing beside it: its fields have names of
+    their own, and restoring says what fills none.
+    """
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
 
-    def leaves(tree: PyTree) -> dict[str, Leaf]:
+    def others(tree: PyTree) -> dict[str, Leaf]:
         found = jax.tree_util.tree_leaves_with_path(
-            tree, is_leaf=lambda node: isinstance(node, kinds)
+            unboxed(tree), is_leaf=lambda node: isinstance(node, kinds)
         )
         return {"/".join(key_names(p)): leaf for p, leaf in found if not isinstance(leaf, kinds)}
 
-    left, right = leaves(before), leaves(after)
-    shared = left.keys() & right.keys()
-    unequal = [path for path in sorted(shared) if not _equal(left[path], right[path])]
-    return len(shared) - len(unequal), unequal
+    left, right = others(before), others(after)
+    shared = sorted(left.keys() & right.keys())
+    unequal = [path for path in shared if not _equal(left[path], right[path], copies)]
+    is_whole = isinstance(after, kinds)
+    return _Beside(
+        len(shared) - len(unequal),
+        unequal,
+        [] if is_whole else sorted(left.keys() - shared),
+        sorted(right.keys() - shared),
+    )
 
 
-def _equal(one: PyTree, other: PyTree) -> bool:
+def _folded(paths: Sequence[str]) -> list[str]:
+    """Paths of leaves, with one name for all that stand below the same field."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(path.partition("/")[0], []).append(path)
+    return [
+        group[0] if len(group) == 1 else f"{posixpath.commonpath(group)} ({len(group)} leaves)"
+        for group in groups.values()
+    ]
+
+
+def _saved_names(tree: PyTree) -> set[str]:
+    """The paths of a tree's leaves as its checkpoint has them."""
+    return {"/".join(names) for names, _ in leaves(plain(serialization.to_state_dict(tree)))}
+
+
+@contextlib.contextmanager
+def _left_over() -> Iterator[list[str]]:
+    """The paths of what restoring within it leaves over; other warnings are given on."""
+    paths: list[str] = []
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", LeftOverWarning)
+        yield paths
+    for warning in given:
+        if isinstance(warning.message, LeftOverWarning):
+            paths += ["/".join(names) for names in warning.message.paths]
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+
+
+def _copies(those: Mapping[str, Any], *within: str) -> int | None:
+    """For how many devices the steps of states are replicated; None if they are not."""
+    for one in those.values():
+        shape = np.shape(functools.reduce(getattr, within, one).step)
+        if len(shape) == 1:
+            return shape[0]
+    return None
+
+
+def _equal(
+    one: PyTree, other: PyTree, copies: tuple[int | None, int | None] = (None, None)
+) -> bool:
+    """Whether two trees have the same numbers, on every device where one side is replicated."""
     a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
     return len(a) == len(b) and all(
-        x.shape == y.shape and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
-        for x, y in zip(a, b, strict=True)
+        _same(x, y, copies[0]) or _same(y, x, copies[1]) for x, y in zip(a, b, strict=True)
     )
+
+
+def _same(whole: np.ndarray, single: np.ndarray, copies: int | None) -> bool:
+    if whole.shape != single.shape and whole.shape == (copies, *single.shape):
+        single = np.broadcast_to(single, whole.shape)
+    nan = whole.dtype.kind == "f" == single.dtype.kind
+    return whole.shape == single.shape and np.array_equal(whole, single, equal_nan=nan)

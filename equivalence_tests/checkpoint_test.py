@@ -1,5 +1,6 @@
 """`check --checkpoint`: old checkpoints, restored both ways, go on alike; what is lost is found."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -10,9 +11,17 @@ import jax
 import numpy as np
 import pytest
 from flax import serialization
+from flax.training import checkpoints as flax_checkpoints
 
 import legacy_optim
-from equivalence_tests.checkpoint import Resumed, _closing, check_checkpoint, check_resume
+from equivalence_tests.checkpoint import (
+    Resumed,
+    _beside,
+    _closing,
+    check_checkpoint,
+    check_resume,
+)
+from equivalence_tests.loading import loaded
 from equivalence_tests.sides.adapt import EquivalenceError
 from optax_bridge.correspondence import Verdict
 
@@ -196,8 +205,143 @@ def test_what_was_saved_replicated_is_compared_once(checkpoint: Path):
     twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), saved)
     checkpoint.write_bytes(serialization.msgpack_serialize(twice))
     new = program(checkpoint.parent, EXACT)
-    resumed = check_resume(checkpoint, new, optimizers=[ADAM])
-    assert resumed.reports["optimizer"].verdict is Verdict.IDENTICAL
+    resumed = check_resume(checkpoint, new, optimizers=[ADAM], steps=2)
+    assert resumed.verdict is Verdict.IDENTICAL, resumed
+    assert (resumed.others, resumed.unequal) == (2, [])
+
+
+def test_replicated_leaves_are_equal_only_where_every_copy_is():
+    one, other = np.asarray([1.0, 2.0]), np.asarray([[1.0, 2.0], [1.0, 3.0]])
+    beside = functools.partial(_beside, {"x": other}, {"x": one})
+    assert beside((2, None)).unequal == beside((None, None)).unequal == ["x"]
+    assert _beside({"x": np.stack([one, one])}, {"x": one}, (2, None)).unequal == []
+    assert _beside({"x": one}, {"x": np.stack([one, one])}, (None, 2)).unequal == []
+
+
+NOWHERE = {
+    "an empty folder": ([], "found an empty folder"),
+    "another prefix": (["model_72"], "found it holds model_72"),
+    "one folder too high": (["run1/checkpoint_72"], "found it holds run1"),
+}
+
+
+@pytest.mark.parametrize("case", NOWHERE)
+def test_a_folder_without_a_checkpoint_is_no_verdict(
+    case: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Restoring returns the template there, on both sides, and the two are equal."""
+    files, found = NOWHERE[case]
+    folder = checkpoint.parent / "up"
+    folder.mkdir()
+    for name in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(checkpoint.read_bytes())
+    new = program(checkpoint.parent, EXACT)
+    assert check_checkpoint(folder, new, None, [ADAM], 2, "normal", None) == 2
+    said = capsys.readouterr()
+    assert f"no checkpoint found in {folder}" in said.err and found in said.err and not said.out
+    assert "optax-bridge inspect" in said.err
+
+
+def as_t5x(checkpoint: Path) -> Path:
+    """The same optimizer as T5X stored it: a folder with an index."""
+    optimizer = serialization.msgpack_restore(checkpoint.read_bytes())["optimizer"]
+    folder = checkpoint.parent / "t5x" / "checkpoint_5"
+    folder.mkdir(parents=True)
+    tree = {"version": 3, "optimizer": optimizer}
+    (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(tree))
+    return folder
+
+
+@pytest.mark.parametrize("named", ["checkpoint", "folder of it", "file of Flax"])
+def test_what_flax_does_not_read_is_read_for_the_old_side_as_well(checkpoint: Path, named: str):
+    folder = as_t5x(checkpoint)
+    program(checkpoint.parent, EXACT)
+    alone = checkpoint.parent / "new.py"
+    alone.write_text(
+        alone.read_text().replace('State(optimizer, {"mean": jnp.zeros(2)}, 0)', "optimizer")
+    )
+    file = folder if named == "checkpoint" else folder.parent
+    if named == "file of Flax":
+        optimizer = serialization.msgpack_restore(checkpoint.read_bytes())["optimizer"]
+        checkpoint.write_bytes(serialization.msgpack_serialize({"optimizer": optimizer}))
+        file = checkpoint
+    resumed = check_resume(file, f"{alone}:make_state", optimizers=[ADAM], steps=2)
+    assert resumed.verdict is Verdict.IDENTICAL, resumed
+    assert resumed.steps == {"": 5}
+
+
+def test_what_the_migrated_program_wrote_is_not_compared(checkpoint: Path):
+    new = program(checkpoint.parent, EXACT)
+    state = loaded(new, make=True)
+    for step, save in ((6, _save_orbax), (7, _save_msgpack)):
+        save(str(checkpoint.parent), state, step)
+        with pytest.raises(EquivalenceError, match=f"checkpoint_{step}.*of the migrated program"):
+            check_resume(checkpoint.parent, new, optimizers=[ADAM])
+    assert check_resume(checkpoint, new, optimizers=[ADAM], steps=1).steps == {"optimizer": 5}
+
+
+def _save_orbax(folder: str, state: Any, step: int) -> None:
+    flax_checkpoints.save_checkpoint(folder, state, step, keep=9)
+
+
+def _save_msgpack(folder: str, state: Any, step: int) -> None:
+    (Path(folder) / f"checkpoint_{step}").write_bytes(serialization.to_bytes(state))
+
+
+@pytest.mark.parametrize("by", ["old program", "the state alone"])
+def test_what_the_migrated_program_drops_is_said(
+    by: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+):
+    """In the text, in JSON and in JUnit's XML; and the verdict is not identical."""
+    folder = checkpoint.parent
+    lacking = NEW.replace("TX", EXACT).replace("    model_state: Any\n", "")
+    made = "State(optimizer, 0)" if by == "old program" else "optimizer"
+    new = lacking.replace('State(optimizer, {"mean": jnp.zeros(2)}, 0)', made)
+    (folder / "new.py").write_text(new)
+    files = {"json_file": folder / "found.json", "junit_file": folder / "found.xml"}
+    code = check_checkpoint(
+        checkpoint, f"{folder / 'new.py'}:make_state", f"{folder / 'old.py'}:make_state", [], 2,
+        "normal", None, report_folder=folder / "page", **files,
+    )  # fmt: skip
+    printed = capsys.readouterr()
+    assert code == 1, printed
+    assert "only in the checkpoint: " in printed.out and "does NOT go on" in printed.out
+    found = json.loads(files["json_file"].read_text())
+    assert found["verdict"] == "different"
+    left = [] if by == "old program" else ["epoch"]
+    assert found["others_only_in_checkpoint"] == [*left, "model_state/mean"]
+    assert next(iter(found["optimizers"].values()))["verdict"] == "identical"
+    junit = files["junit_file"].read_text()
+    assert 'failures="1"' in junit and "model_state/mean" in junit
+    assert "model_state/mean" in (folder / "page" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("given", ["old program", "expression"])
+def test_what_the_old_program_does_not_restore_either_is_no_loss(checkpoint: Path, given: str):
+    """Of the expression alone nobody knows that: it counts as lost."""
+    folder = checkpoint.parent
+    new, old = NEW.replace("TX", EXACT), OLD
+    for name, text in (("new.py", new), ("old.py", old)):
+        alone = text.replace('State(optimizer, {"mean": jnp.zeros(2)}, 0)', "optimizer")
+        (folder / name).write_text(alone)
+    source: dict[str, Any] = {"old": f"{folder / 'old.py'}:make_state"}
+    if given == "expression":
+        source = {"optimizers": [ADAM]}
+    resumed = check_resume(checkpoint, f"{folder / 'new.py'}:make_state", **source, steps=2)
+    names = ["epoch", "model_state/mean"]
+    if given == "expression":
+        assert (resumed.verdict, resumed.dropped) == (Verdict.DIFFERENT, names)
+    else:
+        assert (resumed.verdict, resumed.neither) == (Verdict.IDENTICAL, names)
+        assert "restored by neither program: epoch, model_state/mean" in str(resumed)
+
+
+def test_what_only_the_migrated_program_has_is_said():
+    found = _beside({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
+    resumed = Resumed({}, {}, found.equal, found.unequal, found.dropped, found.added)
+    assert resumed.verdict is Verdict.DIFFERENT
+    assert "only in the migrated program: b, c/d (2 leaves); the old one" in str(resumed)
 
 
 def test_a_rate_per_call(checkpoint: Path):

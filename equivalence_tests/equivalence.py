@@ -140,6 +140,7 @@ def check_equivalence(
         started=started,
         finite=here.finite if here.finite < min([steps, *poisoned.values()]) else None,
         parameters=here.parameters,
+        parameters_wide=there and there.parameters,
         relations=here.relations if related else {},
         counts=here.counts,
     )

@@ -18,6 +18,7 @@ from equivalence_tests.sides.adapt import EquivalenceError
 
 TRIES = 48  # of a pair, some tenths of a second each
 
+_DECAYS = ("weight_decay", "weight_decay_rate", "wd")
 # What one thing is called; the first that a side has is meant.
 _ALIKE = (
     ("learning_rate", "lr", "step_size"),
@@ -26,7 +27,7 @@ _ALIKE = (
     ("decay", "alpha", "rho", "beta2", "gamma"),
     ("momentum", "beta", "mass"),
     ("eps", "epsilon"),
-    ("weight_decay", "weight_decay_rate", "wd"),
+    _DECAYS,
     ("nesterov",),
     ("centered",),
     ("amsgrad",),
@@ -158,6 +159,9 @@ def _changes(fixed: NamedSide, varied: NamedSide) -> Iterator[_Change]:
         if _flat(own).get(here) != theirs[there]:
             why = f"as {there}={theirs[there]!r} of {fixed.name}"
             yield _Change(why, {_root(here): _with(own, here, theirs[there])})
+    decay = next((name for name in _DECAYS if own.get(name)), None)
+    if decay is not None and not any(name in theirs for name in _DECAYS):
+        yield _Change(f"as {fixed.name} has none", {decay: 0.0})
     for name in takes:
         if isinstance(own.get(name), bool):
             yield _Change("the other way round", {name: not own[name]})
@@ -171,10 +175,9 @@ def _decays(
     theirs: Mapping[str, Any], own: Mapping[str, Any], varied: NamedSide
 ) -> Iterator[_Change]:
     """Weight decay that joins the gradient, where the other side has some."""
-    names = ("weight_decay", "weight_decay_rate")
-    decay = next((theirs[name] for name in names if theirs.get(name)), None)
+    decay = next((theirs[name] for name in _DECAYS if theirs.get(name)), None)
     if isinstance(decay, int | float) and is_transformation(varied):
-        zero = {name: 0.0 for name in names if own.get(name)}
+        zero = {name: 0.0 for name in _DECAYS if own.get(name)}
         yield _Change("coupled, as an L2 penalty is", zero, before=decay)
 
 

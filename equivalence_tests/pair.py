@@ -122,6 +122,10 @@ def _explained(named: Sequence[NamedSide], compared: Callable[..., Report]) -> s
 _FEW = 16
 
 
+class Difference(str):
+    """What is different, in words, of something that took no steps: no error."""
+
+
 def written(
     group: str,
     reports: Mapping[str, Report | str],
@@ -158,6 +162,8 @@ def written(
 
 
 def _junit_case(group: str, name: str, report: Report | str) -> junit.Case:
+    if isinstance(report, Difference):
+        return junit.Case(group, name, failure=report)
     if isinstance(report, str):
         return junit.Case(group, name, error=report)
     different = report.verdict is Verdict.DIFFERENT
@@ -174,11 +180,12 @@ def write_reports(folder: Path, reports: Mapping[str, Report | str], why: str = 
 def item(name: str, report: Report | str, why: str = "") -> html_report.Item:
     """A report as a case on the page, or the message that says why there is none."""
     if isinstance(report, str):
+        is_found = isinstance(report, Difference)
         return html_report.Item(
             id=name,
             row=name,
-            column="not compared",
-            outcome="error",
+            column="as restored" if is_found else "not compared",
+            outcome=Verdict.DIFFERENT.value if is_found else "error",
             held=False,
             title=name,
             headline=report,

@@ -192,6 +192,13 @@ def test_arguments_are_parsed_and_never_evaluated(
             ("0.1, b2=0.9", "0.1"),
             "with my_pair.in_pairs(rate=0.1, betas=(0.9, 0.9)) it is",
         ),
+        (
+            "legacy_optim:Adam",
+            "optax:adam",
+            ("0.001, weight_decay=1e-4", "0.001"),
+            "with legacy_optim.Adam(learning_rate=0.001, weight_decay=0.0) it is rounding only: "
+            "what explains the difference is weight_decay=0.0 (as optax:adam has none)",
+        ),
     ],
     ids=[
         "names and nesterov",
@@ -201,6 +208,7 @@ def test_arguments_are_parsed_and_never_evaluated(
         "by name",
         "of a tuple",
         "to a tuple",
+        "decay that the other has not",
     ],
 )
 def test_a_difference_is_explained_by_the_settings_that_make_it_vanish(

@@ -84,13 +84,41 @@ def poisoned_from(gradients: Any, apart: Sequence[str] = ()) -> dict[str, int]:
     return result
 
 
-def headline(found: Comparison, verdict: Verdict, bound: float | None = None) -> str:
+# Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
+# formula gives stays as large as it is. Halfway, in powers of two, stands between them.
+HALFWAY = 2.0**-14
+
+
+def is_rounding_before(found: Comparison, wide: Comparison, bound: float) -> bool:
+    """Whether what is apart on finite inputs is as little in float64 as rounding is.
+
+    Args:
+      found: the comparison.
+      wide: that of the same runs in float64.
+      bound: the distance in float64 that still counts as rounding, in ULP, for 100 steps.
+    """
+    extent, usual = ordinary(found), ordinary(wide)
+    if usual is None:
+        return True
+    few = bound * max(len(wide.ulp_by_step) / 100, 1.0)
+    shrank = extent is not None and usual.relative <= extent.relative * HALFWAY
+    return math.isfinite(usual.relative) and (shrank or usual.ulp <= few)
+
+
+def headline(
+    found: Comparison,
+    verdict: Verdict,
+    bound: float | None = None,
+    wide: Comparison | None = None,
+) -> str:
     """What a reader sees first.
 
     Args:
       found: the comparison.
       verdict: under the claim, or the bound.
       bound: the distance that counts as rounding, in ULP.
+      wide: the comparison of the same runs in float64, which shows whether a small distance is
+        rounding; without it the bound alone does.
     """
     if verdict is Verdict.IDENTICAL:
         return "identical at every step"
@@ -101,6 +129,10 @@ def headline(found: Comparison, verdict: Verdict, bound: float | None = None) ->
         return f"{verdict.value}: the signs of zeros"
     allowed = above * max(len(found.ulp_by_step) / 100, 1.0)
     is_small = usual is not None and usual.ulp <= allowed and usual.relative <= VISIBLE
+    if is_small and is_different and wide is not None:
+        is_small = is_rounding_before(found, wide, above)
+        if not is_small:  # another algorithm from where it begins, however little that is
+            usual = ordinary(found, _ANY)
     if usual is not None and not (is_different and apart is not None and is_small):
         return f"{verdict.value}: {_where(usual)}"
     before = "" if usual is None else f"; before it by {usual.ulp:.3g} ULP at most"
@@ -121,6 +153,7 @@ def poisoned_line(found: Comparison, text: str) -> str:
     return f"after {_POISON}: {_where(apart)}"
 
 
+_ANY = math.ulp(0.0)  # apart by anything, where a parameter is one of those
 _POISON = "a gradient that is not finite"
 
 

@@ -6,12 +6,12 @@ import math
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Comparison
-from equivalence_tests.compare.headline import Extent, ordinary, poisoned
-
-# Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
-# formula gives stays as large as it is. Halfway, in powers of two, stands between them.
-_HALFWAY = 2.0**-14
-
+from equivalence_tests.compare.headline import (
+    HALFWAY,
+    is_rounding_before,
+    ordinary,
+    poisoned,
+)
 
 # 0.1 in float32 is 0.1 + 1.5e-9, so a learning rate given as `jnp.float32(0.1)` on one side and as
 # 0.1 on the other is another one in float64, by up to half a unit in the last place of float32; a
@@ -42,7 +42,7 @@ def nature(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE
     if not math.isfinite(wide.relative):
         return Nature.ALGORITHM
     few = bound * max(len(found.ulp_by_step) / 100, 1.0)
-    shrank = wide.relative <= found.relative * _HALFWAY and math.isfinite(found.relative)
+    shrank = wide.relative <= found.relative * HALFWAY and math.isfinite(found.relative)
     # Where the difference is rounding of a few units, it may be a few units in float64 too.
     return Nature.ROUNDING if shrank or wide.ulp <= few else Nature.ALGORITHM
 
@@ -84,8 +84,7 @@ def explained(
         f"{kind}, decided in float64: {_relative(found):.2g} of the scale here, "
         f"{_relative(wide):.2g} there"
     )
-    usual = ordinary(wide)
-    before = usual is None or _is_rounding(ordinary(found), usual, wide, bound)
+    before = is_rounding_before(found, wide, bound)
     if made_of is Nature.ALGORITHM and poisoned(wide) is not None and before:
         text = (
             f"{kind}, decided in float64, in what they make of a gradient that is not finite; "
@@ -95,13 +94,6 @@ def explained(
     elif is_of_a_constant(found, wide, bound):
         text += ", as little as a constant that one side holds in float32 makes, or an epsilon"
     return text + (f" ({about_wide})" if about_wide else "")
-
-
-def _is_rounding(extent: Extent | None, usual: Extent, wide: Comparison, bound: float) -> bool:
-    """Whether what is apart on finite inputs is as little in float64 as rounding is."""
-    few = bound * max(len(wide.ulp_by_step) / 100, 1.0)
-    shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY
-    return math.isfinite(usual.relative) and (shrank or usual.ulp <= few)
 
 
 def _relative(found: Comparison, otherwise: float | None = None) -> float:

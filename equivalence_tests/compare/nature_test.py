@@ -95,6 +95,28 @@ def test_what_poison_alone_tells_apart_is_said_to_be_that():
     assert "before it at most rounding, 1.2e-07 of the scale here, 2.2e-16 there" in said
 
 
+def test_another_algorithm_before_poison_is_not_called_safe_before_it():
+    """However small it is: only what float64 shows to be rounding is passed over."""
+
+    def runs(dtype: type, apart: float) -> Comparison:
+        left = np.ones((3, 2), dtype)
+        right = left.copy()
+        right[0, 0] += apart
+        right[1:, 0] += 2 * apart
+        right[2, 1] = np.nan
+        return compare({"params": left}, {"params": right}, poisoned={"": 2})
+
+    few = 100 * ULP
+    found, same, less = runs(np.float32, few), runs(np.float64, few), runs(np.float64, few * ULP)
+    assert headline(found, Verdict.DIFFERENT, wide=same) == (
+        "different: params by 2.4e-05 of its scale (200 ULP), from step 1"
+    )
+    for wide in (less, None):  # without float64 the bound decides
+        text = headline(found, Verdict.DIFFERENT, wide=wide)
+        assert text.startswith("different, but not before a gradient that is not finite: ")
+        assert text.endswith("from step 3; before it by 200 ULP at most")
+
+
 def test_a_distance_without_end_is_said_in_words():
     assert ulp_text(2.5) == "2.5 ULP"
     assert ulp_text(np.inf).startswith("an infinite distance")

@@ -76,6 +76,13 @@ def test_a_state_in_no_linear_relation_is_named_as_what_alone_differs():
     assert "the parameters alone are within " in str(report)
 
 
+def test_sides_whose_parameters_differ_by_little_do_not_differ_in_their_states_alone():
+    report = check_equivalence(optax.adam(0.1), optax.adam(0.1 * (1 + 1e-5)), PARAMS)
+    assert report.verdict is Verdict.DIFFERENT
+    assert "from step 1" in report.headline and "but not before" not in report.headline
+    assert "the parameters alone" not in str(report)
+
+
 def test_a_constant_is_no_counter_and_a_leaf_is_used_once():
     steps = np.arange(3.0, dtype=np.float32)
     assert relations({"k": np.full(3, 2)}, {"k": np.full(3, 3)}) is None

@@ -70,7 +70,7 @@ def item(result: Result) -> Item:
         pictures += loss_figure(*result.losses, str(case))
     if found is not None and result.verdict is not None:
         limit = None if claim is None else claim.ulp
-        line = headline(found, result.verdict, limit)
+        line = headline(found, result.verdict, limit, result.wide)
         facts |= measured(found)
         if not found.identical:
             facts["nature"] = explained(found, result.wide, result.about_wide)

@@ -38,9 +38,9 @@ def case(result: Result) -> Case:
     failure = ""
     if found is not None and claim is not None and not result.held:
         bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
+        text = headline(found, found.verdict(claim), claim.ulp, result.wide)
         failure = (
-            f"claimed: {claim.verdict.value}{bound}; found: "
-            f"{headline(found, found.verdict(claim), claim.ulp)}; first {found.first}; nature: "
+            f"claimed: {claim.verdict.value}{bound}; found: {text}; first {found.first}; nature: "
             f"{explained(found, result.wide, result.about_wide)}"
         )
     return Case(

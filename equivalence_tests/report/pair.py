@@ -31,6 +31,7 @@ class Report:
       comparison: of the trajectories.
       state_compared: whether the optimizer states were compared as well.
       wide: the comparison of the same runs in float64, None if there was no need or no way.
+      parameters_wide: that of the parameters alone in those runs.
       about_wide: a remark on it, or why there was no way.
       parameters: the comparison of the parameters alone, which decides where the states are
         related.
@@ -60,6 +61,7 @@ class Report:
     started: str = ""
     finite: int | None = None
     parameters: Comparison | None = None
+    parameters_wide: Comparison | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
     counts: tuple[str, ...] = ()
 
@@ -87,7 +89,7 @@ class Report:
     @property
     def headline(self) -> str:
         """Verdict, leaf, distance and step in one line."""
-        return headline(self.agreeing, self.verdict, self.bound)
+        return headline(self.agreeing, self.verdict, self.bound, self.wide)
 
     @property
     def compared(self) -> str:
@@ -120,6 +122,9 @@ class Report:
         if not (differ and self.state_compared) or alone is None:
             return ""
         if alone.within(self.bound) is Verdict.DIFFERENT:
+            return ""
+        wide = self.parameters_wide  # in which they may be of another algorithm, however near
+        if wide is not None and nature(alone, wide, self.bound) is Nature.ALGORITHM:
             return ""
         apart = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
         return (

@@ -44,7 +44,7 @@ def result_line(result: Result) -> str:
     """One result in a line."""
     found, verdict = result.comparison, result.verdict
     if found is not None and verdict is not None:
-        text = headline(found, verdict, result.claim and result.claim.ulp)
+        text = headline(found, verdict, result.claim and result.claim.ulp, result.wide)
     else:
         text = ("error: " if result.failed else "no such recipe: ") + result.note
     held = "" if result.held else "NOT as claimed: "
@@ -179,7 +179,7 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
             claim, found = result.claim, result.comparison
             bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
             console.print(f"   claimed: {claim.verdict.value}{bound}")
-            text = headline(found, found.verdict(claim), claim.ulp)
+            text = headline(found, found.verdict(claim), claim.ulp, result.wide)
             console.print(f"   found: {escape(text)}; first {escape(str(found.first))}")
             if apart := poisoned_line(found, text):
                 console.print(f"   {escape(apart)}")

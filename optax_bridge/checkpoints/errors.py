@@ -1,6 +1,7 @@
 # pyright: strict
 """The error and the warning of this package: what is wrong with a file or tree, and what to do."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jax.tree_util import DictKey, keystr  # pyright: ignore[reportUnknownVariableType]
@@ -26,7 +27,15 @@ class CheckpointError(ValueError):
 
 
 class LeftOverWarning(UserWarning):
-    """A checkpoint holds something that what was restored has no place for; it is listed."""
+    """A checkpoint holds something that what was restored has no place for; it is listed.
+
+    Attributes:
+      paths: of all leaves left over, where restoring found them; the text names the first.
+    """
+
+    def __init__(self, text: str, paths: Sequence[tuple[str, ...]] = ()):
+        self.paths = tuple(paths)
+        super().__init__(text)
 
 
 DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."

@@ -120,7 +120,9 @@ class Filler:
         self, node: PyTree, rows: Mapping[Names, Row], path: Names, last: bool
     ) -> PyTree:
         name, new = type(node).__name__, {}
-        for own in node._fields:
+        # In JAX's order of leaves, which is not the fields' in the state of `one_loop`.
+        parts = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda part: part is not node)
+        for own in (key_names(key)[0] for key, _ in parts):
             value, at = getattr(node, own), (*path, own)
             if own in _COUNTS:
                 new[own] = self._count(value)

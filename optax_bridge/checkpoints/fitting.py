@@ -345,10 +345,12 @@ class Fit:
         left = self.surplus + self.left
         if left:
             warnings.warn(
-                f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has a "
-                "place for it. Give the template a field of that name to have it; what the program "
-                "takes itself, it leaves out of what is restored.",
-                LeftOverWarning,
+                LeftOverWarning(
+                    f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has "
+                    "a place for it. Give the template a field of that name to have it; what the "
+                    "program takes itself, it leaves out of what is restored.",
+                    left,
+                ),
                 stacklevel=5,
             )
 

@@ -60,8 +60,8 @@ def legacy_tree(
         optimizer = to_legacy(definition, params, opt_state, step)
     except (ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            "opt_state", f"the state of {type(definition).__name__}'s transformation", str(error),
-            OTHER_OPTIMIZER,
+            "opt_state", f"the state of {type(definition).__name__}'s transformation",
+            str(error).removesuffix("."), OTHER_OPTIMIZER,
         ) from error  # fmt: skip
     return serialization.to_state_dict(optimizer)
 

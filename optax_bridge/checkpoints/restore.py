@@ -149,7 +149,7 @@ def restore_checkpoint(
             return by_flax(ckpt_dir, target, step)
         if hasattr(orbax_checkpointer, "wait_until_finished"):
             orbax_checkpointer.wait_until_finished()  # else what it is writing is not there yet
-        path = _path(ckpt_dir, step, prefix, checkpoints.latest_checkpoint)
+        path = path_restored(ckpt_dir, step, prefix, checkpoints.latest_checkpoint)
         if path is None:
             return target
         if "://" in path:  # in a bucket, where Flax reads
@@ -172,7 +172,7 @@ def restore_checkpoint(
         return placed_like(target, restored(target, as_arrays(fitted)))
 
 
-def _path(
+def path_restored(
     folder: str | os.PathLike[str],
     step: Any,
     prefix: str,

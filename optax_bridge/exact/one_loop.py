@@ -8,15 +8,15 @@ each moment is computed once.
 
 The bits stay only where the joined loop loads the arrays in the order of the single ones: the
 compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
-result, so that Adam's first moment must come last: the state is kept in reverse. Which optimizers
-keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
+result, so that Adam's first moment must come last: the state's leaves are in reverse. Which
+optimizers keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
 
 In bfloat16 rounding takes the time, not memory; `rounding.py` makes less of it.
 """
 
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -32,15 +32,45 @@ _NAME = "xla_cpu_use_multi_output_fusion=true"
 FIRST = (0, 10)  # JAX 0.6 joins other loops, and bits change; between the two nobody looked
 
 
-class OneLoopState(NamedTuple):
-    """State of `one_loop` around `adam` and `lamb`; around others it is their own.
+@functools.cache
+def last_first(state_type: Any) -> Any:
+    """The same state but for the order of its leaves, the last field's first.
 
-    Attributes:
-      last_first: the fields of the optimizer's own state in reverse order: that of `adam` is
-        `AdamState(*last_first[::-1])`.
+    It is a subclass of the same name and fields, so that attributes and checkpoints, which go by
+    names, are those of the state itself.
+
+    Args:
+      state_type: a NamedTuple type.
+
+    Returns:
+      The type, a node of JAX's trees.
     """
+    names: tuple[str, ...] = state_type._fields
 
-    last_first: tuple[Any, ...]
+    def reduced(state: Any) -> Any:  # pickle finds the state's own class by its name
+        return _made, (state_type, *state)
+
+    described = {"__slots__": (), "__doc__": state_type.__doc__, "__reduce__": reduced}
+    turned: Any = type(state_type.__name__, (state_type,), described)
+    keys = [jax.tree_util.GetAttrKey(name) for name in names[::-1]]
+
+    def with_keys(state: Any) -> tuple[list[tuple[Any, Any]], None]:
+        return list(zip(keys, tuple(state)[::-1], strict=True)), None
+
+    def flattened(state: Any) -> tuple[tuple[Any, ...], None]:
+        return tuple(state)[::-1], None
+
+    def unflattened(aux: None, leaves: Any) -> Any:
+        del aux
+        return turned(*tuple(leaves)[::-1])
+
+    register: Any = vars(jax.tree_util)["register_pytree_with_keys"]  # whose types are unknown
+    register(turned, with_keys, unflattened, flattened)
+    return turned
+
+
+def _made(state_type: Any, *fields: Any) -> Any:
+    return last_first(state_type)(*fields)
 
 
 def one_loop(tx: ExactTransformation) -> ExactTransformation:
@@ -56,6 +86,18 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     loops may round differently.
 
         tx = optax_bridge.one_loop(optax_bridge.adam(1e-3))
+
+    The state has the optimizer's own fields, `state.opt_state.mu` say, and checkpoints with and
+    without `one_loop` are alike: a training may take it up, or leave it, where it resumes. For
+    `adam` and `lamb` JAX has the leaves in another order, the last field's first, so a state in
+    memory becomes the other kind by the type that `init` gives:
+
+        made = type(one.init(state.params))
+        state = state.replace(tx=one, opt_state=made(*state.opt_state))
+
+    Compare its bits with another optimizer's in two processes, one without the flag. In one, as
+    by `optax-bridge check --pair`, the flag is for both sides and changes the other's bits, so
+    that the two are called "rounding only".
 
     On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes
     around the parts.
@@ -96,10 +138,10 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     _set_flag()
 
     def turned(state: Any) -> Any:
-        return OneLoopState(tuple(state)[::-1]) if in_reverse else state
+        return last_first(state_type)(*state) if in_reverse else state
 
     def own(state: Any) -> Any:
-        return state_type(*state.last_first[::-1]) if in_reverse else state
+        return state_type(*state) if in_reverse and isinstance(state, state_type) else state
 
     def init(params: Params) -> OptState:
         return turned(tx.init(params))

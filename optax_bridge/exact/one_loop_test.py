@@ -1,6 +1,9 @@
 """The joined loops give the bits of the single ones; each program under its own flags of XLA."""
 
+import copy
 import os
+import pathlib
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -8,8 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from flax import serialization
 
+import legacy_optim
 import optax_bridge
 from optax_bridge.exact import one_loop
 
@@ -58,8 +64,7 @@ for name, tx in made.items():
         for seed in range(1, 6):
             state = step(state, {key: hostile(shape, dtype, seed) for key, shape in shapes.items()})
         digest = hashlib.sha256()
-        own = getattr(state.opt_state, 'last_first', tuple(state.opt_state)[::-1])[::-1]
-        for leaf in jax.tree.leaves((state.params, own)):
+        for leaf in jax.tree.leaves((state.params, tuple(state.opt_state))):
             digest.update(np.asarray(leaf).tobytes())
         moved = step.cost_analysis()["bytes accessed"]
         print(name, dtype, digest.hexdigest(), int(moved), sep=",")
@@ -124,11 +129,55 @@ def test_a_rate_per_call_and_the_plain_protocol_go_through(monkeypatch: pytest.M
     new, after = joined.step(params, state, params, learning_rate=0.5)
     expected, expected_after = tx.step(params, tx.init(params), params, learning_rate=0.5)
     np.testing.assert_array_equal(new["w"], expected["w"])
-    own = optax_bridge.AdamState(*after.last_first[::-1])
-    np.testing.assert_array_equal(own.nu["w"], expected_after.nu["w"])
+    np.testing.assert_array_equal(after.nu["w"], expected_after.nu["w"])
     update: Any = joined.update(params, state, params)[0]
     plain: Any = tx.update(params, tx.init(params), params)[0]
     np.testing.assert_array_equal(update["w"], plain["w"])
+
+
+@knows_all_bits
+@pytest.mark.parametrize("name", ["Adam", "LAMB"])
+def test_checkpoints_with_and_without_it_are_alike(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    monkeypatch.setenv("XLA_FLAGS", one_loop.FLAG)
+    definition = getattr(legacy_optim, name)(1e-3, weight_decay=0.1)
+    tx: Any = optax_bridge.from_legacy(definition)
+    params: Any = {"w": jnp.arange(1.0, 4.0, dtype=jnp.bfloat16)}
+
+    def created(tx: Any) -> Any:
+        return optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+
+    plain = created(tx).apply_gradients(grads=params)
+    empty = created(optax_bridge.one_loop(tx))
+
+    def assert_restored(state: Any) -> None:
+        assert type(state.opt_state) is type(empty.opt_state)
+        assert state.opt_state.count == 1
+        np.testing.assert_array_equal(state.opt_state.mu["w"], plain.opt_state.mu["w"])
+        np.testing.assert_array_equal(state.opt_state.nu["w"], plain.opt_state.nu["w"])
+
+    saved = serialization.to_bytes(plain)
+    one: Any = serialization.from_bytes(empty, saved)
+    assert_restored(one)
+    assert serialization.to_bytes(one) == saved
+    plain.to_legacy_checkpoint(tmp_path / "old", optimizer_def=definition)
+    one.to_legacy_checkpoint(tmp_path / "old_of_one", optimizer_def=definition)
+    legacy = (tmp_path / "old").read_bytes()
+    assert (tmp_path / "old_of_one").read_bytes() == legacy
+    assert_restored(optax_bridge.checkpoints.from_bytes(empty, legacy))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "orbax" / "plain", plain)
+        checkpointer.save(tmp_path / "orbax" / "one", one)
+        checkpointer.wait_until_finished()
+        assert_restored(checkpointer.restore(tmp_path / "orbax" / "plain", empty))
+        back = checkpointer.restore(tmp_path / "orbax" / "one", created(tx))
+    assert type(back.opt_state) is type(plain.opt_state)
+    np.testing.assert_array_equal(back.opt_state.mu["w"], plain.opt_state.mu["w"])
+    assert_restored(pickle.loads(pickle.dumps(copy.deepcopy(one).replace(apply_fn=None, tx=None))))
+    again = one.replace(opt_state=type(one.opt_state)(*plain.opt_state))
+    assert_restored(again)
+    assert_restored(jax.device_get(jax.jit(lambda state: state)(again)))
 
 
 @pytest.mark.skipif(jax.__version_info__ >= one_loop.FIRST, reason="for old JAX")
