@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod import imports
+from migration_guide.codemod import imports, placement
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Message, Options, Restored
 from migration_guide.codemod.lines import moved
@@ -127,11 +127,11 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
-    updated = imports.with_imports(updated, context.needed, _old_import(context))
-    if imports.comes_too_early(analysis.module, updated):
+    updated = placement.with_imports(updated, context.needed, _old_import(context))
+    if placement.comes_too_early(analysis.module, updated):
         context.note(analysis.module.body[0], _TOO_EARLY)
     for name, source in sorted(context.functions.items(), reverse=True):
-        updated = imports.below_imports(updated, source, name)
+        updated = placement.below_imports(updated, source, name)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):
