@@ -15,13 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from migration_guide.codemod import driver, files
-from migration_guide.codemod.context import Message, Options
+from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Message, Options
 from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.rules.restoring import FILL_IN
 from optax_bridge._terminal import plain_terminal
 
 DONE, WOULD_CHANGE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
+_RANDOM_NUMBERS = (
+    "Random numbers: JAX draws others than it did then. To keep those, for dropout and initial "
+    'parameters too, put jax.config.update("jax_threefry_partitionable", False) behind '
+    "`import jax`; `optax-bridge run` does it by itself."
+)
 
 
 def run(
@@ -133,16 +139,14 @@ def summary(report: driver.Report, written: bool = False, standalone: bool = Fal
             else "Old checkpoints are read as they are; to convert files all the same:"
         )
         lines += [f"  {command}" for command in commands]
+        if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
+            lines.append(f"  {FILL_IN}; write it into the program if there is none.")
         lines.append(
             "  A checkpoint of a folder belongs into NEW_FOLDER/checkpoint_STEP, so that the "
             "program finds it there, and later what it saves beside it."
         )
-    if any(_RANDOM.search(result.new) for result in report.changed):
-        lines.append(
-            "Random numbers: JAX draws others than it did then. To keep those, for dropout and "
-            'initial parameters too, put jax.config.update("jax_threefry_partitionable", False) '
-            "behind `import jax`; `optax-bridge run` does it by itself."
-        )
+    if _draws(report):
+        lines.append(_RANDOM_NUMBERS)
     refused = [result for result in report.results if result.refused]
     if refused:
         lines += [
@@ -152,12 +156,19 @@ def summary(report: driver.Report, written: bool = False, standalone: bool = Fal
     return "\n".join(lines)
 
 
+def _draws(report: driver.Report) -> bool:
+    """Whether some file that changes seems to draw random numbers."""
+    return any(_RANDOM.search(result.new) for result in report.changed)
+
+
 def convert_commands(report: driver.Report) -> list[str]:
     """Commands that convert the checkpoints whose paths the programs have written out."""
     commands = {}
     for result in report.results:
         for found in result.checkpoints:
-            commands.setdefault(found.path, found.command(_short(result.path)))
+            near = result.path.resolve().is_relative_to(Path.cwd())
+            file = _short(result.path) if near else str(result.path)
+            commands.setdefault(found.path, found.command(file))
     return list(commands.values())
 
 
@@ -216,6 +227,7 @@ def _as_json(report: driver.Report, written: bool) -> dict[str, Any]:
         "parsed": report.parsed,
         "seconds": round(report.seconds, 3),
         "convert": convert_commands(report),
+        "notes": [_RANDOM_NUMBERS] if _draws(report) else [],
         "files": [
             {
                 "path": str(result.path),

@@ -1,6 +1,7 @@
 """The command under bad conditions: long runs, Ctrl-C, odd files, files that others change."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -224,3 +225,15 @@ def test_stubs_and_scripts_without_a_suffix(tmp_path: Path, name: str):
     path = tmp_path / name
     path.write_text(OLD, encoding="utf-8")
     assert driver.migrate([path], Options()).changed
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_json_has_the_note_on_random_numbers(
+    drawn: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = "import jax\nfrom flax import optim\nx = optim.Adam(0.1).create(p)\n"
+    draws = "k = jax.random.PRNGKey(0)\n" if drawn else ""
+    (tmp_path / "a.py").write_text(code + draws)
+    assert command.run([tmp_path], json=True) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert [note.partition(":")[0] for note in notes] == ["Random numbers"] * drawn

@@ -66,13 +66,17 @@ class Message:
         return f"cell {self.cell}:{line}" if self.cell else str(line)
 
 
+UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
+
+
 @dataclass(frozen=True)
 class Restored:
     """A checkpoint that a program restores.
 
     Attributes:
       path: as the program has it.
-      template: the function of the module that makes what it is restored into, or "".
+      template: the function of the module that makes what it is restored into,
+        `UNKNOWN_TEMPLATE` where one is needed and none is seen, or "".
       definition: the one constructor call of flax.optim in that file, or "".
       recipe: `stock` or `exact`, what became of it, or "".
       format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.

@@ -1,7 +1,7 @@
-"""Reading, adding and removing import statements."""
+"""Reading and removing import statements; `placement` adds them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import libcst as cst
@@ -178,72 +178,14 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
     return left
 
 
-def _blank(lines: Sequence[cst.EmptyLine]) -> int:
+def leading_blank(lines: Sequence[cst.EmptyLine]) -> int:
     """The number of blank lines at the beginning."""
     return next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
 
 
 def _longer(first: list[cst.EmptyLine], second: list[cst.EmptyLine]) -> list[cst.EmptyLine]:
     """The second lines, with as many blank ones at the beginning as the first has at least."""
-    return [*first[_blank(second) :], *second]
-
-
-def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = None) -> cst.Module:
-    """The module with what is needed imported at its top, where it is not yet.
-
-    Args:
-      module: the module.
-      needed: dotted names of modules.
-      old: index of the statement that imported what is being replaced; if nothing speaks against
-        it, imports do not move above it.
-    """
-    roots = {name.split(".")[0] for name in needed}
-    have, used = set(), set()
-    for line in module.body:
-        for node in made_by(line):
-            for name, as_name, is_dotted in aliases(node):
-                have.add(as_name.split(".")[0] if is_dotted else as_name if name == as_name else "")
-                have.add(f"{name} as {as_name}")
-        used |= {name for name in roots - have if name in _names(line, run=True)}
-        # An import below a use is too late for it.
-        have -= used | {f"{name} as {name}" for name in used}
-    lines = []
-    for name in sorted(needed):
-        if name not in have and f"{name} as {name}" not in have:
-            line = cst.parse_statement(f"import {name}", config=module.config_for_parsing)
-            lines.append(line)
-    if not lines:
-        return module
-    body = list(module.body)
-    place = _place(body, roots)
-    if old is not None and place <= old < len(body):
-        within = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
-        place = max(place, min(old + 1, within))
-    return module.with_changes(body=[*body[:place], *lines, *body[place:]])
-
-
-def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
-    """The module with a function of a name, below its imports and above its first use."""
-    (function,) = cst.parse_module(f"{source}\n").body
-    assert isinstance(function, cst.FunctionDef)
-    statements = [function.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2)]
-    body: list[Any] = list(module.body)
-    first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
-    place = 0
-    for index, line in enumerate(body[:first]):
-        if not isinstance(line, cst.SimpleStatementLine):
-            break
-        if isinstance(line.body[0], cst.Import | cst.ImportFrom):
-            place = index + 1
-    body[place:place] = statements
-    if place + len(statements) < len(body):
-        after = body[place + len(statements)]
-        blank = [*getattr(after, "leading_lines", ())]
-        missing = 2 - _blank(blank)
-        if missing > 0 and hasattr(after, "leading_lines"):
-            lines = [*[cst.EmptyLine(indent=False)] * missing, *blank]
-            body[place + len(statements)] = after.with_changes(leading_lines=lines)
-    return module.with_changes(body=body)
+    return [*first[leading_blank(second) :], *second]
 
 
 def made_by(line: cst.CSTNode) -> Iterator[ImportNode]:
@@ -254,75 +196,3 @@ def made_by(line: cst.CSTNode) -> Iterator[ImportNode]:
     for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
         if isinstance(node, cst.Import | cst.ImportFrom):
             yield node
-
-
-def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
-    """The roots of all names below a node, outside of imports.
-
-    Args:
-      node: where to look.
-      run: only those that are looked up when the statement runs, not those in functions.
-    """
-    if run and isinstance(node, cst.FunctionDef):
-        p = node.params
-        everything = [*p.posonly_params, *p.params, *p.kwonly_params]
-        parts = [*node.decorators, *(x.default for x in everything if x.default is not None)]
-        parts += [x.annotation for x in everything if x.annotation is not None]
-        parts += [node.returns] if node.returns is not None else []
-        return {name for part in parts for name in _names(part)}
-    if run and isinstance(node, cst.ClassDef):
-        parts = [*node.decorators, *node.bases, *node.keywords, *node.body.body]
-        return {name for part in parts for name in _names(part, run=True)}
-    return {name.split(".")[0] for name in references(node)}
-
-
-_ENVIRONMENT = {"environ", "putenv"}
-
-
-def _sets_environment(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
-    """Whether some statement sets environment variables before one uses the names."""
-    for line in body:
-        if roots & _names(line):
-            return False
-        if _touches(line):
-            return True
-    return False
-
-
-def _touches(line: cst.CSTNode) -> bool:
-    """Whether a statement refers to `os.environ`, `environ` or `os.putenv` as it runs."""
-    if isinstance(line, cst.FunctionDef | cst.ClassDef):
-        return False
-    found = references(line)
-    return any(_ENVIRONMENT & {*name.split(".")} for name in found)
-
-
-def _place(body: Sequence[cst.CSTNode], roots: set[str]) -> int:
-    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
-
-    Always above what uses the names, and below what sets the environment before that.
-    """
-    last_any, last_ours, environment = 0, 0, 0
-    for index, line in enumerate(body):
-        if roots & _names(line):
-            break
-        if _touches(line):
-            environment = index + 1
-        if not isinstance(line, cst.SimpleStatementLine):
-            continue
-        first = line.body[0]
-        if isinstance(first, cst.Import | cst.ImportFrom):
-            last_any = index + 1
-            if any(name.split(".")[0] in ("jax", "flax") for name, _, _ in aliases(first)):
-                last_ours = index + 1
-        elif (
-            isinstance(first, cst.Expr)
-            and index == 0
-            and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
-        ):
-            last_any = 1
-        elif last_any and not _sets_environment(body[index:], roots):
-            break
-    place = last_ours or last_any
-    # JAX reads its environment when it is imported: what is set before it stays before it.
-    return place if place > environment else max(environment, last_any)

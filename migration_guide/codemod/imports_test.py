@@ -166,6 +166,70 @@ def test_what_sets_the_environment_stays_above(rest: str):
     assert rewrite(result.code, Options()).code == result.code
 
 
+OPTIONS = {
+    "default": Options(),
+    "standalone": Options(standalone=True),
+    "rename": Options(rename=True),
+    "exact": Options(exact=True),
+}
+SETTINGS = {
+    "item": "os.environ['JAX_ENABLE_X64'] = '1'",
+    "setdefault": "os.environ.setdefault('JAX_ENABLE_X64', '1')",
+    "putenv": "os.putenv('JAX_ENABLE_X64', '1')",
+    "if": "if os.path.exists('x'):\n    os.environ['JAX_ENABLE_X64'] = '1'",
+    "function-above": "def f(o):\n    return optim.Adam(0.1).create(o)\nset_up(os.environ)",
+    "flags": "flags = os.path.join('a', 'b')\nparse(flags)",
+    "config": "import jax\njax.config.update('jax_enable_x64', True)\nimport flax",
+    "imported-config": "from jax import config\nconfig.update('jax_enable_x64', True)",
+}
+
+
+@pytest.mark.parametrize("mode", OPTIONS)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_is_set_before_jax_is_imported_stays_above(setting: str, mode: str):
+    """`os` is used by what is written new, as well as by what sets the environment."""
+    head = f"import os\n{SETTINGS[setting]}\n"
+    code = (
+        f"{head}import jax\nimport jax.numpy as jnp\nfrom flax import optim\n"
+        "from flax.training import checkpoints\no = optim.Adam(0.1).create({'w': jnp.zeros(3)})\n"
+        "checkpoints.save_checkpoint('folder', o, 3)\n"
+    )
+    new = rewrite(code, OPTIONS[mode]).code
+    assert "os.path.abspath('folder')" in new
+    last = SETTINGS[setting].splitlines()[-1]
+    assert new.index(f"{last}\n") < new.index("import optax")
+    assert new.index("import jax.numpy as jnp\n") < new.index("import optax")
+
+
+WITHIN = (
+    "    import jax\n    from flax import optim\n    o = optim.Adam(0.1).create({'w': 1.0})\n"
+    "    print(o.target)\n"
+)
+SET = "    os.environ['JAX_ENABLE_X64'] = '1'\n"
+MAIN = "if __name__ == '__main__':\n"
+BLOCKS = {
+    "function": f"import os\ndef main():\n{WITHIN}{MAIN}{SET}    main()\n",
+    "set-in-function": f"import os\ndef main():\n{SET}{WITHIN}main()\n",
+    "main-guard": f"import os\n{MAIN}{SET}{WITHIN}",
+}
+
+
+@pytest.mark.parametrize("case", BLOCKS)
+def test_what_one_block_imports_stays_in_it_where_jax_is_set_up(case: str):
+    result = rewrite(BLOCKS[case], Options())
+    assert "    import jax\n    import optax\n    import optax_bridge\n    o = " in result.code
+    assert "\nimport" not in result.code and result.messages == ()
+    assert rewrite(result.code, Options()).code == result.code
+
+
+def test_imports_that_may_stand_above_what_sets_jax_up_are_said():
+    code = f"import os\ndef other():\n{WITHIN}def main():\n{WITHIN}{MAIN}{SET}    main()\n"
+    result = rewrite(code, Options())
+    (message,) = result.messages
+    assert "\nimport optax\n" in result.code and "put them below it" in message.text
+    assert rewrite(result.code, Options()).code == result.code
+
+
 def test_an_environment_that_is_set_later_moves_nothing():
     code = (
         f"import os\n{IMPORTS}def f():\n    os.environ['A'] = 'b'\nx = optim.Adam(0.1).create(p)\n"

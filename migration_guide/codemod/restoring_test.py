@@ -192,6 +192,22 @@ def test_what_has_no_folder_may_be_handed_on():
     assert "f(checkpoints.latest_checkpoint)\n" in result.code and result.messages == ()
 
 
+@pytest.mark.parametrize("made", ["Own(0.1)", "optim.MultiOptimizer((t, Own(0.1)), (u, lamb))"])
+def test_a_class_of_the_program_s_own_needs_a_template(made: str, tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"from flax.training import checkpoints\n{HEAD}class Own(optim.OptimizerDef): pass\n"
+        f"lamb = optim.LAMB(0.1)\nopt = {made}.create(p)\n"
+        "opt = checkpoints.restore_checkpoint('own', opt)\n"
+    )
+    report = driver.migrate([path], Options())
+    (said,) = command.convert_commands(report)
+    assert said == f"optax-bridge convert own own_new --like {path}:FUNCTION"
+    assert "where FUNCTION makes, without arguments, what is restored into" in (
+        command.summary(report)
+    )
+
+
 def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
     path = tmp_path / "train.py"
     path.write_text(
@@ -204,7 +220,6 @@ def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
         "opt = serialization.from_bytes(opt, 'a string'.encode())\n"
     )
     first, second = command.convert_commands(driver.migrate([path], Options()))
-    assert first.startswith("optax-bridge convert 'my runs' 'my runs_new' --like ")
-    assert first.endswith("train.py:make")
+    assert first == f"optax-bridge convert 'my runs' 'my runs_new' --like {path}:make"
     new = "'my runs/a_new.msgpack' --format msgpack --stock"
     assert second == f"optax-bridge convert 'my runs/a.msgpack' {new}"

@@ -10,9 +10,9 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod import imports
+from migration_guide.codemod import imports, placement
 from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Context, Message, Options, Restored
+from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Message, Options, Restored
 from migration_guide.codemod.lines import moved
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
@@ -41,6 +41,12 @@ class Rewritten:
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
     checkpoints: tuple[Restored, ...] = ()
+
+
+_TOO_EARLY = (
+    "the imports at the top import JAX, which the program did later: if it sets the environment or "
+    "a flag before that, put them below it"
+)
 
 
 def rewrite(
@@ -97,8 +103,12 @@ def rewrite(
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
     recipe = next(iter(context.recipes)) if len(context.recipes) == 1 else ""
+    # A class of the program's own is known to the program alone.
+    own = any(map(analysis.makes_own_definition, analysis.facts.calls))
     restored = tuple(
-        dataclasses.replace(found, recipe=recipe)
+        dataclasses.replace(
+            found, recipe=recipe, template=found.template or (UNKNOWN_TEMPLATE if own else "")
+        )
         for _, found in sorted(context.checkpoints.items())
     )
     return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)
@@ -117,9 +127,11 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
-    updated = imports.with_imports(updated, context.needed, _old_import(context))
+    updated = placement.with_imports(updated, context.needed, _old_import(context))
+    if placement.comes_too_early(analysis.module, updated):
+        context.note(analysis.module.body[0], _TOO_EARLY)
     for name, source in sorted(context.functions.items(), reverse=True):
-        updated = imports.below_imports(updated, source, name)
+        updated = placement.below_imports(updated, source, name)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _wanted(options, rule.name):

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fitting import LAYOUT
+from optax_bridge.checkpoints.fitting import LAYOUT, is_state
 from optax_bridge.checkpoints.formats.registry import written_as
 from optax_bridge.checkpoints.legacy_optimizer import check_parameters
 from optax_bridge.checkpoints.mapping import convert_tree
@@ -36,7 +39,8 @@ class Conversion:
       tree: the tree that was written.
       definition: the legacy definition, or those by their paths; None if only parameters were
         asked for, or a template says it.
-      step: steps taken by the one optimizer, or None.
+      step: steps taken by the one optimizer, or None; with a template those of all optimizers, if
+        they have taken as many.
     """
 
     read: Read
@@ -102,6 +106,8 @@ def convert_file(
             "optimizers by their paths are all converted where they stand: leave to_legacy, "
             "params_only, part and layout='flat' out"
         )
+    if like is not None and layout == FLAT:
+        raise ValueError("like says what everything becomes: leave layout='flat' out")
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
     if msgpack or to_legacy:
@@ -118,6 +124,7 @@ def convert_file(
         tree, step = back(read, definition, part)
     elif like is not None:
         tree = restored_like(like, read.tree, read.path)
+        step = _common_step(tree)
     elif isinstance(optimizer_def, Mapping):
         tree = _each_converted(read, optimizer_def, exact, allow_nan)
     else:
@@ -155,6 +162,13 @@ def _each_converted(
             tree, definition, exact=exact, part=path, allow_nan=allow_nan, place=read.path
         ).tree(read.path)
     return tree
+
+
+def _common_step(tree: PyTree) -> int | None:
+    """The steps that all TrainStates of a tree have taken; None if those differ."""
+    states = [each for each in jax.tree.leaves(tree, is_leaf=is_state) if is_state(each)]
+    taken = {int(number) for state in states for number in np.ravel(state.step)}
+    return taken.pop() if len(taken) == 1 else None
 
 
 def _check_apart(source: Path, destination: Path) -> None:

@@ -35,7 +35,7 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
     """Gives a path beside the destination to write to, and moves it there at the end.
 
     Args:
-      destination: a file or folder that is to appear.
+      destination: a file or folder that is to appear; the folders above it are made with it.
       force: replace the checkpoint that is there, see `check_replaceable`; it stays until the
         moment the new one takes its place.
 
@@ -45,16 +45,19 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
       logs that it has removed it.
 
     Raises:
-      CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or its
-        folder does not exist.
+      CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or
+        what it is to stand in is no folder.
     """
     destination = Path(os.path.abspath(destination))  # `.` has no name
     _check(destination, force)
     # A folder of its own: Orbax has temporary folders beside what it writes.
-    _remove_abandoned(destination.parent)
+    missing = [path for path in destination.parents if not os.path.lexists(path)]
+    if not missing:
+        _remove_abandoned(destination.parent)
     folder = destination.with_name(f".optax-bridge-{uuid.uuid4().hex[:8]}.part")
     part = folder / destination.name
     try:  # around the first and the last step as well: a signal may come at any of them
+        destination.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
         with _claimed(folder):
             yield part
@@ -66,10 +69,14 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
                 os.replace(part, destination)
             else:
                 _exchange(part, destination)
-            _sync_folder(destination.parent)
+            for path in (destination, *missing):
+                _sync_folder(path.parent)
         shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
         _remove_for_good(folder)
+        for path in missing:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                path.rmdir()
         # Threads that were in the middle of a large array are late.
         atexit.register(lambda: os.path.lexists(folder) and _remove_for_good(folder))
         raise
@@ -125,10 +132,11 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _check(destination: Path, force: bool) -> None:
-    if not destination.parent.is_dir():
+    above = next(path for path in destination.parents if os.path.lexists(path))
+    if not above.is_dir():
+        kind = "a broken link" if above.is_symlink() and not above.exists() else "a file"
         raise CheckpointError(
-            destination, "a folder to write into", f"no folder {destination.parent}",
-            "Create it first.",
+            destination, "a folder to write into", f"{kind}, {above}", "Name another place.",
         )  # fmt: skip
     if not os.path.lexists(destination):
         return

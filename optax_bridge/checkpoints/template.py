@@ -1,10 +1,15 @@
 # pyright: strict
 """`--like module:make_state`: the state of a program as the template of a conversion."""
 
+import re
+import shlex
 from typing import Any
 
 from optax_bridge._named import module_named
 from optax_bridge.checkpoints.errors import CheckpointError, shown
+
+# What the error of a program that imports flax.optim, or asks Flax for it, is about.
+_OLD_NAMES = {"flax", "optim"}
 
 
 def template_named(name: str) -> Any:
@@ -28,8 +33,15 @@ def template_named(name: str) -> Any:
         value = getattr(module_named(module), attribute)
         return value() if callable(value) else value
     except Exception as error:  # whatever the user's program raises
+        remedy = (
+            "The program is imported and the function called without arguments: what runs it "
+            "belongs below if __name__ == '__main__', or the function into a file of its own."
+        )
+        words = {*re.findall(r"\w+", str(error))}
+        if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
+            file = module if module.endswith(".py") else "FILE"
+            remedy = f"Migrate it first: optax-bridge migrate --write {shlex.quote(file)}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
-            "The program is imported and the function called without arguments: what runs it "
-            "belongs below if __name__ == '__main__', or the function into a file of its own.",
+            remedy,
         ) from error  # fmt: skip

@@ -83,7 +83,7 @@ def test_several_optimizers_are_converted_where_they_stand(tmp_path: Path) -> No
     each = ["--optimizer", "actor=adam(0.1)", "--optimizer", "nets/critic=Momentum(0.1)"]
     done = bridge("convert", source, tmp_path / "new", *each, "--format", "msgpack")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "actor: Adam, nets/critic: Momentum" in done.stdout
+    assert "actor: Adam (stock), nets/critic: Momentum (stock)" in done.stdout
     found = read_checkpoint(tmp_path / "new").tree
     assert sorted(found) == ["actor", "alpha", "nets"]
     for state in (found["actor"], found["nets"]["critic"]):
@@ -155,7 +155,11 @@ def test_what_is_no_optimizer_is_misuse(expression: str, tmp_path: Path) -> None
 FAILURES = {
     "no_source": (["nothing", "{new}", *AS_ADAM], "nothing of that name"),
     "other_optimizer": ([ADAM, "{new}", "--optimizer", "Momentum(0.1)"], r"Momentum"),
-    "no_folder": ([ADAM, "{new}/deep/er", *AS_ADAM], "Create it first"),
+    "no_folder": (
+        [ADAM, str(FILES / "adagrad.msgpack" / "er"), *AS_ADAM],
+        "a folder to write into",
+    ),
+    "no_part_and_deep": ([ADAM, "{new}/deep/er", *AS_ADAM, "--part", "critic"], "critic"),
     "no_part": ([ADAM, "{new}", *AS_ADAM, "--part", "critic"], "critic"),
     "two_parts": ([str(FILES / "dataclass.msgpack"), "{new}", *AS_ADAM], "--part"),
     "parameters_alone": ([str(FILES / "params_only.msgpack"), "{new}", *AS_ADAM], "inspect"),
@@ -253,6 +257,20 @@ def test_stock_in_bfloat16_is_noted(name: str, noted: bool, tmp_path: Path) -> N
     done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new", *AS_ADAM, "--stock")
     assert done.exit_code == 0
     assert ("float32" in done.stderr) == noted
+
+
+@pytest.mark.parametrize(
+    ("options", "recipe"), [(["--exact"], "exact"), (["--stock"], "stock"), ([], "stock")], ids=str
+)
+def test_convert_says_which_recipe_and_makes_folders(
+    options: list[str], recipe: str, tmp_path: Path
+) -> None:
+    destination = tmp_path / "runs" / "new" / "checkpoint_4"
+    done = bridge("convert", ADAM, destination, *AS_ADAM, *options)
+    assert done.exit_code == 0, done.stderr
+    assert f": Adam ({recipe}), 14 arrays" in done.stdout
+    again = bridge("convert", ADAM, destination, *AS_ADAM, *options, "--json", "--force")
+    assert json.loads(again.stdout)["recipe"] == recipe
 
 
 def test_convert_in_json(tmp_path: Path) -> None:

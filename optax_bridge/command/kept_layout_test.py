@@ -107,6 +107,7 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(
     options = ["--like", like, "--format", file_format]
     done = bridge("convert", tmp_path / "checkpoint_2", tmp_path / "new", *options)
     assert (done.exit_code, done.stderr) == (0, "")
+    assert "actor: AdaBelief or Adam or LAMB, critic: " in done.stdout
     exact = fresh(from_legacy(ADAM))
     template = {"actor": fresh(), "critic": exact, "epoch": 0}
     restored: Any = checkpoints.restore_checkpoint(tmp_path / "new", template)
@@ -121,6 +122,23 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(
     assert set(back["critic"]) == {"target", "state"} and "opt_state" in back["actor"]
 
 
+@pytest.mark.parametrize("option", [["--layout", "flat"], ["--exact"], ["--part", "actor"]])
+def test_what_a_template_decides_is_no_option(option: list[str], tmp_path: Path) -> None:
+    source = old_file(tmp_path, "tuple")
+    done = bridge("convert", source, tmp_path / "new", "--like", "program.py:f", *option)
+    assert done.exit_code == 2 and f"{' '.join(option[:1])}" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_template_says_step_and_optimizer_in_json(tmp_path: Path) -> None:
+    source, program = old_file(tmp_path, "bare"), tmp_path / "program.py"
+    program.write_text(f"{PROGRAM}\ndef one(): return make_state()['actor']\n")
+    like = ["--like", f"{program}:one", "--json"]
+    done = bridge("convert", source, tmp_path / "new", *like)
+    found = json.loads(done.stdout)
+    assert (found["optimizer"], found["step"]) == ("AdaBelief or Adam or LAMB", 2)
+
+
 @pytest.mark.parametrize(
     ("like", "message"),
     [
@@ -129,6 +147,8 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(
         ("nothing.py:make_state", "no file"),
         ("program.py:fails", "no data set here"),
         ("program.py:make_state", "['actor']"),
+        ("old.py:f", "Migrate it first: optax-bridge migrate --write old.py"),
+        ("old_name.py:f", "Migrate it first: optax-bridge migrate --write old_name.py"),
     ],
 )
 def test_a_template_that_is_none_is_one_clear_line(
@@ -136,6 +156,8 @@ def test_a_template_that_is_none_is_one_clear_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "old.py").write_text("from flax import optim\n")
+    (tmp_path / "old_name.py").write_text("import flax\nf = lambda: flax.optim.Adam(0.1)\n")
     done = bridge("convert", old_file(tmp_path, "tuple"), tmp_path / "new", "--like", like)
     assert (done.exit_code, done.stdout) == (1, "")
     assert message in done.stderr and "Traceback" not in done.stderr

@@ -23,7 +23,7 @@ import dataclasses
 import libcst as cst
 
 from migration_guide.codemod import constants, partition, standalone
-from migration_guide.codemod.context import Context, Restored
+from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, within
 from migration_guide.codemod.lookups import without_taken
 from migration_guide.codemod.settings import only_definition
@@ -38,6 +38,7 @@ FUNCTIONS = {
 _HOME = "optax_bridge.checkpoints"
 _REPLICATE = "flax.jax_utils.replicate"
 CONVERTING = "files written before need converting"
+FILL_IN = f"where {UNKNOWN_TEMPLATE} makes, without arguments, what is restored into"
 _NO_TEMPLATE = (
     "without a template this returns what is in the file: TrainStates have params, step and "
     "opt_state there, what flax.optim wrote has target and state"
@@ -100,11 +101,11 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     if not found.template and (unknown or inner):
         # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
         # the optimizers.
-        found = dataclasses.replace(found, template="FUNCTION")
+        found = dataclasses.replace(found, template=UNKNOWN_TEMPLATE)
     command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
     said = f"{CONVERTING}: {command}"
-    if found.template == "FUNCTION":
-        said += ", where FUNCTION makes, without arguments, what is restored into"
+    if found.template == UNKNOWN_TEMPLATE:
+        said += f", {FILL_IN}"
     if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
         said += "; what it writes has one copy, to be restored into one and replicated then"
     return said

@@ -18,7 +18,7 @@ from optax_bridge._terminal import plain_terminal
 from optax_bridge.checkpoints.conversion import FLAT, Conversion, convert_file
 from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.checkpoints.recognise import find_parts, is_array, leaves, looks_like
 from optax_bridge.checkpoints.template import template_named
 from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
 from optax_bridge.correspondence.expression import ExpressionError
@@ -55,10 +55,12 @@ def run(
     warnings.simplefilter("ignore", DeprecationWarning)
     if like is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
         warnings.simplefilter("ignore", NothingSelectedWarning)
-    if like is not None and (optimizers or options.get("to_legacy") or options.get("params_only")):
+    alone = options.get("to_legacy") or options.get("params_only") or options.get("part")
+    flat = options.get("layout") == FLAT
+    if like is not None and (optimizers or alone or flat or options.get("exact") is not None):
         errors.print(
-            "--like says what everything becomes: leave --optimizer, --to legacy and "
-            "--params-only out"
+            "--like says what everything becomes: leave --optimizer, --to legacy, --params-only, "
+            "--part, --layout flat, --exact and --stock out"
         )
         return MISUSE
     try:
@@ -67,8 +69,7 @@ def run(
         errors.print(str(error))
         return MISUSE
     definition: Any = named[""] if set(named) == {""} else named or None
-    alone = options.get("to_legacy") or options.get("params_only") or options.get("part")
-    if isinstance(definition, dict) and (alone or options.get("layout") == FLAT):
+    if isinstance(definition, dict) and (alone or flat):
         errors.print(
             "with several optimizers all are converted where they stand: leave --to legacy, "
             "--params-only, --part and --layout flat out"
@@ -112,12 +113,13 @@ def run(
         if hook is not sys.__unraisablehook__:  # the plain one need not come back: threads go on
             sys.unraisablehook = hook
     is_new_state = not (options.get("to_legacy") or options.get("params_only"))
-    if is_new_state and _is_stock(done, options) and _has_small_floats(done.read.tree):
+    recipes = _recipes(done, options) if is_new_state else {}
+    if "stock" in recipes.values() and _has_small_floats(done.read.tree):
         errors.print(
             "note: the bounds of public Optax are for float32; these parameters have fewer bits, "
             "and its steps may differ by more. `optax-bridge recipe` says how."
         )
-    _report(done, destination, options.get("verify", True), json, like)
+    _report(done, destination, options.get("verify", True), json, like, recipes)
     return DONE
 
 
@@ -127,13 +129,17 @@ def _without_closed_loops(unraisable: Any) -> None:
         repeat_interrupt(unraisable)
 
 
-def _is_stock(done: Conversion, options: dict[str, Any]) -> bool:
-    """Whether a state of public Optax was written, by order or by default."""
+def _recipes(done: Conversion, options: dict[str, Any]) -> dict[str, str]:
+    """Which recipe's state was written, `exact` or `stock`, by order or by default, by path."""
     exact = options.get("exact", True)
-    definitions = _by_path(done.definition).values()
-    if exact is None and definitions:
-        return any(default_recipe(each) != recipe_of(each)[0] for each in definitions)
-    return not exact
+
+    def is_exact(definition: Any) -> bool:
+        return default_recipe(definition) == recipe_of(definition)[0] if exact is None else exact
+
+    return {
+        path: "exact" if is_exact(definition) else "stock"
+        for path, definition in _by_path(done.definition).items()
+    }
 
 
 def _by_path(definition: Any) -> dict[str, Any]:
@@ -152,25 +158,38 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _report(
-    done: Conversion, destination: Path, verified: bool, json: bool, like: str | None
+    done: Conversion,
+    destination: Path,
+    verified: bool,
+    json: bool,
+    like: str | None,
+    recipes: dict[str, str],
 ) -> None:
     read = done.read
     plain = to_state_dict(done.tree)
     arrays = [leaf for _, leaf in leaves(plain) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
-    names = [
-        f"{path}: {type(each).__name__}" if path else type(each).__name__
-        for path, each in _by_path(done.definition).items()
-    ]
-    name = ", ".join(names) or None
+    classes = {path: type(each).__name__ for path, each in _by_path(done.definition).items()}
+    if like:
+        classes = {part.name: looks_like(part) for part in find_parts(read.tree, read.path)}
+
+    def listed(ends: dict[str, str]) -> str:
+        return ", ".join(
+            f"{path}: {name}{ends.get(path, '')}" if path else f"{name}{ends.get(path, '')}"
+            for path, name in classes.items()
+        )
+
     if json:
+        kinds = set(recipes.values())
+        recipe = kinds.pop() if len(kinds) == 1 else recipes or None
         print(dumps({
             "source": str(read.path), "format": read.description, "destination": str(destination),
-            "optimizer": name, "step": done.step,
+            "optimizer": listed({}) or None, "recipe": recipe, "step": done.step,
             "arrays": len(arrays), "bytes": size, "verified": verified,
         }))  # fmt: skip
         return
-    what = name or ("as the template has it" if like else "parameters alone")
+    what = listed({path: f" ({recipe})" for path, recipe in recipes.items()})
+    what = f"{what} as the template has it".lstrip() if like else what or "parameters alone"
     checked = ", read again and compared" if verified else ""
     plain_terminal().print(
         f"{read.path} ({read.description}) -> {destination}: {what}, {len(arrays)} arrays, "
