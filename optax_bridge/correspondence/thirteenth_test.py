@@ -4,6 +4,7 @@ A thirteenth one, which flax never had, is added to a copy of the packages by th
 suites of the correspondence, of the guide's tables and of the reference must pass there.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,7 @@ def test_a_thirteenth_optimizer_needs_three_files_and_their_lines(tmp_path: Path
     suites += [str(file) for file in (tmp_path / "equivalence_tests").rglob("matrix_test.py")]
     about = f"(({NOT_ABOUT_IT}) and not matrix) or lion"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", about, *suites]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=own)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert done.stdout.count("lion") == 0  # nothing about it was skipped, which `-ra` would list
