@@ -22,6 +22,8 @@ from legacy_optim.traverse_util import ModelParamTraversal
 enable_x64: Callable[[bool], AbstractContextManager[None]] = (
     vars(jax)["enable_x64"] if hasattr(jax, "enable_x64") else vars(jax.experimental)["enable_x64"]
 )
+# Of any tree, the same tree: XLA does not know that both are equal. Its types are unknown.
+optimization_barrier: Any = vars(jax.lax)["optimization_barrier"]
 # A scope in which arrays' types are sharded over an abstract mesh; an empty one: over none. Public
 # since jax 0.6.2.
 abstract_mesh_in_scope = use_abstract_mesh

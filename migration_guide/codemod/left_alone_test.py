@@ -279,3 +279,17 @@ def test_what_is_nested_too_deeply_is_left_as_it_is():
     code = f"{IMPORTS}x = {'-' * 3000}1\n"
     result = rewrite(code, Options())
     assert (result.code, result.refused) == (code, "nested too deeply to be read")
+
+
+def test_inside_an_own_definition_everything_stays_legacy():
+    source = (
+        "from flax import optim\n"
+        "class Wrapper(optim.OptimizerDef):\n"
+        "    def __init__(self, wrapped):\n"
+        "        self.wrapped = wrapped\n"
+        "    def apply_gradient(self, hyper_params, params, state, grads):\n"
+        "        return self.wrapped.apply_gradient(hyper_params, params, state, grads)\n"
+    )
+    result = rewrite(source, Options())
+    assert "self.wrapped.apply_gradient(hyper_params, params, state, grads)" in result.code
+    assert result.messages == ()

@@ -490,16 +490,3 @@ def test_a_rate_stays_an_argument_where_it_may_differ(old: str, new: str):
     code = rewrite(SCHEDULED.replace(old, new, 1), Options()).code
     assert "learning_rate=fn" not in code
     assert "learning_rate=lr), lr" in code
-
-
-def test_inside_an_own_definition_everything_stays_legacy():
-    result = _rewritten("""
-        from flax import optim
-        class Wrapper(optim.OptimizerDef):
-            def __init__(self, wrapped):
-                self.wrapped = wrapped
-            def apply_gradient(self, hyper_params, params, state, grads):
-                return self.wrapped.apply_gradient(hyper_params, params, state, grads)
-        """)
-    assert "self.wrapped.apply_gradient(hyper_params, params, state, grads)" in result.code
-    assert result.messages == ()

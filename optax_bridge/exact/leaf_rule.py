@@ -14,7 +14,7 @@ import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
 
-from optax_bridge._internals import backends_are_initialized, staged
+from optax_bridge._internals import backends_are_initialized, optimization_barrier, staged
 from optax_bridge._likeness import check_like, check_no_text
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
@@ -231,9 +231,8 @@ def _apart(count: jax.Array) -> Iterator[jax.Array]:
     than in the others', and orders the loop's arguments otherwise. Once the loops are made, XLA
     does find the counts to be the same, and what is computed from them is computed once.
     """
-    barrier: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
     while True:
-        count = barrier(count)
+        count = optimization_barrier(count)
         yield count
 
 

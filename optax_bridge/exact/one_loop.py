@@ -20,13 +20,12 @@ from typing import Any
 
 import jax
 
-from optax_bridge._internals import backends_are_initialized
+from optax_bridge._internals import backends_are_initialized, optimization_barrier
 from optax_bridge.exact.leaf_rule import LeafRule
 from optax_bridge.exact.rounding import in_float32_on_cpus
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
-_BARRIER: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
 # JAX 0.6 joins other loops, and bits change, from 0.11.1 on as well: it joins the moments' loops
@@ -134,8 +133,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     if not keeps_bits():
         raise RuntimeError(
             f"one_loop: JAX {jax.__version__} may join loops so that last bits change, expected "
-            "0.10 to 0.11.0, which keep them: install one of these, or leave one_loop out (a state "
-            "of one_loop goes on without it as OneLoopState tells)"
+            "0.10 to 0.11.0, which keep them: install one of these, or leave one_loop out: "
+            "checkpoints with it go on without it"
         )
     in_reverse = rule.joined == "in reverse"
     _set_flag()
@@ -161,7 +160,7 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         state = own(state)
         one_step = in_float32_on_cpus(functools.partial(tx.step, **extra))
         # What XLA does not know to be the same it computes twice, until the loops are joined.
-        again: Any = _BARRIER((grads, state, params))
+        again: Any = optimization_barrier((grads, state, params))
         _, new = one_step(grads, state, params)
         new_params, _ = one_step(*again)
         return new_params, turned(new)
