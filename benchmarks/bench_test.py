@@ -37,7 +37,10 @@ def test_all_of_it_runs_quickly_and_is_written(tmp_path: Path):
         assert 0 < figure.ratio.low <= figure.ratio.median <= figure.ratio.high, figure
     whats = {figure.what for figure in measured if figure.section == "step time"}
     assert {"exact / legacy", "exact / stock", "exact / memory"} <= whats
+    assert all(figure.bar is None for figure in measured)  # nobody can tell in so short a time
+    assert "a quick run is held to no bar" in done.output and "above" not in done.output
     text = page.read_text()
+    assert "no figure is held to a bar" in text and "Nothing is above" not in text
     assert text.count("\n| ") >= len(measured)
     assert all(f"not run: {o.subject}" in text for o in found if isinstance(o, NotRun))
     assert (tmp_path / results.PICTURE).read_text().count("<circle") == len(measured)

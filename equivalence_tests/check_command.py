@@ -102,7 +102,8 @@ def check(
 ) -> None:
     """Train with the old API and with Optax, side by side, and compare at every step.
 
-    Exit code 0 if every claim of the correspondence held, 1 if one did not, 2 for misuse.
+    Exit code 0 if every claim of the correspondence held, 1 if one did not, 2 for misuse, 3 if
+    --platform is not there and nothing was run.
 
     Examples:
     - `optax-bridge check`

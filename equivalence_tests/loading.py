@@ -8,7 +8,7 @@ from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
-from optax_bridge._named import module_named
+from optax_bridge._named import module_named, with_own_arguments
 
 
 def loaded(name: str, *, make: bool = False) -> Any:
@@ -37,7 +37,8 @@ def loaded(name: str, *, make: bool = False) -> Any:
     if not make or not callable(value):
         return value
     try:
-        return value()
+        with with_own_arguments(module):
+            return value()
     except Exception as error:
         raise EquivalenceError(f"{name}(): raised {type(error).__name__}: {error}") from error
 

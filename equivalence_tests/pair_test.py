@@ -257,7 +257,7 @@ def test_a_function_that_says_nothing_of_its_arguments_has_none_to_vary():
 
 
 def test_a_device_that_is_not_there_is_not_compared_on(capsys: pytest.CaptureFixture[str]):
-    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", platform="tpu") == 0
+    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", platform="tpu") == 3
     assert capsys.readouterr().out == "tpu: not run, there is no such device here\n"
 
 
@@ -273,3 +273,12 @@ def test_without_pytorch_a_pair_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     assert check_pair("torch.optim:AdamW", "my_pair:adam") == 2
     assert "install it with `pip install torch`" in capsys.readouterr().err
+
+
+def test_many_distances_are_lines_that_fit(capsys: pytest.CaptureFixture[str]):
+    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", steps=60) == 1
+    told = capsys.readouterr().out.partition("  distances (ULP): ")[2].partition("\n  nature")[0]
+    lines = told.splitlines()
+    assert len(lines) > 1 and max(map(len, lines)) <= 96
+    assert all(re.fullmatch(r"(not finite|same bits|(<= )?\d+): \d+", entry) for entry in
+               " ".join(map(str.strip, lines)).split(", "))  # fmt: skip

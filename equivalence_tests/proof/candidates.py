@@ -17,7 +17,9 @@ STEPS = 4
 Grads = list[list[np.ndarray]]
 Candidate = tuple[list[np.ndarray], Grads]
 Fill = Callable[[jax.ShapeDtypeStruct], float | np.ndarray]
-_COMPARED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "max", "min", "clamp", "rem", "div"))
+_COMPARED = frozenset(
+    ("lt", "le", "gt", "ge", "eq", "ne", "max", "min", "clamp", "rem", "div", "sub")
+)
 _FEWEST, _MOST_STEPS = 3 * STEPS, 3000
 SOME = 64  # steps of a run that no number of the programs asks for
 _LARGE, _TINY = 1e3, 1e-3  # numbers that the simple candidates come nowhere near
