@@ -14,6 +14,7 @@ from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversa
 from legacy_optim.traverse_util import Traversal, leaf_indices
 from legacy_optim.typing import Array, HyperParams, Params, ParamState, Scalar, Updates
 
+
 @struct.dataclass
 class OptimizerState:
     """State of an optimizer.

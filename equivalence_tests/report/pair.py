@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
 from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
@@ -163,6 +164,8 @@ class Report:
                 *_distances(found.counts),
                 f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",
             ]
+            if self.nature is Nature.ROUNDING and (why := one_function.remark(found)):
+                lines.append(f"  {why}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
