@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from flint import arb, fmpq
+from flint import arb, arb_mat, fmpq
 
 from equivalence_tests.proof import interpreter
 from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_key
@@ -21,6 +21,7 @@ from equivalence_tests.proof.traced_sides import Inputs, Program
 from equivalence_tests.proof.world import Slot
 
 _STEPS = 6
+_MOST_SOURCES = 8
 _CLOSE = 1e-30
 Number = arb | int
 Arrays = list[np.ndarray]  # of balls or whole numbers
@@ -142,6 +143,58 @@ class Fits:
         if self._aval(slot).shape == ():
             for count in counts:
                 yield from self._power(slot, count)
+        yield from self._sum(slot, sources)
+
+    def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
+        """A sum of two or three others, each times a constant: a step is a difference of places."""
+        shape = self._aval(slot).shape
+        fit = [at for at in sources if self._is_float(at) and self._aval(at).shape == shape]
+        fit = self._distinct(fit)[:_MOST_SOURCES]
+        columns = {at: _column(self._rows(at)) for at in fit}
+        mine = _column(self._rows(slot))
+        for number in (2, 3):
+            for chosen in itertools.combinations(fit, number):
+                if all(at[0] == slot[0] for at in chosen):
+                    continue
+                factors = self._factors(mine, [columns[at] for at in chosen])
+                if factors is not None:
+                    yield _summed(slot, chosen, factors)
+
+    def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Of those with the same values one, of the left side where there is one."""
+        found: list[Slot] = []
+        for at in sorted(slots):
+            mine = _column(self._rows(at))
+            if any(_are_equal(a, 0) is False for a in mine) and not any(
+                all(map(_are_equal, mine, _column(self._rows(other)))) for other in found
+            ):
+                found.append(at)
+        return found
+
+    def _factors(
+        self, mine: Sequence[arb], columns: Sequence[Sequence[arb]]
+    ) -> list[Factor] | None:
+        """The constants with which columns make up one; None if none do."""
+        count = len(columns)
+        rows = list(zip(*columns, strict=True))
+        if len(rows) < 2 * count:
+            return None
+        # Rows of different steps, so that they are independent where the columns are.
+        some = [(i * (len(rows) - 1)) // (count - 1) for i in range(count)]
+        try:
+            solved = arb_mat([list(rows[i]) for i in some]).solve(
+                arb_mat([[mine[i]] for i in some])
+            )
+        except ZeroDivisionError:
+            return None
+        numbers = [solved[i, 0] for i in range(count)]
+        for value, row in zip(mine, rows, strict=True):
+            made = sum((a * b for a, b in zip(numbers, row, strict=True)), arb(0))
+            if not made.overlaps(value):
+                return None
+        factors = [self._constant([number]) for number in numbers]
+        known = [factor for factor in factors if factor is not None]
+        return known if len(known) == count else None
 
     def _by_count(self, mine: Rows, theirs: Rows, steps: Rows) -> list[arb | None]:
         """What one is to the other times a count; nothing where that cannot be."""
@@ -159,16 +212,23 @@ class Fits:
         return ratios if len(counts) > 2 else []
 
     def _offset(self, slot: Slot, other: Slot) -> Iterator[Derived]:
-        pairs = zip(self._rows(slot), self._rows(other), strict=True)
-        apart = {int(number) for a, b in pairs for number in (a - b).flat}
-        if len(apart) == 1 and slot[0] != other[0] and (number := apart.pop()) != 0:
+        pairs = list(zip(self._rows(slot), self._rows(other), strict=True))
+        for sign in (1, -1):  # a count that goes up, or down
+            apart = {int(number) for a, b in pairs for number in (a - sign * b).flat}
+            if len(apart) != 1 or slot[0] == other[0] or (sign, *apart) == (1, 0):
+                continue
+            number = apart.pop()
 
-            def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+            def build(
+                graph: Graph, nodes: Sequence[Node], number: int = number, sign: int = sign
+            ) -> Node:
                 (node,) = nodes
+                if sign < 0:
+                    node = graph.apply("neg", (node,), (), node.shape, node.dtype)
                 more = graph.const(number, node.dtype)
                 return graph.apply("add", (node, more), (), node.shape, node.dtype)
 
-            yield Derived(slot, (other,), f"{{0}} + {number}", build)
+            yield Derived(slot, (other,), f"{'-' * (sign < 0)}{{0}} + {number}", build)
 
     def _power(self, slot: Slot, count: Slot) -> Iterator[Derived]:
         values = [row.flat[0] for row in self._rows(slot)]
@@ -280,6 +340,11 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return result
 
 
+def _column(rows: Rows) -> list[arb]:
+    """All entries after all steps."""
+    return [_plain(value) for row in rows for value in row.flat]
+
+
 def _pairs(left: Rows, right: Rows) -> Iterator[tuple[Number, Number]]:
     for a, b in zip(left, right, strict=True):
         yield from zip(a.flat, b.flat, strict=True)
@@ -333,6 +398,21 @@ def _combined(op: str, first: Build, second: Build) -> Build:
     return lambda graph, kind: graph.apply(
         op, (first(graph, kind), second(graph, kind)), (), (), kind
     )
+
+
+def _summed(slot: Slot, sources: Sequence[Slot], factors: Sequence[Factor]) -> Derived:
+    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+        terms = [
+            graph.apply("mul", (node, factor.node(graph, node.dtype)), (), node.shape, node.dtype)
+            for node, factor in zip(nodes, factors, strict=True)
+        ]
+        result = terms[0]
+        for term in terms[1:]:
+            result = graph.apply("add", (result, term), (), term.shape, term.dtype)
+        return result
+
+    texts = [f"{factor.text} * {{{index}}}" for index, factor in enumerate(factors)]
+    return Derived(slot, tuple(sources), " + ".join(texts), build)
 
 
 def _scaled(slot: Slot, other: Slot, factor: Factor, count: Slot | None = None) -> Derived:
