@@ -4,7 +4,7 @@
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 
 _said: set[str] = set()
@@ -31,7 +31,7 @@ def say_once(message: str) -> None:
 
 
 @contextlib.contextmanager
-def describing() -> Iterator[None]:
+def describing() -> Generator[None]:
     """Within it nothing is said: an old definition says what a checkpoint was written with.
 
     A program that takes an old checkpoint over uses nothing of the old API; should it do so

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +12,7 @@ from legacy_optim.logs import without_note_on_tensorflow
 
 
 @contextlib.contextmanager
-def with_own_arguments(name: str) -> Iterator[None]:
+def with_own_arguments(name: str) -> Generator[None]:
     """Within it a program sees its own name on the command line, and no arguments.
 
     Programs read `sys.argv` as they are imported, or as they make their state; the options there

@@ -174,11 +174,12 @@ class Search:
         if not fit:
             return None
         numbers = sorted(fit)
+        scans = [_scan(side) for side in self.sides]
         for params, grads, factors in long_runs(self.given, numbers[-1] + 2):
             self.tried += 1
             moves = [[factor * g for g in grads] for factor in factors]
             with self.context():
-                runs = [_scanned(side, params, grads, factors) for side in self.sides]
+                runs = [scan(params, grads, factors) for scan in scans]
             rows = list(_distances(*runs))
             apart = [max(row, default=0.0) for row in rows]
             # Rounding alone may part them before the step that the number is about.
@@ -415,13 +416,10 @@ def _trajectory(
     return seen
 
 
-def _scanned(
-    side: Program, params: list[np.ndarray], grads: list[np.ndarray], factors: Sequence[float]
-) -> list[list[np.ndarray]]:
+def _scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
     """`_trajectory` of many steps with one gradient times factors, compiled as one program."""
     count = len(side.paths)
     step = core.jaxpr_as_fun(side.step)
-    first = _compiled(side.start, params)
 
     def body(
         state: list[jax.Array], moves: list[jax.Array]
@@ -429,10 +427,17 @@ def _scanned(
         results = step(*state, *moves)
         return results[:count], results[count:]
 
-    moves = [jnp.asarray(np.multiply.outer(np.asarray(factors), g)) for g in grads]
-    _, rows = jax.jit(lambda state: jax.lax.scan(body, state, moves))(first[:count])
-    seen = [np.asarray(row) for row in rows]
-    return [first[count:], *([row[number] for row in seen] for number in range(len(factors)))]
+    scanned = jax.jit(lambda state, moves: jax.lax.scan(body, state, moves)[1])
+
+    def run(
+        params: list[np.ndarray], grads: list[np.ndarray], factors: Sequence[float]
+    ) -> list[list[np.ndarray]]:
+        first = _compiled(side.start, params)
+        moves = [jnp.asarray(np.multiply.outer(np.asarray(factors), g)) for g in grads]
+        seen = [np.asarray(row) for row in scanned(first[:count], moves)]
+        return [first[count:], *([row[number] for row in seen] for number in range(len(factors)))]
+
+    return run
 
 
 def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:

@@ -7,55 +7,38 @@ power of a count, is a guess. Guesses are proved like every other relation, or d
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from flint import arb, arb_mat, fmpq
 
 from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.derived import (
+    Build,
+    Derived,
+    Factor,
+    combined,
+    joined,
+    of_fraction,
+    scaled,
+    signed,
+    summed,
+    turned,
+)
 from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_key
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.traced_sides import Inputs, Program
 from equivalence_tests.proof.world import Slot
 
 _STEPS = 6
-_MOST_SOURCES = 8
+_MOST_SOURCES, _MOST_AXES = 8, 4
 _CLOSE = 1e-30
 Number = arb | int
 Arrays = list[np.ndarray]  # of balls or whole numbers
 Rows = Sequence[np.ndarray]  # of balls or whole numbers, one after each step
 _MOST = 10**6  # numerator or denominator of a constant
-
-
-# Makes a factor, of a dtype.
-Build = Callable[[Graph, DType], Node]
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A constant, perhaps of hyper-parameters, as text and as a node."""
-
-    text: str
-    node: Build
-
-
-@dataclass(frozen=True)
-class Derived:
-    """A part of a state, as a function of other parts.
-
-    Attributes:
-      slot: what it is about.
-      sources: what it is a function of.
-      text: the function, with `{0}`, `{1}` for the sources.
-      build: from the graph and the sources' nodes to its node.
-    """
-
-    slot: Slot
-    sources: tuple[Slot, ...]
-    text: str
-    build: Callable[[Graph, Sequence[Node]], Node]
 
 
 class Fits:
@@ -134,16 +117,54 @@ class Fits:
             if (
                 factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])
             ) is not None:
-                yield _scaled(slot, other, factor)
+                yield scaled(slot, other, factor)
                 continue
             for count in counts:
                 ratios = self._by_count(mine, theirs, self._rows(count))
                 if (factor := self._constant(ratios)) is not None:
-                    yield _scaled(slot, other, factor, count)
+                    yield scaled(slot, other, factor, count)
         if self._aval(slot).shape == ():
             for count in counts:
                 yield from self._power(slot, count)
+        yield from self._laid_out(slot, sources)
         yield from self._sum(slot, sources)
+
+    def _laid_out(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
+        """Others in a row, in another shape, or with their axes in another order."""
+        dtype = self._aval(slot).dtype
+        fit = [at for at in sources if at[0] != slot[0] and self._aval(at).dtype == dtype]
+        shape = self._aval(slot).shape
+        for other in fit:
+            theirs = self._aval(other).shape
+            if sorted(theirs) != sorted(shape) or not 1 < len(shape) <= _MOST_AXES:
+                continue
+            for order in itertools.permutations(range(len(shape))):
+                if tuple(theirs[axis] for axis in order) != shape:
+                    continue
+                rows = [row.transpose(order) for row in self._rows(other)]
+                if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
+                    yield turned(slot, other, order, shape)
+        row = self._in_a_row(slot, fit)
+        if row is not None:
+            yield joined(slot, row, self._aval(slot))
+
+    def _in_a_row(self, slot: Slot, sources: Sequence[Slot]) -> list[Slot] | None:
+        """The others whose entries, one after the other, are those of a leaf."""
+        mine = [row.ravel() for row in self._rows(slot)]
+        found: list[Slot] = []
+        at, rest = 0, math.prod(self._aval(slot).shape[1:])
+        while at < mine[0].size:
+            for other in sources:
+                theirs = [row.ravel() for row in self._rows(other)]
+                part = [row[at : at + theirs[0].size] for row in mine]
+                whole = theirs[0].size % rest == 0  # rows
+                if whole and 0 < theirs[0].size == part[0].size and _all_equal(part, theirs):
+                    found.append(other)
+                    at += theirs[0].size
+                    break
+            else:
+                return None
+        return found
 
     def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """A sum of two or three others, each times a constant: a step is a difference of places."""
@@ -158,7 +179,7 @@ class Fits:
                     continue
                 factors = self._factors(mine, [columns[at] for at in chosen])
                 if factors is not None:
-                    yield _summed(slot, chosen, factors)
+                    yield summed(slot, chosen, factors)
 
     def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
         """Of those with the same values one, of the left side where there is one."""
@@ -269,11 +290,11 @@ class Fits:
         for text, value, build in self._settings():
             for sign in (1, -1):
                 if number.overlaps(sign * value):
-                    return Factor(f"{'-' if sign < 0 else ''}{text}", _signed(sign, build))
+                    return Factor(f"{'-' if sign < 0 else ''}{text}", signed(sign, build))
         fraction = _fraction(number)
         if fraction is None:
             return None
-        return Factor(str(fraction), lambda graph, kind: _node(graph, fraction, kind))
+        return Factor(str(fraction), lambda graph, kind: of_fraction(graph, fraction, kind))
 
     def _settings(self) -> Iterator[tuple[str, arb, Build]]:
         """Products of hyper-parameters and what is missing of them to 1."""
@@ -283,10 +304,10 @@ class Fits:
             parts.append((f"(1 - {name})", 1 - value, self._symbol(name, True)))
         for text, value, build in parts:
             yield text, value, build
-            yield f"1 / {text}", 1 / value, _combined("div", lambda g, k: g.const(1, k), build)
+            yield f"1 / {text}", 1 / value, combined("div", lambda g, k: g.const(1, k), build)
         for (a, x, f), (b, y, g) in itertools.permutations(parts, 2):
-            yield f"{a} * {b}", x * y, _combined("mul", f, g)
-            yield f"{a} / {b}", x / y, _combined("div", f, g)
+            yield f"{a} * {b}", x * y, combined("mul", f, g)
+            yield f"{a} / {b}", x / y, combined("div", f, g)
 
     def _symbol(self, name: str, rest: bool) -> Build:
         def build(graph: Graph, kind: DType) -> Node:
@@ -383,52 +404,5 @@ def _fraction(number: arb) -> fmpq | None:
     return None
 
 
-def _node(graph: Graph, fraction: fmpq, kind: DType) -> Node:
-    top, bottom = graph.const(int(fraction.p), kind), graph.const(int(fraction.q), kind)
-    return graph.apply("div", (top, bottom), (), (), kind)
-
-
-def _signed(sign: int, build: Build) -> Build:
-    if sign > 0:
-        return build
-    return lambda graph, kind: graph.apply("neg", (build(graph, kind),), (), (), kind)
-
-
-def _combined(op: str, first: Build, second: Build) -> Build:
-    return lambda graph, kind: graph.apply(
-        op, (first(graph, kind), second(graph, kind)), (), (), kind
-    )
-
-
-def _summed(slot: Slot, sources: Sequence[Slot], factors: Sequence[Factor]) -> Derived:
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        terms = [
-            graph.apply("mul", (node, factor.node(graph, node.dtype)), (), node.shape, node.dtype)
-            for node, factor in zip(nodes, factors, strict=True)
-        ]
-        result = terms[0]
-        for term in terms[1:]:
-            result = graph.apply("add", (result, term), (), term.shape, term.dtype)
-        return result
-
-    texts = [f"{factor.text} * {{{index}}}" for index, factor in enumerate(factors)]
-    return Derived(slot, tuple(sources), " + ".join(texts), build)
-
-
-def _scaled(slot: Slot, other: Slot, factor: Factor, count: Slot | None = None) -> Derived:
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        node = nodes[0]
-        if factor.text == "-1":
-            result = graph.apply("neg", (node,), (), node.shape, node.dtype)
-        else:
-            constant = factor.node(graph, node.dtype)
-            result = graph.apply("mul", (node, constant), (), node.shape, node.dtype)
-        if len(nodes) == 1:
-            return result
-        count = graph.apply("convert_element_type", (nodes[1],), (), (), node.dtype)
-        return graph.apply("mul", (result, count), (), node.shape, node.dtype)
-
-    text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
-    if count is None:
-        return Derived(slot, (other,), text, build)
-    return Derived(slot, (other, count), f"{text} * {{1}}", build)
+def _all_equal(left: Rows, right: Rows) -> bool:
+    return all(_are_equal(a, b) for a, b in _pairs(left, right))

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof import programs
 from equivalence_tests.proof.counters import at_least, cycle
+from equivalence_tests.proof.derived import Derived
 from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_whole, is_wide
 from equivalence_tests.proof.equality import Level, groups
 from equivalence_tests.proof.graph import Node
-from equivalence_tests.proof.guessed_relations import Derived
 from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.sign_analysis import is_never_negative, never_negative
 from equivalence_tests.proof.traced_sides import Program
@@ -207,7 +207,9 @@ class _Search:
         for number, side in enumerate(self.sides):
             before = self._general(number)
             after, _ = self.world.step(side, before)
-            for leaf, (first, old, new) in enumerate(zip(starts[number], before, after, strict=True)):
+            for leaf, (first, old, new) in enumerate(
+                zip(starts[number], before, after, strict=True)
+            ):
                 least = graph.scalar(first) if is_whole(first.dtype) else None
                 if least is None or old.op != "leaf" or not is_wide(first.dtype):
                     continue
@@ -293,8 +295,8 @@ class _Search:
         rows = world.obligations("start", paths, first[1], last[1], True, level)
         if self.before_first:
             rows = [replace(row, when=_FIRST) for row in rows]
-            params = (params for _, params in self.before_first)
-            rows += world.obligations("start", paths, *params, True, level)
+            (_, ours), (_, theirs) = self.before_first
+            rows += world.obligations("start", paths, ours, theirs, True, level)
         for steps, counters in zip(self.steps, self.cycle, strict=True):
             own = world.obligations("step", paths, steps[0][1], steps[1][1], True, level)
             rows += [replace(each, counters=self._values(counters)) for each in own]

@@ -242,7 +242,7 @@ def _row(graph: Graph, array: Node, number: int) -> Node:
 def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterator[Node]:
     """The parts of an array, one behind the other along an axis."""
     start = 0
-    for size in sizes:
+    for size in map(int, sizes):  # they may be NumPy's, which are no JSON
         yield part(graph, array, axis, start, start + size)
         start += size
 

@@ -74,7 +74,9 @@ class World:
     def other_grads(self) -> list[Node]:
         """Gradients of another step than that of the induction."""
         names = [f"{g.params} of the first step" for g in self.grads]
-        return [self.graph.leaf(n, g.shape, g.dtype) for n, g in zip(names, self.grads, strict=True)]
+        return [
+            self.graph.leaf(n, g.shape, g.dtype) for n, g in zip(names, self.grads, strict=True)
+        ]
 
     def _run(self, side: Program, jaxpr: AnyJaxpr, args: list[Node]) -> list[Node]:
         try:
