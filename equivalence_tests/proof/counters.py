@@ -9,7 +9,7 @@ from equivalence_tests.proof.traced_sides import Program
 from equivalence_tests.proof.world import Constants, Slot, World
 
 _MOST_STATES = 24
-_GROWS = ("add", "select_n", "convert_element_type")
+_GROWS = ("add", "select_n", "min", "max", "convert_element_type")
 Counters = dict[Slot, Node]
 
 
@@ -31,7 +31,8 @@ def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
         return False
     if node.op != "add":
         parts = node.args[1:] if node.op == "select_n" else node.args
-        return all(at_least(graph, part, before, least) for part in parts)
+        either = any if node.op == "max" else all
+        return either(at_least(graph, part, before, least) for part in parts)
     one, other = node.args
     numbers = [graph.scalar(part) for part in (one, other)]
     return any(

@@ -71,27 +71,31 @@ def turned(slot: Slot, other: Slot, order: Sequence[int], shape: tuple[int, ...]
     return Derived(slot, (other,), f"{{0}}.transpose{tuple(order)}", build)
 
 
-def joined(slot: Slot, sources: Sequence[Slot], aval: Aval) -> Derived:
-    """Others one behind the other, as rows of a whole."""
-    shape, rest = tuple(aval.shape), tuple(aval.shape[1:])
+def joined(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derived:
+    """Others one behind the other along an axis, whatever their own axes are."""
+    shape = tuple(aval.shape)
+    rest = math.prod(shape) // shape[axis]
 
     def reshaped(graph: Graph, node: Node, shape: tuple[int, ...]) -> Node:
         params = (("dimensions", None), ("new_sizes", shape))
         return graph.apply("reshape", (node,), params, shape, node.dtype)
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        if len(nodes) == 1:
-            return reshaped(graph, nodes[0], shape)
-        # Rows of the whole: of arrays that are stacked each is one.
-        sizes = [math.prod(node.shape) // math.prod(rest) for node in nodes]
         parts = [
-            reshaped(graph, node, (size, *rest)) for node, size in zip(nodes, sizes, strict=True)
+            reshaped(
+                graph,
+                node,
+                (*shape[:axis], math.prod(node.shape) // rest, *shape[axis + 1 :]),
+            )
+            for node in nodes
         ]
-        return graph.apply("concatenate", parts, (("dimension", 0),), shape, aval.dtype)
+        if len(parts) == 1:
+            return parts[0]
+        return graph.apply("concatenate", parts, (("dimension", axis),), shape, aval.dtype)
 
-    parts = ", ".join(f"{{{index}}}" for index in range(len(sources)))
-    text = f"[{parts}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
-    return Derived(slot, tuple(sources), text, build)
+    names = ", ".join(f"{{{index}}}" for index in range(len(sources)))
+    text = f"[{names}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
+    return Derived(slot, tuple(sources), text + f" along axis {axis}" * (axis > 0), build)
 
 
 def summed(slot: Slot, sources: Sequence[Slot], factors: Sequence[Factor]) -> Derived:
@@ -107,8 +111,10 @@ def summed(slot: Slot, sources: Sequence[Slot], factors: Sequence[Factor]) -> De
             result = graph.apply("add", (result, term), (), term.shape, term.dtype)
         return result
 
-    texts = [f"{factor.text} * {{{index}}}" for index, factor in enumerate(factors)]
-    return Derived(slot, tuple(sources), " + ".join(texts), build)
+    texts = [f"{factor.text} * {{{i}}}".removeprefix("1 * ") for i, factor in enumerate(factors)]
+    return Derived(
+        slot, tuple(sources), " + ".join(texts).replace("+ -1 * ", "- ").replace("+ -", "- "), build
+    )
 
 
 def scaled(slot: Slot, other: Slot, factor: Factor, count: Slot | None = None) -> Derived:

@@ -144,23 +144,34 @@ class Fits:
                 rows = [row.transpose(order) for row in self._rows(other)]
                 if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
                     yield turned(slot, other, order, shape)
-        row = self._in_a_row(slot, fit)
-        if row is not None:
-            yield joined(slot, row, self._aval(slot))
+        for axis in range(len(shape)):
+            row = self._in_a_row(slot, fit, axis)
+            if row is not None:
+                yield joined(slot, row, self._aval(slot), axis)
 
-    def _in_a_row(self, slot: Slot, sources: Sequence[Slot]) -> list[Slot] | None:
-        """The others whose entries, one after the other, are those of a leaf."""
-        mine = [row.ravel() for row in self._rows(slot)]
+    def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
+        """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
+        shape = self._aval(slot).shape
+        rest = (*shape[:axis], *shape[axis + 1 :])
+        mine = [np.moveaxis(row, axis, 0).ravel() for row in self._rows(slot)]
+        parts: dict[Slot, list[np.ndarray]] = {}
+        for other in sources:
+            theirs, rows = self._aval(other).shape, self._rows(other)
+            if axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0:
+                parts[other] = [row.ravel() for row in rows]  # whatever its axes are
+            elif theirs == rest:
+                parts[other] = [row.ravel() for row in rows]
+            elif len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest:
+                parts[other] = [np.moveaxis(row, axis, 0).ravel() for row in rows]
         found: list[Slot] = []
-        at, rest = 0, math.prod(self._aval(slot).shape[1:])
+        at = 0
         while at < mine[0].size:
-            for other in sources:
-                theirs = [row.ravel() for row in self._rows(other)]
-                part = [row[at : at + theirs[0].size] for row in mine]
-                whole = theirs[0].size % rest == 0  # rows
-                if whole and 0 < theirs[0].size == part[0].size and _all_equal(part, theirs):
+            for other, theirs in parts.items():
+                size = theirs[0].size
+                part = [row[at : at + size] for row in mine]
+                if part[0].size == size > 0 and _all_equal(part, theirs):
                     found.append(other)
-                    at += theirs[0].size
+                    at += size
                     break
             else:
                 return None
@@ -170,7 +181,7 @@ class Fits:
         """A sum of two or three others, each times a constant: a step is a difference of places."""
         shape = self._aval(slot).shape
         fit = [at for at in sources if self._is_float(at) and self._aval(at).shape == shape]
-        fit = self._distinct(fit)[:_MOST_SOURCES]
+        fit = self._distinct(sorted(fit, key=lambda at: (at[0] == slot[0], at)))[:_MOST_SOURCES]
         columns = {at: _column(self._rows(at)) for at in fit}
         mine = _column(self._rows(slot))
         for number in (2, 3):
@@ -182,9 +193,9 @@ class Fits:
                     yield summed(slot, chosen, factors)
 
     def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Of those with the same values one, of the left side where there is one."""
+        """Of those with the same values the first."""
         found: list[Slot] = []
-        for at in sorted(slots):
+        for at in slots:
             mine = _column(self._rows(at))
             if any(_are_equal(a, 0) is False for a in mine) and not any(
                 all(map(_are_equal, mine, _column(self._rows(other)))) for other in found

@@ -267,10 +267,11 @@ class _Search:
             if (side, leaf) in self.natural:
                 graph.never_negative.add(name)
             symbol = graph.leaf(name, aval.shape, aval.dtype)
-            if (side, leaf) in self.least:
-                graph.never_negative.add(name)
-                more = graph.const(self.least[side, leaf], aval.dtype)
-                symbol = graph.apply("add", (symbol, more), (), aval.shape, aval.dtype)
+            if (least := self.least.get((side, leaf))) is not None:
+                above = graph.leaf(_above(name, least), aval.shape, aval.dtype)
+                graph.never_negative.add(str(above.params))
+                more = graph.const(least, aval.dtype)
+                symbol = graph.apply("add", (above, more), (), aval.shape, aval.dtype)
             for side, leaf in slots:
                 dtype = self.sides[side].avals[leaf].dtype
                 node = symbol
@@ -321,7 +322,7 @@ class _Search:
         ]
         states, least = (tuple(left), tuple(right)), None
         if self.before_first:
-            least = {self.symbols[side][leaf]: n for (side, leaf), n in self.least.items()}
+            least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
             counts += [NO_OVERFLOW] * bool(least)
         counts = tuple(dict.fromkeys(counts))
         return Induction(tuple(rows), tuple(relation), False, states, counts, least)
@@ -364,6 +365,11 @@ class _Search:
 
 def _at(a: int, b: int, left: Leaves, right: Leaves) -> tuple[Node, Node]:
     return left[a], right[b]
+
+
+def _above(name: str, least: int) -> str:
+    """The name of what a count is above a number."""
+    return f"({name} - {least})"
 
 
 def _symbol(node: Node, above: Mapping[str, int]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 
@@ -164,6 +165,14 @@ DIFFERENT_SIDES: dict[str, tuple[Any, Any]] = {
     "a count of 8 bits": (
         _counting(jnp.int8, lambda p, g, n: p - g * n),
         _steps(lambda p, g, n: p - g * n),
+    ),
+    "a step that grows up to a limit": (
+        optax.rprop(0.1, max_step_size=50.0),
+        optax.rprop(0.1, max_step_size=60.0),
+    ),
+    "a threshold within a difference": (
+        optax.sgd(optax.piecewise_constant_schedule(0.1, {1000: 0.1})),
+        optax.sgd(optax.piecewise_constant_schedule(0.1, {1001: 0.1})),
     ),
     "a clip at 1e30": (_side(lambda p, g: p - jnp.clip(g, -1e30, 1e30)), _side(jnp.subtract)),
     "none that is denormal": (
