@@ -152,6 +152,20 @@ def by_largest_relation(
     return search.result()
 
 
+def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool:
+    """Whether there is any counter of the kind that hints are about."""
+    first = [world.start(side)[0] for side in sides]
+    if hints.by_state:
+        known = [constants(world, *each) for each in zip(sides, first, strict=True)]
+        return len(cycle(world, sides, first, known)) > 1
+    if hints.after_first:
+        grads = world.other_grads()
+        after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
+        whole = [node for state in after for node in state if is_wide(node.dtype)]
+        return any((world.graph.scalar(node) or 0) > 0 for node in whole)
+    return True
+
+
 class _Search:
     """The search for the largest relation."""
 

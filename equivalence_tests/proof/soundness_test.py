@@ -166,13 +166,13 @@ DIFFERENT_SIDES: dict[str, tuple[Any, Any]] = {
         _counting(jnp.int8, lambda p, g, n: p - g * n),
         _steps(lambda p, g, n: p - g * n),
     ),
-    "a step that grows up to a limit": (
-        optax.rprop(0.1, max_step_size=50.0),
-        optax.rprop(0.1, max_step_size=60.0),
+    "after steps that no number tells": (
+        _steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 900.5, 2.0, 1.0) * g),
+        _steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 1000.5, 2.0, 1.0) * g),
     ),
     "a threshold within a difference": (
-        optax.sgd(optax.piecewise_constant_schedule(0.1, {1000: 0.1})),
-        optax.sgd(optax.piecewise_constant_schedule(0.1, {1001: 0.1})),
+        optax.sgd(optax.piecewise_constant_schedule(0.1, {100: 0.1})),
+        optax.sgd(optax.piecewise_constant_schedule(0.1, {101: 0.1})),
     ),
     "a clip at 1e30": (_side(lambda p, g: p - jnp.clip(g, -1e30, 1e30)), _side(jnp.subtract)),
     "none that is denormal": (
