@@ -116,11 +116,10 @@ def rewrite_call(
 
 def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
     """Arguments, without the keywords of those that go by position alone today."""
-    if any(arg.star for arg in args):
-        return args
-    args = list(args)
-    commas = [arg.comma for arg in args]
     place = sum(arg.keyword is None for arg in args)
+    if any(arg.star for arg in args) or not names[place:]:
+        return args
+    args, commas = list(args), [arg.comma for arg in args]
     for name in names[place:]:
         index = next((i for i, a in enumerate(args) if a.keyword and a.keyword.value == name), None)
         if index is None:
@@ -128,7 +127,10 @@ def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
         arg = args.pop(index)
         args.insert(place, arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
         place += 1
-    return [arg.with_changes(comma=comma) for arg, comma in zip(args, commas, strict=True)]
+    return [
+        arg if arg.comma is comma else arg.with_changes(comma=comma)
+        for arg, comma in zip(args, commas, strict=True)
+    ]
 
 
 def rewrite_statement(
