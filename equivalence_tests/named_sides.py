@@ -80,7 +80,7 @@ class NamedSide:
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
                 return _maker(self.function)(*self.args, **(self.kwargs or {}))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.written:
                 hint = "; give its arguments with --kwargs LEFT RIGHT"

@@ -37,6 +37,9 @@ def legacy():
 def broken():
     raise RuntimeError("not today")
 
+def ended():
+    raise SystemExit(0)
+
 def stop(gradients, state, params=None):
     raise RuntimeError("not this step")
 
@@ -52,6 +55,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_pair.py").write_text(MODULE)
     (tmp_path / "my_old.py").write_text(OLD)
     (tmp_path / "my_import.py").write_text("raise ValueError('too early')")
+    (tmp_path / "my_exit.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_pair", raising=False)
@@ -88,6 +92,8 @@ def test_the_exit_code_is_the_verdict(right: str, code: int, tmp_path: Path):
         ("my_pair:number", "my_pair:number: expected a legacy definition"),
         ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
         ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today"),
+        ("my_exit:adam", r"importing my_exit ended with sys.exit\(0\): what runs the program"),
+        ("my_pair:ended", r"my_pair:ended\(\): raised SystemExit: 0"),
         ("optax:adam", r"missing 1 required .* give its arguments with --kwargs LEFT RIGHT"),
     ],
 )

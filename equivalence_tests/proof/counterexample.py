@@ -215,6 +215,10 @@ class Search:
             for step in range(3):
                 try:
                     pair = [_exact_trajectory(side, params, grads[:step]) for side in self.own]
+                except interpreter.Undefined:  # as below
+                    if (example := self._run_in_own_dtype(params, grads[:step])) is not None:
+                        return example
+                    break
                 except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
                     break
                 both = list(zip(*pair, strict=True))

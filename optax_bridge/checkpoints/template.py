@@ -35,7 +35,7 @@ def template_named(name: str) -> Any:
             return value
         with with_own_arguments(module):
             return value()
-    except Exception as error:  # whatever the user's program raises
+    except (Exception, SystemExit) as error:  # whatever the user's program raises
         remedy = (
             "The program is imported and the function called without arguments: what runs it "
             "belongs below if __name__ == '__main__', or the function into a file of its own."
