@@ -43,6 +43,30 @@ def test_all_of_it_runs_quickly_and_is_written(tmp_path: Path):
     assert (tmp_path / results.PICTURE).read_text().count("<circle") == len(measured)
 
 
+def test_nothing_comes_from_the_compilation_cache():
+    x, hits = jnp.ones(3), []
+
+    def compile_anew() -> None:
+        jax.jit(lambda x: x * 3 + 1).lower(x).compile()
+
+    def heard(event: str, **_: object) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            hits.append(event)
+
+    compile_anew()  # it is kept, and JAX has looked at its flags
+    jax.monitoring.register_event_listener(heard)
+    try:
+        compile_anew()
+        assert len(hits) == 1
+        with run.compiling_for_real():
+            compile_anew()
+        assert len(hits) == 1
+        compile_anew()
+        assert len(hits) == 2
+    finally:
+        jax.monitoring.unregister_event_listener(heard)
+
+
 def figure(median: float, spread: float = 0.01) -> Figure:
     ratio = Spread(median, median - spread, median + spread)
     return Figure("step time", "adam | x", "exact / stock", ratio, 2.0, bar=1.02, note="a note")
