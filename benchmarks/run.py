@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -61,7 +62,7 @@ def run(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     chosen = [name for name in MEASUREMENTS if name in only or not only]
     with (
-        _compiling_for_real(),
+        compiling_for_real(),
         Progress(*columns, TimeElapsedColumn(), console=problems, transient=True) as progress,
     ):
         bar = progress.add_task("measuring", total=len(chosen))
@@ -127,11 +128,12 @@ def _measured(name: str, quick: bool) -> Iterator[Outcome]:
 
 
 @contextlib.contextmanager
-def _compiling_for_real() -> Iterator[None]:
+def compiling_for_real() -> Iterator[None]:
     """Within it nothing comes from the compilation cache: compilation is timed."""
     flag = "jax_enable_compilation_cache"
     before = getattr(jax.config, flag)
     jax.config.update(flag, False)
+    compilation_cache.reset_cache()  # JAX looks at the flag once, when it first compiles
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "flax.optim was removed", DeprecationWarning)
@@ -139,6 +141,7 @@ def _compiling_for_real() -> Iterator[None]:
             yield
     finally:
         jax.config.update(flag, before)
+        compilation_cache.reset_cache()
 
 
 def _line(outcome: Outcome) -> str:
