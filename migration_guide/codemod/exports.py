@@ -11,7 +11,6 @@ from migration_guide.codemod.names import is_legacy
 from migration_guide.codemod.project import Project, portable
 from migration_guide.codemod.tree import dotted
 
-
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
 
