@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from optax_bridge.checkpoints.fitting import is_key
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import is_array
 from optax_bridge.metadata.trees import Leaf
@@ -48,16 +49,13 @@ def placed_like(target: T, tree: T) -> T:
             return jax.device_put(new)
         return jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
 
-    return jax.tree.map(placed, target, tree)
+    # Where the target has None, anything may have come.
+    return jax.tree.map(placed, target, tree, is_leaf=lambda node: node is None)
 
 
 def _is_free(leaf: Any) -> bool:
     """Whether JAX may move it: what `jnp` made where no device was named. Keys have no NumPy."""
-    return isinstance(leaf, jax.Array) and not leaf.committed and not _is_key(leaf)
-
-
-def _is_key(leaf: jax.Array) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array) and not leaf.committed and not is_key(leaf)
 
 
 def _own_copy(leaf: Leaf) -> np.ndarray:

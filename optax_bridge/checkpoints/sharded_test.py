@@ -155,9 +155,11 @@ def test_orbax_commits_no_array_that_the_template_does_not(tmp_path: Path) -> No
         "rng": jax.random.PRNGKey(3),
         "typed": jax.random.key(0),
         "split": jax.device_put(jnp.ones(4), everywhere),
+        "notes": {"a": np.ones(2)},
     }
     checkpoints.save_checkpoint(tmp_path, saved, 1)
-    restored = restore_checkpoint(tmp_path, saved)
+    restored = restore_checkpoint(tmp_path, saved | {"notes": None})
+    np.testing.assert_array_equal(restored["notes"]["a"], np.ones(2))
     assert restored["split"].sharding == everywhere
     free = jax.tree.leaves((restored["state"], restored["rng"]))
     assert len(free) == 6 and not any(leaf.committed for leaf in free)

@@ -50,8 +50,10 @@ def rewrite_call(
     if not _is_handed_on(context, name, original):
         return None
     new = _with_absolute(context, original, updated)
-    above = context.parent(context.parent(original))
-    is_read = isinstance(above, cst.Call) and context.name(above.func) == _READ
+    is_read = any(
+        isinstance(a, cst.Call) and context.name(a.func) == _READ
+        for a in context.ancestors(original)
+    )
     if name != f"{_HOME}restore_checkpoint" or not context.analysis.project.uses_pmap or is_read:
         return new
     return cst.Call(context.dotted(_READ), [cst.Arg(new or updated)])
