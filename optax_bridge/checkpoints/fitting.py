@@ -278,6 +278,7 @@ class Fit:
             self.changed = True
             return self.tree(expected, saved[_LEVEL], path, own=own)
         if expected is None and not own:  # what Flax does: there is nothing to compare it with
+            self.changed = True  # from Orbax, Flax would leave it out
             return saved
         if expected is None:
             self._over(saved, path, own)
@@ -294,6 +295,7 @@ class Fit:
             if own and saved is not None:
                 self._over(saved, path, own)
                 return None
+            self.changed |= saved is not None
             return saved
         if saved is None:
             return self.lacking(expected, path)

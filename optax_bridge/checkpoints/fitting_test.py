@@ -297,9 +297,9 @@ BOX = "(is it in a box of its own class?)"
 # Template, checkpoint, whether in a state; what comes of it, and what is noted.
 FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "nothing for nothing": (None, None, True, None, {}),
-    "array for nothing": (None, NEW, False, NEW, {}),
+    "array for nothing": (None, NEW, False, NEW, {"changed": True}),
     "array for nothing in a state": (None, NEW, True, None, {"surplus": [("a",)]}),
-    "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {}),
+    "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {"changed": True}),
     "level for nothing in a state": (None, {"b": NEW}, True, None, {"surplus": [("a", "b")]}),
     "nothing for array": (OLD, None, False, OLD, {"missing": [("a",)]}),
     "nothing for array in a state": (OLD, None, True, OLD, {"missing": [("a",)]}),

@@ -156,9 +156,11 @@ def test_orbax_commits_no_array_that_the_template_does_not(tmp_path: Path) -> No
         "typed": jax.random.key(0),
         "split": jax.device_put(jnp.ones(4), everywhere),
         "notes": {"a": np.ones(2)},
+        "best": 0.5,
     }
     checkpoints.save_checkpoint(tmp_path, saved, 1)
-    restored = restore_checkpoint(tmp_path, saved | {"notes": None})
+    restored = restore_checkpoint(tmp_path, saved | {"notes": None, "best": None})
+    assert restored["best"] == 0.5
     np.testing.assert_array_equal(restored["notes"]["a"], np.ones(2))
     assert restored["split"].sharding == everywhere
     free = jax.tree.leaves((restored["state"], restored["rng"]))
