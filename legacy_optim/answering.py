@@ -116,13 +116,19 @@ def answer_missing_of(owner: Any, dotted: str, answer: Answer, said: Said) -> Un
     return lambda: delattr(cls, "__getattr__")
 
 
-def accept_keywords(module: types.ModuleType, name: str, renamed: Mapping[str, str]) -> Undo:
+def accept_keywords(
+    module: types.ModuleType,
+    name: str,
+    renamed: Mapping[str, str],
+    by_position: tuple[str, ...] = (),
+) -> Undo:
     """Makes a function take keywords under their old names, too, and notes them.
 
     Args:
       module: which.
       name: of the function.
       renamed: old name -> new name.
+      by_position: old names of its first parameters, where they go by position alone today.
 
     Returns:
       What undoes it.
@@ -132,6 +138,11 @@ def accept_keywords(module: types.ModuleType, name: str, renamed: Mapping[str, s
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for old in by_position[len(args) :]:
+            if old not in kwargs:
+                break
+            note(f"{full}({old}=)")
+            args += (kwargs.pop(old),)
         for old, new in renamed.items():
             if old in kwargs and new not in kwargs:
                 note(f"{full}({old}=)")

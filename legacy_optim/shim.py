@@ -138,9 +138,13 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
     name = module.__name__
     if name in gone.owners():
         _undo.append(answering.answer_missing(module, _answer, _said))
-        for function, keywords in gone.renamed_keywords(name).items():
-            if function in vars(module):
-                _undo.append(answering.accept_keywords(module, function, keywords))
+        keywords, first = gone.renamed_keywords(name), gone.functions_by_position(name)
+        for function in sorted((keywords.keys() | first.keys()) & vars(module).keys()):
+            _undo.append(
+                answering.accept_keywords(
+                    module, function, keywords.get(function, {}), first.get(function, ())
+                )
+            )
     if name == "jax":
         from legacy_optim.pickled_arrays import read_old_arrays  # not at every start
 

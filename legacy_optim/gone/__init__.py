@@ -155,6 +155,21 @@ def renamed_keywords(module: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def by_position(function: str) -> tuple[str, ...]:
+    """The first parameters of a function that could be given by keyword, and cannot today.
+
+    Returns:
+      Their old names, in order; none where nothing changed or nothing is known.
+    """
+    return remedies.BY_POSITION.get(function, ())
+
+
+def functions_by_position(module: str) -> dict[str, tuple[str, ...]]:
+    """A module's functions of which `by_position` knows parameters."""
+    parts = {function.rpartition("."): names for function, names in remedies.BY_POSITION.items()}
+    return {name: names for (owner, _, name), names in parts.items() if owner == module}
+
+
 def names() -> list[str]:
     """Every name that `find` knows by itself, sorted; not what is below one."""
     return sorted(name for name in _positions() if find(name) is not None)

@@ -1,6 +1,7 @@
 """The inventory and its remedies: what they name is gone, what they give is there."""
 
 import importlib.metadata
+import inspect
 import json
 import os
 import subprocess
@@ -50,6 +51,18 @@ def test_a_renamed_keyword_is_gone_and_its_new_name_is_taken(function: str, keyw
     if entry.new is not None and _is_todays(function):
         assert today.takes(today.value(function), entry.new)
         assert not today.takes(today.value(function), keyword)
+
+
+@pytest.mark.parametrize("function", remedies.BY_POSITION)
+def test_what_goes_by_position_is_no_keyword_today(function: str):
+    names = remedies.BY_POSITION[function]
+    assert all(gone.find_keyword(function, name) is not None for name in names)
+    if not _is_todays(function):
+        pytest.skip("an older release is installed")
+    parameters = list(inspect.signature(today.value(function)).parameters.values())
+    first = parameters[: len(names)]
+    assert all(p.kind is p.POSITIONAL_ONLY for p in first)
+    assert len(first) == len(names)
 
 
 def test_what_has_moved_is_where_the_inventory_says():
@@ -151,7 +164,8 @@ jax.config.enable_omnistaging()
 assert japi.jit is jax.jit and partial(max, 1)(2) == 2 and optax.additive_weight_decay
 assert isinstance(jnp.ones(1), _DeviceArray) and safe_zip([1], [2]) == [(1, 2)]
 assert linear_util.wrap_init and optimizers.adam and with_sharding_constraint
-assert jnp.clip(jnp.arange(4), a_min=1, a_max=2).tolist() == [1, 1, 2, 2]
+assert jnp.clip(a=jnp.arange(4), a_min=1, a_max=2).tolist() == [1, 1, 2, 2]
+assert jnp.where(jnp.arange(2) > 0, x=3, y=jax.jit(fun=jnp.sum)(jnp.ones(4))).tolist() == [4, 3]
 assert np.float is float and np.zeros(1, np.int).dtype == int and np.object is object
 assert "HloModule" in jax.xla_computation(lambda x: x + 1)(1.0).as_hlo_text()
 double = lambda x: 2 * x

@@ -298,7 +298,15 @@ TEXTS: dict[str, str] = {
 for _name in ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate"):
     TEXTS[f"numpy.{_name}"] = f"use numpy_financial.{_name} of the package numpy-financial"
 
-_AT_PLACE = "give it by position"
+# Function -> its first parameters, by the names under which they could be given. Today they go by
+# position alone.
+BY_POSITION: dict[str, tuple[str, ...]] = {
+    "jax.jit": ("fun",),
+    "jax.numpy.clip": ("a",),
+    "jax.numpy.imag": ("val",),
+    "jax.numpy.real": ("val",),
+    "jax.numpy.where": ("condition", "x", "y"),
+}
 
 # Function -> keyword -> today's keyword, or what to do.
 KEYWORDS: dict[str, dict[str, str]] = {
@@ -310,19 +318,16 @@ KEYWORDS: dict[str, dict[str, str]] = {
         "in_axis_resources": "in_shardings",
         "out_axis_resources": "out_shardings",
     },
-    "jax.jit": {"fun": _AT_PLACE},
     "jax.lax.cond": {"linear": "remove it: it had no effect"},
     "jax.lax.with_sharding_constraint": {"axis_resources": "shardings"},
     "jax.nn.log_softmax": {"initial": "remove it: where= alone is enough"},
     "jax.nn.softmax": {"initial": "remove it: where= alone is enough"},
     "jax.numpy.broadcast_to": {"arr": "array"},
     "jax.numpy.clip": {
-        "a": _AT_PLACE,
         "a_max": "max",
         "a_min": "min",
         "out": "remove it: arrays do not change",
     },
-    "jax.numpy.imag": {"val": _AT_PLACE},
     "jax.numpy.nanpercentile": {"interpolation": "method"},
     "jax.numpy.nanquantile": {"interpolation": "method"},
     "jax.numpy.ndarray.clip": {
@@ -332,7 +337,6 @@ KEYWORDS: dict[str, dict[str, str]] = {
     },
     "jax.numpy.percentile": {"interpolation": "method"},
     "jax.numpy.quantile": {"interpolation": "method"},
-    "jax.numpy.real": {"val": _AT_PLACE},
     "jax.numpy.reshape": {"newshape": "shape"},
     "jax.scipy.linalg.solve": {"sym_pos": "assume_a='pos'"},
     "numpy.histogram": {"normed": "density"},
@@ -357,6 +361,10 @@ def text(name: str) -> str | None:
     """What to do about a name that no other stands for: its own text, or that of what it is in."""
     if name in MOVED:
         return f"its names are in {' and '.join(MOVED[name])} today"
+    owner, _, last = name.rpartition(".")
+    for later in MOVED.get(owner, ()):
+        if f"{later}.{last}" in TEXTS:
+            return TEXTS[f"{later}.{last}"]
     while name:
         if name in TEXTS:
             return TEXTS[name]

@@ -150,8 +150,9 @@ class Analysis(Expressions):
             if not self._changed:
                 self._memo.clear()
                 use.learn(self, self.applications)
-            if not self._changed:
+            if not self._changed and self._follows_foreign:
                 break
+            self._follows_foreign |= not self._changed
         self._memo.clear()
 
     def _from_definitions(self) -> None:

@@ -189,9 +189,10 @@ class Context:
     @functools.cached_property
     def rate_per_call(self) -> bool:
         """Whether definitions must take hyper-parameters per call."""
+        project = self.analysis.project
         if self.analysis.applications:
-            return self.analysis.rate_per_call
-        return self.analysis.rate_per_call or self.analysis.project.rate_per_call
+            return self.analysis.rate_per_call or project.reads_hyper_params
+        return self.analysis.rate_per_call or project.rate_per_call
 
     @property
     def uses_optim(self) -> bool:

@@ -61,6 +61,9 @@ class Expressions(abc.ABC):
         self._memo: dict[cst.CSTNode, Kind] = {}
         self._array_target = False
         self._changed = False
+        # Other libraries' optimizers move by the names of fields once all of ours are known: what
+        # has arrived somewhere stays, and there must be something that rules it out.
+        self._follows_foreign = False
 
     def kind(self, node: cst.CSTNode) -> Kind:
         """What an expression of the original module may hold."""
@@ -236,17 +239,37 @@ class Expressions(abc.ABC):
         if self._is_something_else(node, base):
             return NOTHING
         methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]
-        known = [self.fields.get(attribute, NOTHING), self.project.fields.get(attribute, NOTHING)]
-        return joined([*known, *methods])
+        here = self.fields.get(attribute, NOTHING)
+        by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
+        by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())
+        if not self._follows_foreign:
+            return joined([by_name - {FOREIGN}, by_its_class])
+        return _agreeing(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
         """Whether the class itself puts an instance of an unknown class into a field."""
+        values = self._set_by_its_class(node, base)
+        return bool(values) and all(map(self._is_unknown_instance, values))
+
+    def _set_by_its_class(self, node: cst.Attribute, base: Kind) -> list[cst.BaseExpression] | None:
+        """What the class puts into a field; None where one of the classes in question does not."""
         owners = {atom.node for atom in base if isinstance(atom, Instance)}
         owner = self.facts.of_self.get(node)
         found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
-        return bool(found) and all(v and all(map(self._is_unknown_instance, v)) for v in found)
+        return None if None in found else [value for values in found if values for value in values]
 
     def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
         if not isinstance(value, cst.Call) or self.kind(value):
             return False
         return last_name(value.func)[:1].isupper()
+
+
+def _agreeing(evidence: Kind, kind: Kind) -> Kind:
+    """What other places put into fields of the name, without what the nearest place rules out.
+
+    Other libraries' optimizers lie in fields of the same names.
+    """
+    ours = only(OPTIMIZER) | only(DEFINITION)
+    if evidence & ours and FOREIGN not in evidence:
+        return kind - {FOREIGN}
+    return kind - ours if FOREIGN in evidence and not evidence & ours else kind

@@ -49,3 +49,39 @@ def test_an_optimizer_is_known_where_it_arrives(case: str):
     assert ".params" in result.code
     assert ".target" not in result.code
     assert "legacy" not in result.code
+
+
+TORCH = (
+    "import torch\nclass Agent:\n    def __init__(self):\n"
+    "        self.optimizer = torch.optim.Adam(p)\n    def f(self): return self.optimizer.state\n"
+)
+FLAX = """from flax import optim
+def train(optimizer, g):
+    weights = optimizer.target
+    return optimizer.apply_gradient(g), weights
+class Learner:
+    def build(self):
+        definition = make()
+        self.optimizer = definition.create(p)
+    def step(self, g):
+        self.optimizer, loss = train(self.optimizer, g)
+        return self.optimizer.target
+def make(): return optim.Adam(0.1)
+"""
+
+
+def test_fields_of_one_name_hold_optimizers_of_two_libraries():
+    result = rewrite(TORCH + FLAX, Options())
+    assert result.messages == ()
+    assert result.code.count(".params") == 2
+    assert ".target" not in result.code
+    assert "return self.optimizer.state\n" in result.code
+
+
+def test_what_may_be_of_either_library_is_said():
+    code = (
+        f"import torch\nfrom flax import optim\nx = torch.optim.Adam(p) if t else {MADE}\nx.target"
+    )
+    result = rewrite(code, Options())
+    assert "x.target" in result.code
+    assert "is this an optimizer of flax.optim?" in result.messages[0].text

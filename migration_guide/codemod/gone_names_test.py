@@ -57,6 +57,22 @@ CASES = {
         "x = jax.example_libraries.optimizers.adam(1)",
     ),
     "decorator": ("from jax import partial\n@partial(f, 1)\ndef g(): pass", "@functools.partial(f"),
+    "by-position": (
+        "import jax.numpy as jnp\nx = jnp.where(c, x=1.0, y=0.0)",
+        "x = jnp.where(c, 1.0, 0.0)",
+    ),
+    "by-position-in-another-order": (
+        "import jax.numpy as jnp\nx = jnp.where(\n    y=0.0,\n    x=1.0,\n    condition=c)",
+        "x = jnp.where(\n    c,\n    1.0,\n    0.0)",
+    ),
+    "by-position-unknown": (
+        "import jax.numpy as jnp\nx = jnp.where(*c, x=1.0, y=0.0)",
+        "give the argument by position",
+    ),
+    "told-of-the-later-name": (
+        "import jax\nx = jax.api.device_put_sharded(a, b)",
+        "What to do: stack the shards",
+    ),
     "keyword": ("import jax.numpy as jnp\nx = jnp.clip(y, a_max=1)", "x = jnp.clip(y, max=1)"),
     "keyword-gone": ("import jax\nx = jax.nn.softmax(y, initial=0.0)", "# optax-bridge: jax.nn"),
     "called": (

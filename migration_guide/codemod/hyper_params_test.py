@@ -1,7 +1,10 @@
 """Hyper-parameters that are read, changed and given back: as mappings, of one and of several."""
 
+from pathlib import Path
+
 import pytest
 
+from migration_guide.codemod import driver
 from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import rewrite
 
@@ -95,3 +98,19 @@ def test_definitions_of_ones_own_keep_their_names():
     assert result.code.splitlines()[-2:] == lines
     mixed = rewrite(OWN + "q = optim.Adam(0.1).create(p)\n" + use, Options())
     assert ["a definition of your own" in message.text for message in mixed.messages] == [True] * 2
+
+
+def test_what_another_file_reads_is_kept_by_what_this_one_makes(tmp_path: Path):
+    made = "from flax import optim\ndef make(): return optim.Adam(0.1)\n"
+    made += "def train(o: optim.Optimizer, g): return o.apply_gradient(g)\n"
+    used = (
+        "import flax, unittest, made\nclass Test(unittest.TestCase):\n    def test(self):\n"
+        "        d = made.make()\n        self.assertEqual(d.hyper_params.learning_rate, 0.1)\n"
+        "        self.assertIsInstance(d, flax.optim.Adam)\n"
+    )
+    (tmp_path / "made.py").write_text(made)
+    (tmp_path / "used.py").write_text(used)
+    by_file = {r.path.name: r for r in driver.migrate([tmp_path], Options()).changed}
+    assert "return optax_bridge.adam(learning_rate=0.1)" in by_file["made.py"].new
+    assert 'd.hyper_params["learning_rate"], 0.1' in by_file["used.py"].new
+    assert [m.text[:31] for m in by_file["used.py"].messages] == ["which class a definition has ca"]

@@ -11,6 +11,9 @@ IMPORTS = "import jax\nfrom flax import optim\n"
 
 NO_OPS = {
     "torch": "from torch import optim\nopt = optim.Adam(m.parameters())\nopt.state_dict()\n",
+    "frozen-or-dict": (
+        "from flax.core import FrozenDict\nx = isinstance(params, (dict, FrozenDict))\n"
+    ),
     "unfrozen-of-others": (
         "import flax\nclass M:\n    def unfreeze(self): self.unfreeze()\nM().unfreeze()\n"
     ),
@@ -197,6 +200,10 @@ BY_HAND = {
     "hyper-parameters-of-another-name": (
         "x = optim.Adam(1.0).create(p).optimizer_def.hyper_params.replace(nothing=1)",
         "by the names of optax_bridge",
+    ),
+    "frozen-asked-for": (
+        "from flax import core\nx = isinstance(params, core.FrozenDict)",
+        "ask for (dict, flax.core.FrozenDict)",
     ),
     "index-update-by-name": (
         "x = jax.ops.index_update(x, i, y=1)",

@@ -18,9 +18,11 @@ OF_SCALE = 2e-6
 
 def printed_by(script: str, *args: str) -> Any:
     """The JSON that a script of this folder prints in a fresh process, with two CPU devices."""
-    environment = dict(os.environ)
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-    environment["PYTHONPATH"] = str(HERE.parents[1])
+    environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1]))
+    # Of two settings of a flag XLA takes the last.
+    environment["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    )
     command = [sys.executable, str(HERE / script), *args]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr

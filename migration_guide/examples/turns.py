@@ -72,7 +72,9 @@ def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
 
 @contextlib.contextmanager
 def _worker(mode: str, command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    # Of two settings of a flag XLA takes the last.
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = dict(os.environ, XLA_FLAGS=flags)
     environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # both compile, as memory counts it
     line = [sys.executable, "-m", "migration_guide.examples.turns", mode, *command]
     process = subprocess.Popen(

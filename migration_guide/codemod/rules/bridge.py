@@ -50,6 +50,7 @@ _NO_CLASS = (
     "a transformation has no class of its own: make it anew by the call that made it, and take "
     "its name from what chose it"
 )
+_CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 _LOOKUPS = ("getattr", "hasattr", "vars", "dir")
 
 
@@ -130,7 +131,7 @@ def _is_compared(context: Context, node: cst.CSTNode) -> bool:
         if isinstance(above, cst.Comparison | cst.MatchCase):
             return True
         if isinstance(above, cst.Call):
-            return last_name(above.func) in ("isinstance", "issubclass")
+            return last_name(above.func) in _CLASS_CHECKS
         if isinstance(above, cst.BaseStatement):
             return False
     return False

@@ -17,6 +17,7 @@ Modules returned a FrozenDict then, whose `pop` returns the rest as well and who
 to replace; they return a dict now. Only a collection of Linen's, taken apart into two names, is
 popped so, and only a `copy` of such with something to replace is meant: a dict's own takes nothing.
 `unfreeze` and `pretty_repr` become functions where names say that it is of Linen's collections.
+What asks for a FrozenDict, `isinstance(params, FrozenDict)`, is left for a person.
 """
 
 import re
@@ -31,6 +32,10 @@ _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?
 _PERHAPS = (
     "if this is what a module's init returned, it is a dict now: flax.core.{}(it) takes either"
 )
+_NO_LONGER = (
+    "what a module's init and apply return is a dict now, no FrozenDict: if that may come here, "
+    "ask for (dict, flax.core.FrozenDict), or the other branch is taken"
+)
 _METHODS = ("unfreeze", "pretty_repr")
 _COLLECTIONS = ("params", "batch_stats", "cache", "params_axes")
 
@@ -39,6 +44,9 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
+    if _asks_for_frozen(context, original):
+        context.by_hand(original, _NO_LONGER)
+        return None
     func, old = updated.func, original.func
     if not isinstance(func, cst.Attribute) or not isinstance(old, cst.Attribute):
         return None
@@ -65,6 +73,17 @@ def rewrite_call(
         func=context.dotted("flax.core.pop"),
         args=separated([cst.Arg(func.value), updated.args[0]]),
     )
+
+
+def _asks_for_frozen(context: Context, call: cst.Call) -> bool:
+    """Whether this is `isinstance(x, FrozenDict)`, for no kind of dict beside it."""
+    if last_name(call.func) != "isinstance" or len(call.args) != 2:
+        return False
+    asked = call.args[1].value
+    classes = [e.value for e in asked.elements] if isinstance(asked, cst.Tuple) else [asked]
+    names = {context.name(node).rpartition(".")[2] or last_name(node) for node in classes}
+    is_ours = any(context.name(node).startswith("flax.core.") for node in classes)
+    return is_ours and "FrozenDict" in names and not names & {"dict", "Mapping", "MutableMapping"}
 
 
 def _is_method(context: Context, method: cst.Attribute) -> bool:

@@ -5,14 +5,14 @@ Before:
     from jax import partial
     from jax import linear_util
     x = np.zeros(3, np.float)
-    y = jnp.clip(x, a_max=1.0)
+    y = jnp.where(jnp.clip(x, a_max=1.0) > 0, x=x, y=0)
     z = jax.soft_pmap(f)(y)
 
 After:
 
     import functools
     x = np.zeros(3, float)
-    y = jnp.clip(x, max=1.0)
+    y = jnp.where(jnp.clip(x, max=1.0) > 0, x, 0)
     # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 has not. What to do: ...
     z = jax.soft_pmap(f)(y)
 
@@ -101,8 +101,8 @@ def rewrite_call(
         entry = _entry(context, constants.text(context, original.args[0].value) or "")
         if entry is not None:
             context.by_hand(original, entry.message)
-    args = list(updated.args)
-    for index, arg in enumerate(original.args):
+    args = _by_position(gone.by_position(name), list(updated.args))
+    for index, arg in enumerate(args):
         entry = gone.find_keyword(name, arg.keyword.value) if arg.keyword else None
         if entry is None:
             continue
@@ -112,6 +112,25 @@ def rewrite_call(
             args[index] = args[index].with_changes(keyword=cst.Name(entry.new))
     changed = any(a is not b for a, b in zip(args, updated.args, strict=True))
     return updated.with_changes(args=args) if changed else None
+
+
+def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
+    """Arguments, without the keywords of those that go by position alone today."""
+    place = sum(arg.keyword is None for arg in args)
+    if any(arg.star for arg in args) or not names[place:]:
+        return args
+    args, commas = list(args), [arg.comma for arg in args]
+    for name in names[place:]:
+        index = next((i for i, a in enumerate(args) if a.keyword and a.keyword.value == name), None)
+        if index is None:
+            break
+        arg = args.pop(index)
+        args.insert(place, arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
+        place += 1
+    return [
+        arg if arg.comma is comma else arg.with_changes(comma=comma)
+        for arg, comma in zip(args, commas, strict=True)
+    ]
 
 
 def rewrite_statement(

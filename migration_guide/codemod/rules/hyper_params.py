@@ -43,7 +43,8 @@ def rewrite_attribute(
         if isinstance(above, cst.AssignTarget | cst.AugAssign | cst.AnnAssign):
             context.by_hand(original, _FIXED)
             return None
-        of_one = isinstance(above, cst.Attribute)  # a field of it, or its `replace`
+        # A field of it, or its `replace`; by its new name where this ran before.
+        of_one = isinstance(above, cst.Attribute) or _is_by_name(above)
         if not context.once(_is_multiple) or of_one:
             return None
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
@@ -152,11 +153,18 @@ def _is_replace(context: Context, node: cst.Call) -> bool:
     )
 
 
+def _is_by_name(node: cst.CSTNode | None) -> bool:
+    """Whether a mapping is asked for a name: `tx.hyper_params["b1"]`."""
+    if not isinstance(node, cst.Subscript) or not isinstance(node.slice[0].slice, cst.Index):
+        return False
+    return isinstance(node.slice[0].slice.value, cst.SimpleString)
+
+
 def _is_multiple(context: Context) -> bool:
     """Whether this file takes hyper-parameters apart by index or by loop: those of groups."""
     facts = context.analysis.facts
     whole = [
-        *(node.value for node in facts.subscripts),
+        *(node.value for node in facts.subscripts if not _is_by_name(node)),
         *facts.iterated,
         *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
         *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),

@@ -31,7 +31,7 @@ import libcst as cst
 
 from migration_guide.codemod import constants
 from migration_guide.codemod.context import QUESTION, Context
-from migration_guide.codemod.kinds import FOREIGN
+from migration_guide.codemod.kinds import DEFINITION, FOREIGN, OPTIMIZER
 from migration_guide.codemod.names import MARKS, OPTIM
 from migration_guide.codemod.tree import last_name
 
@@ -119,14 +119,19 @@ def _is_string(node: cst.BaseExpression) -> TypeGuard[cst.SimpleString]:
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
-    """Whether something is named or used like an optimizer, and nothing is known of it."""
+    """Whether something is named or used like an optimizer, and nothing is known of it.
+
+    Nor can it be told where it may be one of flax.optim as well as one of another library.
+    """
     named = holder
     if isinstance(holder, cst.Attribute) and holder.attr.value == "state":
         named = holder.value
     if not context.uses_optim or not isinstance(named, cst.Name | cst.Attribute):
         return False
     kind = context.analysis.kind(named)
-    if kind or FOREIGN in kind or context.name(named):
+    if FOREIGN in kind and kind & {OPTIMIZER, DEFINITION}:
+        return True
+    if kind or context.name(named):
         return False
     if len(MARKS & context.analysis.read_of(named)) > 1 and not _is_self(named):
         return True
