@@ -35,5 +35,9 @@ class MatrixTest(unittest.TestCase):
         assert result.held, (str(case), result.note, result.comparison)
         assert result.comparison is not None
         assert result.comparison.leaves > 1
-        if case.stream in ("normal", "sparse") and result.verdict is not Verdict.DIFFERENT:
+        # Where 1 - b2**t or epsilon rounds to 0 in half precision, the genuine library divides 0 by
+        # 0 as well, and LAMB does so where neither parameter nor update is anything.
+        halves = case.dtype in ("bfloat16", "float16") or case.tree == "mixed-dtypes"
+        finite = ("normal",) if case.entry == "lamb" else ("normal", "sparse")
+        if case.stream in finite and not halves and result.verdict is not Verdict.DIFFERENT:
             chex.assert_tree_all_finite(result.trajectory["params"])

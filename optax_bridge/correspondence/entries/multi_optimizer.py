@@ -126,6 +126,7 @@ ENTRY = Entry(
         "list": _NO_DICT,
         "namedtuple": _NO_DICT,
         "nnx": _NO_DICT,
+        "scalars": "no parameter is a matrix, and a group that holds nothing warns",
         "boxed": "the traversals of flax.optim see the box, not the parameter",
     },
 )
