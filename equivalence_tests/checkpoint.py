@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
-from flax.core import FrozenDict, unfreeze
 from flax.training import train_state
 from jax.tree_util import KeyPath
 
 import legacy_optim
 from equivalence_tests.checkpoint_files import old_checkpoint, restored_by_flax
+from equivalence_tests.checkpoint_pairs import each_pair
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.loading import loaded, old_names
 from equivalence_tests.output_files import checked
@@ -180,26 +180,21 @@ def check_resume(
         )
     legacy = _those(before, legacy_optim.Optimizer)
     copies = (_copies(legacy, "state"), _copies(states))
-    legacy = {
-        path: _once(_in_dicts(optimizer), optimizer.state.step)
-        for path, optimizer in legacy.items()
-    }
-    states = {path: _once(_in_dicts(state), state.step) for path, state in states.items()}
-    reports, taken = {}, {}
-    for path, optimizer in _paired(legacy, states, old or "the old side"):
+    reports, taken, unequal = {}, {}, []
+    for path, optimizer, state in each_pair(legacy, states, old or "the old side"):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
+        if not _equal(optimizer.target, state.params):
+            unequal.append(f"{path}/params".lstrip("/"))
         reports[path] = check_equivalence(
             _with_rate(optimizer, learning_rate),
-            _with_rate(states[path], learning_rate),
+            _with_rate(state, learning_rate),
             on_host(optimizer.target),
             gradients=gradients,
             steps=steps,
             names=("old", "migrated"),
         )
     found = _beside(before, new, copies)
-    for path, optimizer in _paired(legacy, states, old or "the old side"):
-        if not _equal(optimizer.target, states[path].params):
-            found.unequal.insert(0, f"{path}/params".lstrip("/"))
+    found.unequal[:0] = unequal
     lost = {*found.dropped, *dropped}
     # Without the old program nobody knows but that it restored all that it saved.
     neither = {*dropped} - _saved_names(before) if old else set[str]()
@@ -240,9 +235,12 @@ def check_checkpoint(
             learning_rate=learning_rate,
         )  # fmt: skip
     except ValueError as error:
-        print(error, file=sys.stderr)
-        reports[str(checkpoint)] = str(error)
-        content, code = json.dumps({"verdict": "error", "error": str(error)}), 2
+        said = str(error)
+        if learning_rate is None and "no learning rate" in said:
+            said += ". Here --learning-rate RATE gives it to each step of both sides"
+        print(said, file=sys.stderr)
+        reports[str(checkpoint)] = said
+        content, code = json.dumps({"verdict": "error", "error": said}), 2
     else:
         print(resumed)
         print(_closing(resumed))
@@ -285,36 +283,6 @@ def _those(tree: PyTree, kind: type) -> dict[str, Any]:
     """Path -> each object of a class within a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
-
-
-def _in_dicts(tree: PyTree) -> PyTree:
-    """A tree with dicts in place of FrozenDicts, which Flax's modules made of parameters once."""
-
-    def is_frozen(node: PyTree) -> bool:
-        return isinstance(node, FrozenDict)
-
-    return jax.tree.map(
-        lambda node: unfreeze(node) if is_frozen(node) else node, tree, is_leaf=is_frozen
-    )
-
-
-def _once(tree: PyTree, step: Any) -> PyTree:
-    """What is replicated over devices, once: the step then has one axis, that of the devices."""
-    return jax.tree.map(lambda leaf: leaf[0], tree) if np.ndim(step) == 1 else tree
-
-
-def _paired(
-    legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
-) -> Iterator[tuple[str, Any]]:
-    if len(legacy) == len(states) == 1:
-        yield next(iter(states)), next(iter(legacy.values()))
-        return
-    if legacy.keys() != states.keys():
-        raise EquivalenceError(
-            f"{name}: expected optimizers at {', '.join(states)}, as the migrated program has "
-            f"them, found {', '.join(legacy) or 'none'}"
-        )
-    yield from legacy.items()
 
 
 def _described(found: Any) -> str:

@@ -210,6 +210,36 @@ def test_what_was_saved_replicated_is_compared_once(checkpoint: Path):
     assert (resumed.others, resumed.unequal) == (2, [])
 
 
+POPULATION = """
+import jax, jax.numpy as jnp
+import IMPORT
+
+def make_state():
+    create = lambda w: CREATE
+    return jax.vmap(create)(jnp.zeros((2, 3)))
+"""
+
+
+def test_each_member_of_a_population_is_compared(tmp_path: Path):
+    """`jax.vmap` gives as many steps as there are members, as copies for devices have."""
+    definition = legacy_optim.Momentum(0.1)
+    old = jax.vmap(definition.create)({"w": np.arange(6.0).reshape(2, 3)})
+    old = jax.vmap(lambda member: member.apply_gradient(member.target))(old)
+    (tmp_path / "checkpoint_1").write_bytes(serialization.to_bytes(old))
+    creates = {
+        "optax_bridge": "optax_bridge.TrainState.create("
+        "None, {'w': w}, optax_bridge.momentum(0.1))",
+        "legacy_optim": "legacy_optim.Momentum(0.1).create({'w': w})",
+    }
+    for name, create in creates.items():
+        text = POPULATION.replace("IMPORT", name).replace("CREATE", create)
+        (tmp_path / f"with_{name}.py").write_text(text)
+    sides = [f"{tmp_path / f'with_{name}.py'}:make_state" for name in creates]
+    resumed = check_resume(tmp_path / "checkpoint_1", sides[0], old=sides[1], steps=2)
+    assert list(resumed.reports) == ["[0]", "[1]"]
+    assert resumed.verdict is Verdict.IDENTICAL, resumed
+
+
 def test_replicated_leaves_are_equal_only_where_every_copy_is():
     one, other = np.asarray([1.0, 2.0]), np.asarray([[1.0, 2.0], [1.0, 3.0]])
     beside = functools.partial(_beside, {"x": other}, {"x": one})

@@ -224,12 +224,16 @@ def test_ones_own_method_is_not_rewritten_in_a_second_run(tmp_path: Path):
         "agent.py": "class Agent:\n    def apply_gradient(self, g): return self\n",
         "main.py": "def f(agent, g):\n    agent = agent.apply_gradient(g)\n    return agent\n",
         "old.py": "from flax import optim\nf(optim)\no = optim.Adam(0.1).create(p)\n",
+        # Read before the class is: what the call suggests of the field is not kept.
+        "aa.py": "import flax.optim\ndef u(c, d):\n    c, i = c.apply_gradient(g)\n    return c\n"
+        "class L:\n    def f(self):\n        self.c = u(self.c, self.d)\n",
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     for _ in range(2):
         driver.save(driver.migrate([tmp_path], Options()).results)
         assert (tmp_path / "main.py").read_text() == texts["main.py"]
+        assert "c, i = c.apply_gradient(g)\n" in (tmp_path / "aa.py").read_text()
 
 
 @pytest.mark.parametrize(

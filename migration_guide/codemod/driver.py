@@ -261,17 +261,22 @@ def _project(
             continue  # said when it is its turn to be rewritten
         except Exception as error:  # one file must not stop the others
             candidate.problem = _unexpected(error)
+    analyses = [c.analysis for c in candidates if c.analysis is not None]
+    if any(analysis.own_classes for analysis in analyses) and not start.own_apply_gradient:
+        # In every file such calls may be of such a class: what they made of it is no more known.
+        start = dataclasses.replace(start, own_apply_gradient=True)
+        for analysis in analyses:
+            analysis.infer(start)
     project = start
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
-        shared = merged(exported(c.analysis) for c in candidates if c.analysis is not None)
+        shared = merged(map(exported, analyses))
         shared.modules, shared.follows_arrays = start.modules, start.follows_arrays
         if shared == project:
             break
         project = shared
-        for candidate in candidates:
-            if candidate.analysis is not None:
-                candidate.analysis.infer(project)
+        for analysis in analyses:
+            analysis.infer(project)
     return project
 
 

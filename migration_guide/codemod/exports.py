@@ -11,6 +11,8 @@ from migration_guide.codemod.names import is_legacy
 from migration_guide.codemod.project import Project, portable
 from migration_guide.codemod.tree import dotted
 
+_MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
+
 
 def exported(analysis: Analysis) -> Project:
     """What a module says of its fields, functions, classes and imports."""
@@ -42,7 +44,18 @@ def exported(analysis: Analysis) -> Project:
         calls_classes=analysis.calls_classes,
         overridden=analysis.overridden,
         reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
+        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _named(analysis)),
     )
+
+
+def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
+    """What is called, handed on or decorates."""
+    for call in analysis.facts.calls:
+        yield call.func
+        yield from (arg.value for arg in call.args)
+    for function in analysis.facts.functions:
+        if isinstance(function, cst.FunctionDef):
+            yield from (decorator.decorator for decorator in function.decorators)
 
 
 def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:

@@ -83,6 +83,23 @@ def test_one_optimizers_settings_given_to_another_are_given_whole():
     assert 'o.apply_gradients(grads=g, **(q.tx.hyper_params | {"learning_rate": 1}))' in new
 
 
+OWN = """from flax import optim
+class Own(optim.OptimizerDef):
+    pass
+o = Own(0.1).create(p)
+"""
+
+
+def test_definitions_of_ones_own_keep_their_names():
+    use = "o.apply_gradient(g, beta1=0.8)\nx = o.optimizer_def.hyper_params.beta2\n"
+    result = rewrite(OWN + use, Options())
+    assert result.messages == ()
+    lines = ["o.apply_gradients(grads=g, beta1=0.8)", 'x = o.tx.hyper_params["beta2"]']
+    assert result.code.splitlines()[-2:] == lines
+    mixed = rewrite(OWN + "q = optim.Adam(0.1).create(p)\n" + use, Options())
+    assert ["a definition of your own" in message.text for message in mixed.messages] == [True] * 2
+
+
 def test_what_another_file_reads_is_kept_by_what_this_one_makes(tmp_path: Path):
     made = "from flax import optim\ndef make(): return optim.Adam(0.1)\n"
     made += "def train(o: optim.Optimizer, g): return o.apply_gradient(g)\n"

@@ -84,6 +84,7 @@ LOOKUPS = {
     "get": "d = serialization.msgpack_restore(b)\nn = d.get('state').get('step')",
     "pop": "d = serialization.msgpack_restore(b)\nn = d['opt'].pop('target')",
     "in": "d = serialization.msgpack_restore(b)\nx = 'target' in d",
+    "taken-apart": "o = opt.restore_state({'target': d['a']['target'], 'state': s})",
     "picked": "d = {k: v for k, v in f(opt).items() if k in ('target', 'state')}",
 }
 
@@ -101,8 +102,9 @@ def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
         "d = serialization.msgpack_restore(b)\nd['step'], d['state']['x'], d.get('state')",
         "d = e()\nd['target'], d.pop('target'), 'target' in d",
         "x = [k for k in d if k in ('target', 'label')]",
+        "o = serialization.from_state_dict(opt, {'target': d, 'state': d['state']})",
     ],
-    ids=["other-names", "other-dict", "other-pair"],
+    ids=["other-names", "other-dict", "other-pair", "another-s-parts"],
 )
 def test_other_names_and_dicts_get_none(code: str):
     assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code

@@ -26,6 +26,7 @@ class Project:
       calls_classes: some call makes a definition of a class that is chosen at run time.
       overridden: hyper-parameters that some step gives.
       reads_hyper_params: some file reads what a definition was made with.
+      uses_pmap: some file maps over devices, or replicates for that.
       leaves_some: with `--standalone`, some definition stays on this package.
       follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
     """
@@ -45,6 +46,7 @@ class Project:
     calls_classes: bool = False
     overridden: frozenset[str] = frozenset()
     reads_hyper_params: bool = False
+    uses_pmap: bool = False
     leaves_some: bool = False
     follows_arrays: bool = False
 
@@ -69,6 +71,7 @@ def merged(parts: Iterable[Project]) -> Project:
         whole.calls_classes |= part.calls_classes
         whole.overridden |= part.overridden
         whole.reads_hyper_params |= part.reads_hyper_params
+        whole.uses_pmap |= part.uses_pmap
         for name, given in part.given.items():
             known = whole.given.setdefault(name, {})
             for key, kind in given.items():

@@ -342,3 +342,20 @@ def test_the_helper_of_an_earlier_run_is_used_again():
     second = _rewritten(first.removeprefix("import jax\n") + f"from flax import optim\n{made}").code
     assert second.count("def with_hyper_params(") == 1
     assert second.count("o = with_hyper_params(o, learning_rate=lr)") == 2
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_orbax_restores_is_taken_off_its_device_for_pmap(mapped: bool, tmp_path: Path):
+    step = "import functools\n@functools.partial(jax.pmap, axis_name='b')\n" if mapped else ""
+    (tmp_path / "steps.py").write_text(
+        f"import jax\n{step}def step(o): return o.apply_gradient(1)\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "from flax import optim\nfrom flax.training import checkpoints\n"
+        "o = optim.Adam(0.1).create(p)\no = checkpoints.restore_checkpoint('/run', o)\n"
+    )
+    result = driver.migrate([tmp_path], STANDALONE).results[0]
+    call = "checkpoints.restore_checkpoint('/run', o)"
+    line = f"o = jax.device_get({call})" if mapped else f"o = {call}"
+    assert result.new.splitlines()[-1] == line
+    assert rewrite(result.new, STANDALONE).code == result.new

@@ -1,13 +1,16 @@
 """Puts the arrays of a checkpoint on devices."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+from optax_bridge.checkpoints.fitting import is_key
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import is_array
 from optax_bridge.metadata.trees import Leaf
+
+T = TypeVar("T")
 
 
 def on_device(leaf: Leaf, sharding: Any = None) -> Leaf:
@@ -23,6 +26,36 @@ def on_device(leaf: Leaf, sharding: Any = None) -> Leaf:
         return jax.block_until_ready(placed)
     # A copy, as a view of the mapped file must not be donated to a step.
     return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
+
+
+def outline_on_host(target: T) -> T:
+    """The target with NumPy's arrays for those that JAX may move from device to device.
+
+    Orbax commits what it restores into a JAX array to that array's device, also where the array
+    was not committed, and a committed key is refused by `pmap`, or beside arrays on a mesh.
+    """
+
+    def outlined(leaf: Any) -> Any:
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
+
+    return jax.tree.map(outlined, target)
+
+
+def placed_like(target: T, tree: T) -> T:
+    """Arrays where the target has its own, and committed where those are."""
+
+    def placed(old: Any, new: Any) -> Any:
+        if _is_free(old):
+            return jax.device_put(new)
+        return jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
+
+    # Where the target has None, anything may have come.
+    return jax.tree.map(placed, target, tree, is_leaf=lambda node: node is None)
+
+
+def _is_free(leaf: Any) -> bool:
+    """Whether JAX may move it: what `jnp` made where no device was named. Keys have no NumPy."""
+    return isinstance(leaf, jax.Array) and not leaf.committed and not is_key(leaf)
 
 
 def _own_copy(leaf: Leaf) -> np.ndarray:

@@ -40,6 +40,10 @@ _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "--exact, --stock or --like."
 )
+_BESIDE = (
+    "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
+    "many as there are."
+)
 _REPLICATED = (
     "One of them is replicated, a copy for each device, and the other is not: restore into "
     "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
@@ -204,6 +208,7 @@ class Fit:
         self.left: list[Names] = []
         self.wrong: list[tuple[Names, str, str]] = []
         self.replicated = 0  # of them, those with a copy for each device on one side alone
+        self.beside = 0  # of them, those that are of no state
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, *, own: bool) -> PyTree:
         """Fits a part.
@@ -273,6 +278,7 @@ class Fit:
             self.changed = True
             return self.tree(expected, saved[_LEVEL], path, own=own)
         if expected is None and not own:  # what Flax does: there is nothing to compare it with
+            self.changed = True  # from Orbax, Flax would leave it out
             return saved
         if expected is None:
             self._over(saved, path, own)
@@ -289,6 +295,7 @@ class Fit:
             if own and saved is not None:
                 self._over(saved, path, own)
                 return None
+            self.changed |= saved is not None
             return saved
         if saved is None:
             return self.lacking(expected, path)
@@ -297,9 +304,13 @@ class Fit:
         if array_like(expected) and not isinstance(saved, str | bytes):
             if np.shape(expected) == np.shape(saved):
                 return saved
+            if not own and _grows(expected, saved):
+                self.changed = True
+                return saved
         elif not own or isinstance(expected, str | bytes) == isinstance(saved, str | bytes):
             return saved
         self.replicated += _is_copied(expected, saved)
+        self.beside += not own
         self.wrong.append((path, kind(expected), kind(saved)))
         return expected
 
@@ -359,7 +370,8 @@ class Fit:
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
         if len(self.wrong) == 1 and not missing and not surplus:
             path, expected, found = self.wrong[0]
-            return CheckpointError(self.named(path), expected, found, self.remedy)
+            remedy = _BESIDE if self.beside and self.remedy == _SAME_MAKE else self.remedy
+            return CheckpointError(self.named(path), expected, found, remedy)
         found = [f"no {listed_leaves(missing)}"] if missing else []
         found += [
             f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
@@ -373,6 +385,16 @@ class Fit:
             self.place, "every leaf of what is restored, and no other", "; ".join(found),
             " ".join([*remedies, self.if_missing] if missing else remedies),
         )  # fmt: skip
+
+
+def _grows(expected: Leaf, saved: Leaf) -> bool:
+    """Whether a program begins with an empty array, a history's say, and has put more into it."""
+    one, other = np.shape(expected), np.shape(saved)
+    return (
+        0 in one
+        and len(one) == len(other)
+        and all(n in (0, m) for n, m in zip(one, other, strict=True))
+    )
 
 
 def _is_copied(expected: Leaf, saved: Leaf) -> bool:

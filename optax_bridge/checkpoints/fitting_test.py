@@ -119,6 +119,19 @@ def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
         )
 
 
+def test_an_array_beside_a_state_grows_from_nothing(tmp_path: Path) -> None:
+    """A history of losses, which the program begins with `np.zeros(0)`."""
+    losses = np.arange(6.0).reshape(3, 2)
+    old = {"state": saved(trained()), "losses": losses}
+    template = {"state": fresh(), "losses": np.zeros((0, 2))}
+    np.testing.assert_array_equal(from_state_dict(template, old)["losses"], losses)
+    checkpoints.save_checkpoint(tmp_path, {"state": fresh(), "losses": losses}, 1)
+    np.testing.assert_array_equal(restore_checkpoint(tmp_path, template)["losses"], losses)
+    for other in (np.zeros(0), np.zeros((0, 3)), np.zeros((1, 2))):
+        with pytest.raises(CheckpointError, match=r"\['losses'\]: .*np.zeros\(0\) say"):
+            from_state_dict({"state": fresh(), "losses": other}, old)
+
+
 def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:
     by_axis = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2).create({"w": jnp.ones((4, 3))})
     with pytest.raises(CheckpointError, match=r"which axes are reduced \(min_dim_size_to_factor"):
@@ -284,9 +297,9 @@ BOX = "(is it in a box of its own class?)"
 # Template, checkpoint, whether in a state; what comes of it, and what is noted.
 FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "nothing for nothing": (None, None, True, None, {}),
-    "array for nothing": (None, NEW, False, NEW, {}),
+    "array for nothing": (None, NEW, False, NEW, {"changed": True}),
     "array for nothing in a state": (None, NEW, True, None, {"surplus": [("a",)]}),
-    "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {}),
+    "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {"changed": True}),
     "level for nothing in a state": (None, {"b": NEW}, True, None, {"surplus": [("a", "b")]}),
     "nothing for array": (OLD, None, False, OLD, {"missing": [("a",)]}),
     "nothing for array in a state": (OLD, None, True, OLD, {"missing": [("a",)]}),

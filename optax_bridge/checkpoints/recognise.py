@@ -175,7 +175,9 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
         found = "different values"
     raise CheckpointError(
         f"{place}, {leaf_name(path)}", f"the same array {copies} times, as the step is replicated",
-        found, "Unreplicate it in the program that wrote it, and save again.",
+        found, "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, a "
+        "population's members, is restored into a template of as many: restore_checkpoint does, "
+        "and convert --like.",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from flax import serialization
 
 import legacy_optim
 from optax_bridge.checkpoints.collections import beside, fields_filled
+from optax_bridge.checkpoints.devices import outline_on_host, placed_like
 from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
 from optax_bridge.checkpoints.fill import Filler, Row
 from optax_bridge.checkpoints.fitting import (
@@ -110,7 +111,8 @@ def restore_checkpoint(
 
     Args:
       ckpt_dir: the folder, or the checkpoint itself.
-      target: see `from_state_dict`; None: the state dict is returned as it is.
+      target: see `from_state_dict`; None: the state dict is returned, in
+        NumPy's arrays as then; a typed key is one of numbers.
       step: which one; None: the latest.
       prefix: how the checkpoints' names begin.
       parallel: as of Flax.
@@ -156,19 +158,19 @@ def restore_checkpoint(
             return _restored(target, by_flax(path, None), path, missing)
         read = read_checkpoint(path)
         if target is None:
-            return by_flax(path, None) if read.format == ORBAX else as_arrays(read.tree)
+            return as_arrays(read.tree)
         try:
             fit, fitted = _fitted(target, read.tree, path, missing)
         except CheckpointError:
             if read.format == ORBAX and named_as_pytree(target, read.tree):
-                return by_flax(path, target)
+                return placed_like(target, by_flax(path, outline_on_host(target)))
             raise
         if read.format != ORBAX:
             return restored(target, as_arrays(fitted))
         # Orbax brings arrays to the devices where the target has them; it refuses NumPy's scalars.
         scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
         if fit.is_exact and not scalars:
-            return by_flax(path, target)
+            return placed_like(target, by_flax(path, outline_on_host(target)))
         return placed_like(target, restored(target, as_arrays(fitted)))
 
 
@@ -200,14 +202,6 @@ def as_arrays(tree: PyTree) -> PyTree:
         lambda leaf: np.array(leaf) if is_array(leaf) and not isinstance(leaf, jax.Array) else leaf,
         tree,
     )
-
-
-def placed_like(target: T, tree: T) -> T:
-    """Arrays where the target has its own."""
-    return jax.tree.map(
-        lambda old, new: jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new,
-        target, tree,
-    )  # fmt: skip
 
 
 def restored_like(target: T, saved: PyTree, place: Place) -> T:

@@ -7,14 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import serialization
+from flax.training import checkpoints
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import legacy_optim
 from optax_bridge import TrainState, convert_state, from_legacy, state_shardings
-from optax_bridge.checkpoints import CheckpointError
+from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
 from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
@@ -142,3 +144,28 @@ def test_leaves_are_placed_one_after_another(tmp_path: Path) -> None:
             tmp_path, optimizer_def=legacy_optim.Adam(1e-2), sharding=sharding
         )
     assert placed[-1] == "['params']['head']['kernel']" and len(placed) > 8
+
+
+def test_orbax_commits_no_array_that_the_template_does_not(tmp_path: Path) -> None:
+    """A committed key is refused by pmap, and by jit beside arrays on a mesh."""
+    everywhere = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
+    state = TrainState.create(None, {"w": jnp.ones(4)}, optax.adam(0.1))
+    saved = {
+        "state": state,
+        "rng": jax.random.PRNGKey(3),
+        "typed": jax.random.key(0),
+        "split": jax.device_put(jnp.ones(4), everywhere),
+        "notes": {"a": np.ones(2)},
+        "best": 0.5,
+    }
+    checkpoints.save_checkpoint(tmp_path, saved, 1)
+    restored = restore_checkpoint(tmp_path, saved | {"notes": None, "best": None})
+    assert restored["best"] == 0.5
+    np.testing.assert_array_equal(restored["notes"]["a"], np.ones(2))
+    assert restored["split"].sharding == everywhere
+    free = jax.tree.leaves((restored["state"], restored["rng"]))
+    assert len(free) == 6 and not any(leaf.committed for leaf in free)
+    jax.jit(lambda key, x: jax.random.normal(key, x.shape) + x)(restored["rng"], restored["split"])
+    without: Any = restore_checkpoint(tmp_path, None)
+    assert isinstance(without["rng"], np.ndarray)
+    np.testing.assert_array_equal(without["rng"], saved["rng"])

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -223,6 +224,33 @@ def test_like_a_state_of_flax_itself_with_a_rate_within(tmp_path: Path) -> None:
     grads = {"w": jnp.ones(3)}
     expected = old.apply_gradient(grads).target["w"]
     np.testing.assert_array_equal(new.apply_gradients(grads=grads).params["w"], expected)
+
+
+POPULATION = """
+import jax, jax.numpy as jnp, optax, optax_bridge
+
+def make_state():
+    create = lambda w: optax_bridge.TrainState.create(None, {"w": w}, optax_bridge.adam(0.1))
+    return {"members": jax.vmap(create)(jnp.zeros((2, 3))), "round": 0}
+"""
+
+
+def test_like_a_population_that_vmap_made(tmp_path: Path) -> None:
+    """Its steps are as many as its members, as those of copies for devices are."""
+    definition = legacy_optim.Adam(0.1)
+    members = jax.vmap(definition.create)({"w": jnp.arange(6.0).reshape(2, 3)})
+    members = jax.vmap(lambda member: member.apply_gradient(member.target))(members)
+    (tmp_path / "old").write_bytes(serialization.to_bytes({"members": members, "round": 1}))
+    (tmp_path / "train.py").write_text(POPULATION)
+    refused = bridge("convert", tmp_path / "old", tmp_path / "new", "--optimizer", "Adam(0.1)")
+    assert refused.exit_code == 1 and "convert --like" in refused.stderr
+    like = f"{tmp_path / 'train.py'}:make_state"
+    done = bridge("convert", tmp_path / "old", tmp_path / "new", "--like", like)
+    assert done.exit_code == 0, done.stderr
+    assert "new: as the template has it, 5 arrays" in done.stdout
+    new = read_checkpoint(tmp_path / "new").tree
+    np.testing.assert_array_equal(new["members"]["params"]["w"], members.target["w"])
+    np.testing.assert_array_equal(new["members"]["step"], [1, 1])
 
 
 def test_like_what_holds_no_state_is_refused(tmp_path: Path) -> None:

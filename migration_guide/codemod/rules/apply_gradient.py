@@ -61,7 +61,7 @@ def rewrite_call(
             original,
             "write out which hyper-parameters this step overrides: "
             ".apply_gradients(grads=..., learning_rate=...), with the names of optax_bridge's "
-            "transformation",
+            "transformation; a definition of your own keeps its names",
         )
         return None
     func = updated.func.with_changes(attr=cst.Name("apply_gradients"))

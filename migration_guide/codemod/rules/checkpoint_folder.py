@@ -17,6 +17,9 @@ After:
 Flax hands the folder to Orbax now, which takes absolute paths alone: a relative one is an error at
 the first save. What only the running program knows may as well be the address of a store, gs://...,
 which `os.path.abspath` would make a folder of. What this package restores takes either.
+
+What Orbax restores is on one device for good, and `jax.pmap` refuses such a key or rate: where the
+program has one, `jax.device_get` makes of it the NumPy arrays that Flax gave.
 """
 
 import libcst as cst
@@ -27,6 +30,7 @@ from migration_guide.codemod.rules.restoring import is_rewritten, reads_nothing_
 
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."
+_READ = "jax.device_get"
 _SAID = (
     "Flax hands the folder to Orbax now, which takes absolute paths alone: os.path.abspath(...) "
     "makes one"
@@ -42,8 +46,20 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    if not _is_handed_on(context, context.name(original.func), original):
+    name = context.name(original.func)
+    if not _is_handed_on(context, name, original):
         return None
+    new = _with_absolute(context, original, updated)
+    is_read = any(
+        isinstance(a, cst.Call) and context.name(a.func) == _READ
+        for a in context.ancestors(original)
+    )
+    if name != f"{_HOME}restore_checkpoint" or not context.analysis.project.uses_pmap or is_read:
+        return new
+    return cst.Call(context.dotted(_READ), [cst.Arg(new or updated)])
+
+
+def _with_absolute(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
     for index, arg in enumerate(original.args):
         if arg.star:
             break

@@ -54,7 +54,9 @@ def rewrite_attribute(
     port = port_name(context, name)
     if port is None:
         context.by_hand(
-            original, f".{name} has another name in each transformation: see `optax-bridge recipe`"
+            original,
+            f".{name} has another name in each transformation: see `optax-bridge recipe`; of a "
+            "definition of your own it has the old one",
         )
         return None
     index = cst.SubscriptElement(cst.Index(context.string(original, port)))
@@ -117,7 +119,10 @@ def is_one(context: Context, node: cst.BaseExpression) -> bool:
 def port_name(context: Context, legacy: str) -> str | None:
     """A hyper-parameter's name in the ports of what this file constructs, if they agree on one."""
     classes = frozenset(context.once(_made))
-    names = port_names(legacy, classes) or port_names(legacy, frozenset())
+    names = port_names(legacy, classes) if classes else frozenset()
+    if context.once(_makes_own):
+        names |= {legacy}  # what `wrap_definition` wraps keeps its names
+    names = names or port_names(legacy, frozenset())
     return next(iter(names)) if len(names) == 1 else None
 
 
@@ -129,6 +134,11 @@ def _made(context: Context) -> list[str]:
         if (entry := context.analysis.names.entry(call.func)) is not None
         and not any(hp.variadic for hp in entry.hyper_params)
     ]
+
+
+def _makes_own(context: Context) -> bool:
+    """Whether it makes definitions of the program's own classes."""
+    return any(map(context.analysis.makes_own_definition, context.analysis.facts.calls))
 
 
 def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -32,6 +32,7 @@ from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.tree import last_name
 
 _MAKERS = ("msgpack_restore", "to_state_dict", "state_dict")
+_TAKERS = ("restore_state", "from_state_dict")
 _NAMES = (
     "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
     "counts of steps in opt_state; "
@@ -57,6 +58,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         return
     if context.name(original.func) in ("numpy.savez", "numpy.savez_compressed"):
         context.note(original, _ARCHIVE)
+    if last_name(original.func) in _TAKERS and any(_repeats(context, a) for a in original.args):
+        context.by_hand(original, _names(context))
     if last_name(original.func) not in _MAKERS:
         return
     for lookup in _lookups(context, original):
@@ -82,6 +85,19 @@ def rewrite_statement(
 def _names(context: Context) -> str:
     """What to do about the names; Flax's own TrainState, of `--standalone`, has no way back."""
     return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
+
+
+def _repeats(context: Context, given: cst.Arg) -> bool:
+    """Whether it is `{"target": saved["target"], ...}`: a dict out of one with the same names."""
+    if not isinstance(given.value, cst.Dict):
+        return False
+    values = [
+        element.value
+        for element in given.value.elements
+        if isinstance(element, cst.DictElement) and lookups.text_of(element.key) == "target"
+    ]
+    found = context.once(lookups.chains)
+    return any(node in values and keys[-1] == "target" for _, keys, node in found)
 
 
 def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:

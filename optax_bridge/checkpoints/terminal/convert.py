@@ -18,6 +18,7 @@ from optax_bridge._terminal import plain_terminal
 from optax_bridge.checkpoints.conversion import FLAT, Conversion, convert_file
 from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.recognise import find_parts, is_array, leaves, looks_like
 from optax_bridge.checkpoints.template import template_named
 from optax_bridge.correspondence import UnsupportedSetting, default_recipe, recipe_of
@@ -123,6 +124,14 @@ def run(
     return DONE
 
 
+def _looks(read: Read) -> dict[str, str]:
+    """What each optimizer looks like by where it stands; none where only the template knows."""
+    try:
+        return {part.name: looks_like(part) for part in find_parts(read.tree, read.path)}
+    except CheckpointError:  # the members of a population, which no definition is asked about
+        return {}
+
+
 def _without_closed_loops(unraisable: Any) -> None:
     """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
@@ -171,7 +180,7 @@ def _report(
     size = sum(leaf.nbytes for leaf in arrays)
     classes = {path: type(each).__name__ for path, each in _by_path(done.definition).items()}
     if like:
-        classes = {part.name: looks_like(part) for part in find_parts(read.tree, read.path)}
+        classes = _looks(read)
 
     def listed(ends: dict[str, str]) -> str:
         return ", ".join(
