@@ -74,13 +74,21 @@ class Comparer:
             return Equality(Level.UNKNOWN, stopped="they are not computed alike")
         key = (left.id, right.id)
         if key not in self._known:
-            equality = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
-            if equality.level is Level.UNKNOWN and equality.hard:
-                self._sweep(left, right)
-                equality = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
+            try:
+                equality = self._in_turn(left, right)
+            except RecursionError:  # parts that are equal may be computed of one another
+                equality = Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
             self._note(left, right, equality)
             self._known[key] = equality
         return self._known[key]
+
+    def _in_turn(self, left: Node, right: Node) -> Equality:
+        """How two nodes are equal over the reals, the quickest way first."""
+        equality = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
+        if equality.level is Level.UNKNOWN and equality.hard:
+            self._sweep(left, right)
+            equality = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
+        return equality
 
     def equal_with(self, left: Node, right: Node, inputs: Set[int]) -> bool:
         """Whether two nodes are equal over the reals, whatever the values of these nodes are."""
