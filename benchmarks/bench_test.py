@@ -10,9 +10,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import cpu_step, figures, problem, programs, results, run, step_time, timing
+from benchmarks import (
+    cpu_step,
+    figures,
+    problem,
+    programs,
+    results,
+    run,
+    step_time,
+    timing,
+    torch_fused,
+)
 from benchmarks.figures import Figure, NotRun
 from benchmarks.timing import Spread
+from equivalence_tests.suite.jobs import Compilations
 from optax_bridge.command import app
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.exact import one_loop
@@ -37,10 +48,28 @@ def test_all_of_it_runs_quickly_and_is_written(tmp_path: Path):
         assert 0 < figure.ratio.low <= figure.ratio.median <= figure.ratio.high, figure
     whats = {figure.what for figure in measured if figure.section == "step time"}
     assert {"exact / legacy", "exact / stock", "exact / memory"} <= whats
+    assert all(figure.bar is None for figure in measured)  # nobody can tell in so short a time
+    assert "a quick run is held to no bar" in done.output and "above" not in done.output
     text = page.read_text()
+    assert "no figure is held to a bar" in text and "Nothing is above" not in text
     assert text.count("\n| ") >= len(measured)
     assert all(f"not run: {o.subject}" in text for o in found if isinstance(o, NotRun))
     assert (tmp_path / results.PICTURE).read_text().count("<circle") == len(measured)
+
+
+def test_nothing_comes_from_the_compilation_cache():
+    x, compilations = jnp.ones(3), Compilations()
+
+    def compiled() -> int:
+        before = compilations.compiled
+        jax.jit(lambda x: x * 3 + 1).lower(x).compile()
+        return compilations.compiled - before
+
+    compiled()  # from now on it is kept, and JAX has looked at its flags
+    assert compiled() == 0
+    with run.compiling_for_real():
+        assert compiled() == 1
+    assert compiled() == 0
 
 
 def figure(median: float, spread: float = 0.01) -> Figure:
@@ -152,6 +181,23 @@ def test_a_step_must_read_and_write_its_state_and_read_its_gradients():
     ones = jnp.ones((2, 3))
     stepper = timing.Stepper(lambda state, grads: state + grads, ones, ones)
     assert step_time.moved_bytes(stepper) == 3 * 24
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["adam", "sgd", "rmsprop"])
+def test_the_side_of_pytorch_takes_steps(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch):
+    torch, moved = pytest.importorskip("torch"), []
+
+    class Parameter(torch.nn.Parameter):
+        def __init__(self, *_: object):
+            moved.append((self, self.detach().clone()))
+
+    monkeypatch.setattr(torch.nn, "Parameter", Parameter)
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), problem.equal_leaves(2, 64, 4))
+    step = torch_fused.torch_stepper(ENTRIES[name], params)
+    assert step is not None and step() > 0
+    for now, before in moved[-2:]:  # those before them were tried only
+        assert (now.detach() != before).any()
 
 
 def test_candidates_take_turns_and_warm_up_does_not_count():

@@ -14,7 +14,8 @@ def bench(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny problems, to see that everything runs.")
+        bool,
+        typer.Option("--quick", help="Tiny problems, to see that everything runs; held to no bar."),
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
     compare: Annotated[

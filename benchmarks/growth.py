@@ -22,24 +22,23 @@ LEAVES = (10, 100, 1000)
 TRACED = 10_000  # XLA would compile for minutes, whatever the optimizer
 GROUPS = (1, 8, 64)
 LEAVES_IN_GROUPS = 128
+# Times to compile vary by a tenth: to tell 3 % takes ten turns and more. How often each side is
+# built first, at most, and after which time no further turn begins.
+BUILDS = 16
+BUILD_SECONDS = 30
 
 Transformation = optax.GradientTransformation
 
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Leaves, then groups; quick: few of either."""
-    repeats = 1 if quick else 2  # for each side that can be the first
     counts = (2, 4) if quick else LEAVES
     for leaves in counts:
-        yield from _stages(
-            f"{leaves} leaves", problem.equal_leaves(leaves, 4, 4), _plain(), repeats
-        )
-    yield from _linear(counts if quick else (*LEAVES, TRACED), repeats)
+        yield from _stages(f"{leaves} leaves", problem.equal_leaves(leaves, 4, 4), _plain(), quick)
+    yield from _linear(counts if quick else (*LEAVES, TRACED), 1 if quick else 2)
     params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
     for count in (2,) if quick else GROUPS:
-        yield from _stages(
-            f"{count} groups, {len(params)} leaves", params, _grouped(count), repeats
-        )
+        yield from _stages(f"{count} groups, {len(params)} leaves", params, _grouped(count), quick)
 
 
 def _plain() -> dict[str, Transformation]:
@@ -73,13 +72,13 @@ def _grouped(count: int) -> dict[str, Transformation]:
 
 
 def _stages(
-    subject: str, params: Any, sides: dict[str, Transformation], repeats: int
+    subject: str, params: Any, sides: dict[str, Transformation], quick: bool
 ) -> Iterator[Outcome]:
     """Trace, compile and step of transformations, the first one over each other.
 
     A program's step depends by some 3 % on when it was built in its process. So each is built
-    several times, by turns first and last, and all that were built are timed, each at the second
-    of two steps, as in a training loop.
+    several times, by turns first and last, and the first so many are timed, each at the second of
+    two steps, as in a training loop.
     """
     grads = problem.gradients(params)
     made: dict[str, list[Stepper]] = {name: [] for name in sides}
@@ -94,18 +93,24 @@ def _stages(
     first, *others = sides
     pairs = [(first, other, 1.0) for other in others]
     compiled = {name: compiling(name, tx) for name, tx in sides.items()}
-    turns = repeats * len(sides)
-    figures = functools.partial(ratios, SECTION, pairs=pairs, seconds=math.inf)
-    yield from figures(f"compile, {subject}", compiled, repeats=turns, warm_up=0)
-    seen = {name: iter([built.trace_seconds for built in made[name]]) for name in sides}
-    traced = {name: functools.partial(next, seen[name]) for name in sides}
-    yield from figures(f"trace, {subject}", traced, repeats=turns, warm_up=0)
+    figures = functools.partial(ratios, SECTION, pairs=pairs)
+    builds = (1 if quick else BUILDS) * len(sides)
+    yield from figures(
+        f"compile, {subject}", compiled, repeats=builds, warm_up=0, seconds=BUILD_SECONDS
+    )
+    times = [[built.trace_seconds for built in made[name]] for name in sides]
+    traced = {name: iter(of).__next__ for name, of in zip(sides, times, strict=True)}
+    yield from figures(
+        f"trace, {subject}", traced, repeats=len(times[0]), warm_up=0, seconds=math.inf
+    )
+    repeats = 1 if quick else 2
+    first_built = {name: steppers[: repeats * len(sides)] for name, steppers in made.items()}
 
     def stepping(name: str) -> Callable[[], float]:
-        return lambda: statistics.fmean((step(), step())[1] for step in made[name])
+        return lambda: statistics.fmean((step(), step())[1] for step in first_built[name])
 
     stepped = {name: stepping(name) for name in sides}
-    yield from figures(f"step, {subject}", stepped, repeats=20 * repeats)
+    yield from figures(f"step, {subject}", stepped, repeats=20 * repeats, seconds=math.inf)
 
 
 def _linear(counts: tuple[int, ...], repeats: int) -> Iterator[Outcome]:
@@ -127,7 +132,7 @@ def _linear(counts: tuple[int, ...], repeats: int) -> Iterator[Outcome]:
     names = list(candidates)
     pairs = [(more, fewer, None) for fewer, more in itertools.pairwise(names)]
     yield from ratios(
-        SECTION, "trace, for each leaf", candidates, pairs, repeats=min(repeats, 2), warm_up=0
+        SECTION, "trace, for each leaf", candidates, pairs, repeats=repeats, warm_up=0
     )
 
 

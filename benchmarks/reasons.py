@@ -10,7 +10,8 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "step time",
         "bfloat16",
         "exact / torch",
-        "the old API rounds to bfloat16 after every operation, PyTorch once an array; XLA rounds "
+        "the old API rounds to bfloat16 after every operation (Adam 15 times an element), PyTorch "
+        "once an array by a fused kernel (3 times), else after each of its fewer calls; XLA rounds "
         "by integer arithmetic, one_loop by less of it: CPU step",
     ),
     (
@@ -23,23 +24,25 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "step time",
         "float32",
         "exact / torch",
-        "XLA makes a loop for each array of the state; one_loop joins them: CPU step",
+        "XLA makes a loop for each array of the state, which together read and write 10 arrays for "
+        "Adam where 7 would do (Adagrad 7 for 5, momentum 6 for 5); one_loop joins them: CPU step",
     ),
     (
         "step time",
         "^(adam|adabelief|adadelta),",
         "exact / stock",
         "the old API subtracts lr * weight_decay * p even where the decay is 0 (of an infinity "
-        "that makes NaN)",
+        "that makes NaN): without these two operations there are no more than in Optax's step",
     ),
     (
         "growth",
         "^compile,",
         "exact / ",
-        "XLA reads and simplifies each parameter's formula before it finds what they share: 37 "
-        "operations, or 44 where at most 32 are alike, for Optax's 31, as the decay is subtracted "
-        "even at 0 and both corrections are taken for each; LLVM compiles as many loops as for "
-        "Optax, one more where more than 32 are alike (README: what was tried)",
+        "LLVM compiles as many loops as for Optax (one more where more than 32 parameters are "
+        "alike), but XLA's passes before it have more to read: the decay that is subtracted even "
+        "at 0, and each parameter's own bias correction, which they join at their end: 8,726 "
+        "instructions for Optax's 6,164 after fusion with 8 groups, 8,838 for 7,172 with 64, 686 "
+        "for 492 of 10 leaves (README: what was tried)",
     ),
     (
         "tools",
@@ -47,6 +50,14 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "peak memory",
         "Orbax takes all arrays at once, as JAX's; it needs 11 to 17 MiB besides, whatever the "
         "file's size",
+    ),
+    (
+        "tools",
+        "^the trainer's step",
+        "/ bare TrainState$",
+        "it looks at each loss when the next step has begun, so that no undefined one goes by, and "
+        "wakes for that in each step: some 1.5 ms of Python for 0.3, where XLA wants all cores. "
+        "The compiled steps do the same; a bare loop that looks at each loss takes as long",
     ),
     (
         "CPU step",

@@ -13,12 +13,11 @@ from typing import Any
 
 import jax
 
-from benchmarks import problem
+from benchmarks import problem, torch_fused
 from benchmarks.figures import NotRun, Outcome, ratios
 from benchmarks.memory_speed import mover
 from benchmarks.programs import compared, work_of
 from benchmarks.timing import Stepper
-from benchmarks.torch_fused import has_torch, torch_stepper
 from equivalence_tests.sides import side as sides
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, recipe_of
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
@@ -79,7 +78,7 @@ def measure(quick: bool) -> Iterator[Outcome]:
     """Every optimizer, tree and dtype; quick: one optimizer and a tiny tree."""
     entries = [ENTRIES["adam"]] if quick else list(ENTRIES.values())
     runs = ((problem.QUICK_TREE, "float32"),) if quick else RUNS
-    if not has_torch():
+    if not torch_fused.has_torch():
         yield NotRun(SECTION, "PyTorch's fused optimizers", "torch is not installed")
     for tree, dtype in runs:
         params = problem.tree(tree, dtype)
@@ -92,7 +91,7 @@ def of_entry(entry: Entry, params: Any, subject: str, repeats: int) -> Iterator[
     made = steppers(entry, params)
     candidates: dict[str, Callable[[], float]] = {**made}
     candidates["memory"] = mover(moved_bytes(made["exact"]))
-    if (fused := torch_stepper(entry, params)) is not None:
+    if (fused := torch_fused.torch_stepper(entry, params)) is not None:
         candidates["torch"] = fused
     work = {name: work_of(stepper.program) for name, stepper in made.items()}
     for figure in ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.5):
@@ -100,4 +99,7 @@ def of_entry(entry: Entry, params: Any, subject: str, repeats: int) -> Iterator[
         if other in work:
             same, said = compared(work[one], work[other])
             figure = replace(figure, same_work=same, work=said)
+        elif other == "torch":
+            dtype = jax.tree.leaves(params)[0].dtype.name
+            figure = replace(figure, note=torch_fused.how(entry, dtype))
         yield figure

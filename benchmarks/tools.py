@@ -89,13 +89,11 @@ def _matrix(quick: bool) -> Iterator[Outcome]:
 
 
 def _trainer(quick: bool) -> Iterator[Outcome]:
-    steps, turns = (1, 1) if quick else (12, 18)
+    steps, turns = (1, 1) if quick else (12, 24)
     with tempfile.TemporaryDirectory() as scratch:
         sides = trainer.sides(Path(scratch), steps, quick)
-        pairs = [(name, trainer.BARE, bar) for name, bar in trainer.BARS.items()]
-        yield from ratios(
-            SECTION, "the trainer's step", sides, pairs, repeats=turns, warm_up=1, seconds=30
-        )
+        subject, pairs = "the trainer's step", trainer.PAIRS
+        yield from ratios(SECTION, subject, sides, pairs, repeats=turns, warm_up=1, seconds=60)
 
 
 def _convert() -> Iterator[Outcome]:

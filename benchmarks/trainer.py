@@ -1,8 +1,9 @@
 """What a step in the trainer takes over a bare jitted `TrainState` step of the same model.
 
-Both sides read the same batches and take turns of some steps each; the ratio is taken turn by turn.
+All sides read the same batches and take turns of some steps each; the ratio is taken turn by turn.
 The trainer does all that it does by default: norms of gradients and updates, the look at every
-loss, TensorBoard's file at every step.
+loss, TensorBoard's file at every step. Of the bare loops one never looks at a loss, so that it is
+steps ahead of the device; the other one does as the trainer does, when the next step has begun.
 """
 
 import time
@@ -20,9 +21,16 @@ from optax_bridge.spmd.summaries import NoOpWriter
 from optax_bridge.spmd.trainer import SpmdTrainer
 from optax_bridge.spmd.trainer.loop import TrainingLoop
 
-_KEY = jax.random.PRNGKey(0)
 BARE = "bare TrainState"
-BARS = {"trainer": 1.05, "trainer, no summaries": 1.02}
+LOOKING = "bare TrainState that looks at each loss"
+SILENT = "trainer, no summaries"
+# Which ratios are wanted, each with its bar.
+PAIRS = (
+    ("trainer", BARE, 1.05),
+    (SILENT, BARE, 1.02),
+    (SILENT, LOOKING, 1.02),
+    (LOOKING, BARE, None),
+)
 
 
 def trainer_config(quick: bool = False) -> SpmdTrainer.Config:
@@ -34,14 +42,21 @@ def trainer_config(quick: bool = False) -> SpmdTrainer.Config:
     return cfg
 
 
-def bare_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
-    """A loop that one would write by hand around a `TrainState`."""
+def bare_side(cfg: SpmdTrainer.Config, steps: int, *, looks: bool) -> Callable[[], float]:
+    """A loop that one would write by hand around a `TrainState`.
+
+    Args:
+      cfg: of model and input.
+      steps: of a turn.
+      looks: whether it fetches each loss when the next step has begun.
+    """
+    key = jax.random.PRNGKey(0)
     model = cfg.model.clone(name="model").instantiate(parent=None)
     batches = iter(cfg.input.clone(name="input").instantiate(parent=None).dataset())
 
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
         def loss_fn(params: Any) -> Any:
-            (loss, _), _ = functional(model, _KEY, params, {"input_batch": batch}, is_training=True)
+            (loss, _), _ = functional(model, key, params, {"input_batch": batch}, is_training=True)
             return loss
 
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
@@ -50,7 +65,7 @@ def bare_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
     jitted = jax.jit(step, donate_argnums=0)
     state: Any = optax_bridge.TrainState.create(
         apply_fn=None,
-        params=model.initialize_parameters_recursively(_KEY),
+        params=model.initialize_parameters_recursively(key),
         tx=optax_bridge.adam(1e-3),
     )
 
@@ -58,7 +73,10 @@ def bare_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
         nonlocal state
         start, loss = time.perf_counter(), None
         for _ in range(steps):
+            last = loss
             state, loss = jitted(state, next(batches))
+            if looks and last is not None:
+                last.item()
         jax.block_until_ready((state, loss))
         return (time.perf_counter() - start) / steps
 
@@ -67,14 +85,14 @@ def bare_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
 
 def trainer_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
     """The trainer's own loop."""
-    trainer = cfg.instantiate(parent=None)
-    trainer.init(_KEY)
+    trainer, key = cfg.instantiate(parent=None), jax.random.PRNGKey(0)
+    trainer.init(key)
 
     def turn() -> float:
         loop = TrainingLoop(trainer, max_step=(trainer.step or 0) + steps)
         with trainer.mesh_scope():
             start = time.perf_counter()
-            loop.run(forced_evalers=set(), prng_key=_KEY)
+            loop.run(forced_evalers=set(), prng_key=key)
             jax.block_until_ready(trainer.trainer_state)
             return (time.perf_counter() - start) / steps
 
@@ -82,11 +100,12 @@ def trainer_side(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
 
 
 def sides(folder: Path, steps: int, quick: bool) -> dict[str, Callable[[], float]]:
-    """The bare loop, the trainer, and the trainer without summaries: each a turn of some steps."""
+    """The bare loops, the trainer, and the trainer without summaries: each a turn of some steps."""
     cfg = trainer_config(quick).set(dir=str(folder))
-    made = {BARE: bare_side(cfg, steps), "trainer": trainer_side(cfg, steps)}
+    made = {BARE: bare_side(cfg, steps, looks=False), "trainer": trainer_side(cfg, steps)}
     if not quick:
+        made[LOOKING] = bare_side(cfg, steps, looks=True)
         silent: Any = cfg.clone(summary_writer=NoOpWriter.default_config())
         silent.learner.norm_summaries = False
-        made["trainer, no summaries"] = trainer_side(silent, steps)
+        made[SILENT] = trainer_side(silent, steps)
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from equivalence_tests.environment import check_platform, environment
+from equivalence_tests.environment import NOT_RUN, check_platform, environment
 from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
@@ -55,7 +55,8 @@ def check(
       report_folder: where to write the report as `index.html`.
 
     Returns:
-      The exit code: 0 if every claim held, 1 if one did not, 2 for misuse.
+      The exit code: 0 if every claim held, 1 if one did not, 2 for misuse, 3 if the platform is not
+      there.
     """
     silence_deprecations()
     console = console or report.wide_console()
@@ -88,7 +89,7 @@ def check(
             if junit_file is not None:
                 junit.write(junit_file, [])
                 files.add(junit_file)
-        return MISUSE if files.failed else HELD
+        return MISUSE if files.failed else NOT_RUN
     compilations = Compilations()
     keep = record is not None or recorded is not None
     on_devices = asked.sharded if device.platform == "cpu" and sharded.can_run() else []

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from legacy_optim.logs import without_note_on_tensorflow
+from optax_bridge._options import Devices
 
 
 def check(
@@ -34,9 +35,7 @@ def check(
     full: Annotated[
         bool, typer.Option("--full", help="Run the whole matrix as well, on eight devices.")
     ] = False,
-    devices: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Split the CPU into so many devices.")
-    ] = None,
+    devices: Devices = None,
     report: Annotated[
         Path | None, typer.Option(help="Write `index.html` into this folder, with every plot.")
     ] = None,
@@ -102,7 +101,8 @@ def check(
 ) -> None:
     """Train with the old API and with Optax, side by side, and compare at every step.
 
-    Exit code 0 if every claim of the correspondence held, 1 if one did not, 2 for misuse.
+    Exit code 0 if every claim of the correspondence held, 1 if one did not, 2 for misuse, 3 if
+    --platform is not there and nothing was run.
 
     Examples:
     - `optax-bridge check`

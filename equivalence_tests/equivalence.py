@@ -186,6 +186,11 @@ def _checked_params(params: Params) -> Any:
                 f"{path}: expected a floating-point dtype, found {dtype}; leave out what is not "
                 "optimized"
             )
+    if not any(np.size(leaf) for leaf in jax.tree.leaves(host)):
+        raise EquivalenceError(
+            f"params: found no element in {', '.join(found)}; expected some, as of none nothing "
+            "can be compared"
+        )
     return host
 
 

@@ -390,6 +390,7 @@ BAD = {
         r"right side .* step 1: raised TypeError: step ret",
     ),
     "no leaves": (dict(params={}), "params: found no leaf"),
+    "no elements": (dict(params={"a": np.zeros((0, 3))}), r"found no element in params\['a'\]"),
     "integers": (dict(params={"n": np.zeros(3, np.int32)}), r"params\['n'\]: expected a floating"),
     "closed loop": (
         dict(gradients=lambda step, params: {"a": params["a"]}),

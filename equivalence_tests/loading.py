@@ -8,7 +8,7 @@ from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
-from optax_bridge._named import module_named
+from optax_bridge._named import module_named, with_own_arguments
 
 
 def loaded(name: str, *, make: bool = False) -> Any:
@@ -30,6 +30,11 @@ def loaded(name: str, *, make: bool = False) -> Any:
         value = getattr(module_named(module), attribute)
     except (ImportError, AttributeError) as error:
         raise EquivalenceError(f"{name}: {error}") from None
+    except SystemExit as error:  # it would end this command as well, with a code of its own
+        raise EquivalenceError(
+            f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "
+            "program belongs below if __name__ == '__main__'"
+        ) from error
     except Exception as error:  # whatever the user's module raises when it is imported
         raise EquivalenceError(
             f"{name}: importing {module} raised {type(error).__name__}: {error}"
@@ -37,8 +42,9 @@ def loaded(name: str, *, make: bool = False) -> Any:
     if not make or not callable(value):
         return value
     try:
-        return value()
-    except Exception as error:
+        with with_own_arguments(module):
+            return value()
+    except (Exception, SystemExit) as error:
         raise EquivalenceError(f"{name}(): raised {type(error).__name__}: {error}") from error
 
 

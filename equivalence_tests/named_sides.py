@@ -11,6 +11,7 @@ from equivalence_tests.loading import side_or_function
 from equivalence_tests.sides import keras, pytorch
 from equivalence_tests.sides.adapt import EquivalenceError, adapted
 from equivalence_tests.sides.foreign import written
+from optax_bridge._named import with_own_arguments
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 
@@ -77,8 +78,9 @@ class NamedSide:
         if changed:
             return replace(self, args=(), kwargs={**self.parameters, **changed}).made()
         try:
-            return _maker(self.function)(*self.args, **(self.kwargs or {}))
-        except Exception as error:
+            with with_own_arguments(self.name.rpartition(":")[0]):
+                return _maker(self.function)(*self.args, **(self.kwargs or {}))
+        except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.written:
                 hint = "; give its arguments with --kwargs LEFT RIGHT"

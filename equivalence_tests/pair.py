@@ -11,7 +11,7 @@ import jax
 
 from equivalence_tests.compare.headline import poisoned_line
 from equivalence_tests.compare.nature import explained
-from equivalence_tests.environment import check_platform, environment
+from equivalence_tests.environment import NOT_RUN, check_platform, environment
 from equivalence_tests.equivalence import check_equivalence
 from equivalence_tests.explaining import explanation
 from equivalence_tests.loading import loaded, old_names
@@ -55,7 +55,7 @@ def check_pair(
 
     Returns:
       The exit code: 0 if the two are identical or differ by rounding, 1 if they differ, 2 for
-      misuse.
+      misuse, 3 if the platform is not there.
     """
     silence_deprecations()
     try:
@@ -70,7 +70,7 @@ def check_pair(
             device = jax.devices(platform)[0]
         except RuntimeError:
             print(f"{platform}: not run, there is no such device here")
-            return 0
+            return NOT_RUN
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

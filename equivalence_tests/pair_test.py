@@ -37,6 +37,9 @@ def legacy():
 def broken():
     raise RuntimeError("not today")
 
+def ended():
+    raise SystemExit(0)
+
 def stop(gradients, state, params=None):
     raise RuntimeError("not this step")
 
@@ -52,6 +55,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_pair.py").write_text(MODULE)
     (tmp_path / "my_old.py").write_text(OLD)
     (tmp_path / "my_import.py").write_text("raise ValueError('too early')")
+    (tmp_path / "my_exit.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_pair", raising=False)
@@ -88,6 +92,8 @@ def test_the_exit_code_is_the_verdict(right: str, code: int, tmp_path: Path):
         ("my_pair:number", "my_pair:number: expected a legacy definition"),
         ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
         ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today"),
+        ("my_exit:adam", r"importing my_exit ended with sys.exit\(0\): what runs the program"),
+        ("my_pair:ended", r"my_pair:ended\(\): raised SystemExit: 0"),
         ("optax:adam", r"missing 1 required .* give its arguments with --kwargs LEFT RIGHT"),
     ],
 )
@@ -257,7 +263,7 @@ def test_a_function_that_says_nothing_of_its_arguments_has_none_to_vary():
 
 
 def test_a_device_that_is_not_there_is_not_compared_on(capsys: pytest.CaptureFixture[str]):
-    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", platform="tpu") == 0
+    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", platform="tpu") == 3
     assert capsys.readouterr().out == "tpu: not run, there is no such device here\n"
 
 
@@ -273,3 +279,12 @@ def test_without_pytorch_a_pair_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     assert check_pair("torch.optim:AdamW", "my_pair:adam") == 2
     assert "install it with `pip install torch`" in capsys.readouterr().err
+
+
+def test_many_distances_are_lines_that_fit(capsys: pytest.CaptureFixture[str]):
+    assert check_pair("my_pair:adam", "my_pair:other", "my_pair:PARAMS", steps=60) == 1
+    told = capsys.readouterr().out.partition("  distances (ULP): ")[2].partition("\n  nature")[0]
+    lines = told.splitlines()
+    assert len(lines) > 1 and max(map(len, lines)) <= 96
+    assert all(re.fullmatch(r"(not finite|same bits|(<= )?\d+): \d+", entry) for entry in
+               " ".join(map(str.strip, lines)).split(", "))  # fmt: skip

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.trajectory import Driven, driven
@@ -78,6 +79,8 @@ def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
         part = next(parts)
     done, found, last = part
     first = "" if found.first is None else str(found.first)
+    if why := one_function.remark(found):
+        first += f" ({why})"
     return Soak(entry, kind, done, last, first, time.perf_counter() - started)
 
 

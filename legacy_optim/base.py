@@ -1,7 +1,5 @@
 """Definitions, optimizers and their states: `flax.optim.base` on today's JAX."""
 
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import jax_utils, serialization, struct
 
+from legacy_optim.deprecation import say_once
 from legacy_optim.older_layout import grouped_states, refuse_older_weight_norm, ungrouped
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
 from legacy_optim.typing import Array, HyperParams, Params, ParamState, Scalar, Updates
-
-_said: set[str] = set()
 
 
 @struct.dataclass
@@ -43,7 +40,7 @@ class OptimizerDef:
 
     def __init__(self, hyper_params: HyperParams):
         self.hyper_params = hyper_params
-        _say_once(
+        say_once(
             "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To "
             "move on, optax_bridge.from_legacy(definition) gives the same optimizer on Optax, "
             "with the same numbers, and `optax-bridge check` shows it."
@@ -219,7 +216,7 @@ class Optimizer(struct.PyTreeNode):
         Returns:
           Loss, auxiliary output if there is any, gradient.
         """
-        _say_once(
+        say_once(
             "compute_gradient is deprecated: use jax.value_and_grad(loss_fn)(optimizer.target)."
         )
 
@@ -244,7 +241,7 @@ class Optimizer(struct.PyTreeNode):
         Returns:
           The optimizer after the step, the loss, auxiliary output if there is any.
         """
-        _say_once(
+        say_once(
             "optimize is deprecated: use jax.value_and_grad and then "
             "optimizer.apply_gradient(grads)."
         )
@@ -260,7 +257,7 @@ class Optimizer(struct.PyTreeNode):
           devices: the devices; all local ones if None.
           axis_name: axis of the pmap over which `apply_gradient` will average the gradients.
         """
-        _say_once(
+        say_once(
             "Optimizer.replicate is deprecated: use flax.jax_utils.replicate(optimizer), and "
             "average the gradients in the step with jax.lax.pmean."
         )
@@ -470,22 +467,3 @@ def _check_overlap(params: Params, groups: Sequence[Sequence[int]]) -> None:
             f"Multiple optimizers match the same leaves: {', '.join(clashes)}. Narrow one of the "
             f"traversals. By leaf, the optimizers that match it: {treedef.unflatten(holders)}"
         )
-
-
-def _say_once(message: str) -> None:
-    """Warns once a process, at the line that called into this package."""
-    if message in _said:
-        return
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "legacy_optim":
-        frame = frame.f_back
-    # Python shows deprecations in __main__ only; under that name it is seen, and filters of the
-    # user's still hold.
-    warnings.warn_explicit(
-        message,
-        DeprecationWarning,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        module="__main__",
-    )
-    _said.add(message)  # not before: where warnings are errors, every call is one

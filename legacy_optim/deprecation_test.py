@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import legacy_optim as optim
-from legacy_optim import base
+from legacy_optim import deprecation
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,12 +84,24 @@ def test_filters_of_the_users_hold(tmp_path: Path, flag: str, code: int, said: b
 def test_where_warnings_are_errors_every_definition_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(base, "_said", set())
+    monkeypatch.setattr(deprecation, "_said", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
             with pytest.raises(DeprecationWarning, match="optax_bridge"):
                 optim.Adam(0.1)
+
+
+def test_what_describes_a_checkpoint_says_nothing_and_what_trains_still_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deprecation, "_said", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with deprecation.describing():
+            optim.Adam(0.1)
+        with pytest.raises(DeprecationWarning):
+            optim.Adam(0.1)
 
 
 def test_import_says_nothing_changes_no_filter_and_needs_no_optax(tmp_path: Path) -> None:

@@ -1,12 +1,32 @@
 """The modules of programs that a user names on the command line: `package.module` or `file.py`."""
 
+import contextlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
 from legacy_optim.logs import without_note_on_tensorflow
+
+
+@contextlib.contextmanager
+def with_own_arguments(name: str) -> Generator[None]:
+    """Within it a program sees its own name on the command line, and no arguments.
+
+    Programs read `sys.argv` as they are imported, or as they make their state; the options there
+    are those of the command that names the program.
+
+    Args:
+      name: `package.module` or `path/to/file.py`.
+    """
+    before = sys.argv
+    sys.argv = [name]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 def module_named(name: str) -> ModuleType:
@@ -25,7 +45,8 @@ def module_named(name: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     if file.suffix != ".py":
-        return importlib.import_module(name)
+        with with_own_arguments(name):
+            return importlib.import_module(name)
     if not file.is_file():
         raise ImportError(f"there is no file {file}")
     # Under a name of its own: the old program and the migrated one may both be train.py.
@@ -37,7 +58,8 @@ def module_named(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[own] = module
     try:
-        spec.loader.exec_module(module)
+        with with_own_arguments(name):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[own]
         raise

@@ -84,6 +84,7 @@ class Comparison:
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
         and `"not finite"` (or integers that differ).
       by_leaf: the leaves that are not the same to the bit.
+      of_one_element: whether all of these have one element.
     """
 
     identical: bool
@@ -95,6 +96,7 @@ class Comparison:
     relative: float = 0.0
     histogram: Mapping[str, int] = field(default_factory=dict)
     by_leaf: tuple[LeafDistance, ...] = ()
+    of_one_element: bool = False
 
     @property
     def counts(self) -> str:
@@ -150,6 +152,7 @@ def compare(
     paths, left_leaves, right_leaves = _aligned(left, right)
     ulp_by_step = np.zeros(0)
     apart: list[LeafDistance] = []
+    elements = set[int]()
     worst, relative = (-1.0, ""), 0.0
     histogram: dict[str, int] = {}
     for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
@@ -166,6 +169,7 @@ def compare(
             first = _first(path, a, b, unequal)
             start, eps = min([len(a), *since]), _eps(a.dtype)
             apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
+            elements.add(a[0].size)
     first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
     return Comparison(
         identical=first is None,
@@ -177,6 +181,7 @@ def compare(
         relative=relative,
         histogram={name: histogram[name] for name in sorted(histogram, key=_bucket_order)},
         by_leaf=tuple(apart),
+        of_one_element=elements == {1},
     )
 
 

@@ -17,8 +17,11 @@ STEPS = 4
 Grads = list[list[np.ndarray]]
 Candidate = tuple[list[np.ndarray], Grads]
 Fill = Callable[[jax.ShapeDtypeStruct], float | np.ndarray]
-_COMPARED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "max", "min", "clamp", "rem", "div"))
+_COMPARED = frozenset(
+    ("lt", "le", "gt", "ge", "eq", "ne", "max", "min", "clamp", "rem", "div", "sub")
+)
 _FEWEST, _MOST_STEPS = 3 * STEPS, 3000
+SOME = 64  # steps of a run that no number of the programs asks for
 _LARGE, _TINY = 1e3, 1e-3  # numbers that the simple candidates come nowhere near
 _MOST_SIZES = 6
 
@@ -68,9 +71,13 @@ def of_sizes(given: Inputs, wanted: Sequence[float]) -> Iterator[Candidate]:
             yield start, [[g.copy() for g in move] for _ in range(STEPS)]
 
 
-def constant(given: Inputs) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
-    """Parameters, and a gradient for every step."""
-    yield _filled(given, _signs), _filled(given, _steps)
+def long_runs(
+    given: Inputs, steps: int
+) -> Iterator[tuple[list[np.ndarray], list[np.ndarray], list[float]]]:
+    """Parameters, a gradient, and a factor of it for every step."""
+    start, move = _filled(given, _signs), _filled(given, _steps)
+    yield start, move, [1.0] * steps
+    yield start, move, [(-1.0) ** number for number in range(steps)]
 
 
 def sizes(sides: Sequence[Program]) -> list[float]:

@@ -132,7 +132,8 @@ class _Run:
                 )
                 self._agree(shown, f"after step {step + 1}")
                 self._related(states, f"after step {step + 1}")
-                self._forms(hyper, before, grads, states, shown)
+                if step > 0 or self.case.get("after_first") is None:
+                    self._forms(hyper, before, grads, states, shown)
             self.checked.points += 1
         except interpreter.NoRule as error:
             self.checked.skipped[f"exact arithmetic: {error}"] = None
@@ -223,6 +224,9 @@ class _Run:
         for names, values in zip(self.case["symbols"], before, strict=True):
             pairs = zip(names, values, strict=True)
             known |= {name: value for name, value in pairs if name is not None}
+        for name, least in (self.case.get("after_first") or {}).items():
+            if name in known:  # what the count is above that number
+                known[name] = known[name] - least
         for row in self.case["obligations"]:
             if row["when"] != "step" or row.get("terms") is None:
                 continue

@@ -15,9 +15,10 @@ from jax.extend import core
 
 from equivalence_tests.proof import interpreter
 from equivalence_tests.proof.candidates import (
+    SOME,
     Grads,
-    constant,
     counts,
+    long_runs,
     of_sizes,
     simple,
     sizes,
@@ -162,29 +163,33 @@ class Search:
     def find_late(self) -> Counterexample | None:
         """A counterexample after as many steps as a program's own numbers ask for; None if none.
 
-        `jnp.where(count > 50, ...)` shows after the 51st step alone.
+        `jnp.where(count > 50, ...)` shows after the 51st step alone; a rate that is halved every
+        ten steps, or a step that grows up to a limit, after some that no number tells.
 
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
         """
-        numbers = counts(self.sides)
         elements = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in self.dtypes)
-        if not numbers or elements * numbers[-1] > _MOST_EXACT:
+        fit = [n for n in (SOME, *counts(self.sides)) if elements * n <= _MOST_EXACT]
+        if not fit:
             return None
-        for params, grads in constant(self.given):
+        numbers = sorted(fit)
+        scans = [_scan(side) for side in self.sides]
+        for params, grads, factors in long_runs(self.given, numbers[-1] + 2):
             self.tried += 1
+            moves = [[factor * g for g in grads] for factor in factors]
             with self.context():
-                runs = [_scanned(side, params, grads, numbers[-1] + 2) for side in self.sides]
+                runs = [scan(params, grads, factors) for scan in scans]
             rows = list(_distances(*runs))
             apart = [max(row, default=0.0) for row in rows]
             # Rounding alone may part them before the step that the number is about.
             clear = [step for step, size in enumerate(apart) if size > self.clear][:1]
             asked = [number + more for number in numbers for more in (1, 2)]
             for step in sorted({*clear, *(at for at in asked if apart[at] > self.faint)}):
-                if self.in_truth(params, [grads] * step):
+                if self.in_truth(params, moves[:step]):
                     entry = int(np.argmax(rows[step]))
                     pair = [run[step][entry] for run in runs]
-                    return self._at_largest(params, [grads] * step, entry, pair)
+                    return self._at_largest(params, moves[:step], entry, pair)
         return None
 
     @functools.cached_property
@@ -210,6 +215,10 @@ class Search:
             for step in range(3):
                 try:
                     pair = [_exact_trajectory(side, params, grads[:step]) for side in self.own]
+                except interpreter.Undefined:  # as below
+                    if (example := self._run_in_own_dtype(params, grads[:step])) is not None:
+                        return example
+                    break
                 except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
                     break
                 both = list(zip(*pair, strict=True))
@@ -411,21 +420,28 @@ def _trajectory(
     return seen
 
 
-def _scanned(
-    side: Program, params: list[np.ndarray], grads: list[np.ndarray], steps: int
-) -> list[list[np.ndarray]]:
-    """`_trajectory` of many steps with one gradient, compiled as one program."""
+def _scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
+    """`_trajectory` of many steps with one gradient times factors, compiled as one program."""
     count = len(side.paths)
     step = core.jaxpr_as_fun(side.step)
-    first = _compiled(side.start, params)
 
-    def body(state: list[jax.Array], _: None) -> tuple[list[jax.Array], list[jax.Array]]:
-        results = step(*state, *map(jnp.asarray, grads))
+    def body(
+        state: list[jax.Array], moves: list[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        results = step(*state, *moves)
         return results[:count], results[count:]
 
-    _, rows = jax.jit(lambda state: jax.lax.scan(body, state, None, length=steps))(first[:count])
-    seen = [np.asarray(row) for row in rows]
-    return [first[count:], *([row[number] for row in seen] for number in range(steps))]
+    scanned = jax.jit(lambda state, moves: jax.lax.scan(body, state, moves)[1])
+
+    def run(
+        params: list[np.ndarray], grads: list[np.ndarray], factors: Sequence[float]
+    ) -> list[list[np.ndarray]]:
+        first = _compiled(side.start, params)
+        moves = [jnp.asarray(np.multiply.outer(np.asarray(factors), g)) for g in grads]
+        seen = [np.asarray(row) for row in scanned(first[:count], moves)]
+        return [first[count:], *([row[number] for row in seen] for number in range(len(factors)))]
+
+    return run
 
 
 def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:

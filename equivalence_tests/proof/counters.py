@@ -3,13 +3,42 @@
 
 from collections.abc import Sequence
 
-from equivalence_tests.proof.dtypes import is_whole
-from equivalence_tests.proof.graph import Node
+from equivalence_tests.proof.dtypes import is_whole, is_wide
+from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.traced_sides import Program
 from equivalence_tests.proof.world import Constants, Slot, World
 
 _MOST_STATES = 24
+_GROWS = ("add", "select_n", "min", "max", "convert_element_type")
 Counters = dict[Slot, Node]
+
+
+def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
+    """Whether a count is some number at least after a step if it is before; it does not overflow.
+
+    Args:
+      graph: the graph.
+      node: the count after a step.
+      before: its symbol.
+      least: the number.
+    """
+    if node is before:
+        return True
+    number = graph.scalar(node)
+    if number is not None:
+        return number >= least
+    if node.op not in _GROWS or not is_whole(node.dtype) or not is_wide(node.dtype):
+        return False
+    if node.op != "add":
+        parts = node.args[1:] if node.op == "select_n" else node.args
+        either = any if node.op == "max" else all
+        return either(at_least(graph, part, before, least) for part in parts)
+    one, other = node.args
+    numbers = [graph.scalar(part) for part in (one, other)]
+    return any(
+        number is not None and number >= 0 and at_least(graph, part, before, least)
+        for number, part in zip(numbers, (other, one), strict=True)
+    )
 
 
 def cycle(

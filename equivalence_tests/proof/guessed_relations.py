@@ -7,54 +7,38 @@ power of a count, is a guess. Guesses are proved like every other relation, or d
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from flint import arb, fmpq
+from flint import arb, arb_mat, fmpq
 
 from equivalence_tests.proof import interpreter
+from equivalence_tests.proof.derived import (
+    Build,
+    Derived,
+    Factor,
+    combined,
+    joined,
+    of_fraction,
+    scaled,
+    signed,
+    summed,
+    turned,
+)
 from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_key
 from equivalence_tests.proof.graph import Graph, Node
 from equivalence_tests.proof.traced_sides import Inputs, Program
 from equivalence_tests.proof.world import Slot
 
 _STEPS = 6
+_MOST_SOURCES, _MOST_AXES = 8, 4
 _CLOSE = 1e-30
 Number = arb | int
 Arrays = list[np.ndarray]  # of balls or whole numbers
 Rows = Sequence[np.ndarray]  # of balls or whole numbers, one after each step
 _MOST = 10**6  # numerator or denominator of a constant
-
-
-# Makes a factor, of a dtype.
-Build = Callable[[Graph, DType], Node]
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A constant, perhaps of hyper-parameters, as text and as a node."""
-
-    text: str
-    node: Build
-
-
-@dataclass(frozen=True)
-class Derived:
-    """A part of a state, as a function of other parts.
-
-    Attributes:
-      slot: what it is about.
-      sources: what it is a function of.
-      text: the function, with `{0}`, `{1}` for the sources.
-      build: from the graph and the sources' nodes to its node.
-    """
-
-    slot: Slot
-    sources: tuple[Slot, ...]
-    text: str
-    build: Callable[[Graph, Sequence[Node]], Node]
 
 
 class Fits:
@@ -133,15 +117,116 @@ class Fits:
             if (
                 factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])
             ) is not None:
-                yield _scaled(slot, other, factor)
+                yield scaled(slot, other, factor)
                 continue
             for count in counts:
                 ratios = self._by_count(mine, theirs, self._rows(count))
                 if (factor := self._constant(ratios)) is not None:
-                    yield _scaled(slot, other, factor, count)
+                    yield scaled(slot, other, factor, count)
         if self._aval(slot).shape == ():
             for count in counts:
                 yield from self._power(slot, count)
+        yield from self._laid_out(slot, sources)
+        yield from self._sum(slot, sources)
+
+    def _laid_out(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
+        """Others in a row, in another shape, or with their axes in another order."""
+        dtype = self._aval(slot).dtype
+        fit = [at for at in sources if at[0] != slot[0] and self._aval(at).dtype == dtype]
+        shape = self._aval(slot).shape
+        for other in fit:
+            theirs = self._aval(other).shape
+            if sorted(theirs) != sorted(shape) or not 1 < len(shape) <= _MOST_AXES:
+                continue
+            for order in itertools.permutations(range(len(shape))):
+                if tuple(theirs[axis] for axis in order) != shape:
+                    continue
+                rows = [row.transpose(order) for row in self._rows(other)]
+                if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
+                    yield turned(slot, other, order, shape)
+        for axis in range(len(shape)):
+            row = self._in_a_row(slot, fit, axis)
+            if row is not None:
+                yield joined(slot, row, self._aval(slot), axis)
+
+    def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
+        """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
+        shape = self._aval(slot).shape
+        rest = (*shape[:axis], *shape[axis + 1 :])
+        mine = [np.moveaxis(row, axis, 0).ravel() for row in self._rows(slot)]
+        parts: dict[Slot, list[np.ndarray]] = {}
+        for other in sources:
+            theirs, rows = self._aval(other).shape, self._rows(other)
+            if axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0:
+                parts[other] = [row.ravel() for row in rows]  # whatever its axes are
+            elif theirs == rest:
+                parts[other] = [row.ravel() for row in rows]
+            elif len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest:
+                parts[other] = [np.moveaxis(row, axis, 0).ravel() for row in rows]
+        found: list[Slot] = []
+        at = 0
+        while at < mine[0].size:
+            for other, theirs in parts.items():
+                size = theirs[0].size
+                part = [row[at : at + size] for row in mine]
+                if part[0].size == size > 0 and _all_equal(part, theirs):
+                    found.append(other)
+                    at += size
+                    break
+            else:
+                return None
+        return found
+
+    def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
+        """A sum of two or three others, each times a constant: a step is a difference of places."""
+        shape = self._aval(slot).shape
+        fit = [at for at in sources if self._is_float(at) and self._aval(at).shape == shape]
+        fit = self._distinct(sorted(fit, key=lambda at: (at[0] == slot[0], at)))[:_MOST_SOURCES]
+        columns = {at: _column(self._rows(at)) for at in fit}
+        mine = _column(self._rows(slot))
+        for number in (2, 3):
+            for chosen in itertools.combinations(fit, number):
+                if all(at[0] == slot[0] for at in chosen):
+                    continue
+                factors = self._factors(mine, [columns[at] for at in chosen])
+                if factors is not None:
+                    yield summed(slot, chosen, factors)
+
+    def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Of those with the same values the first."""
+        found: list[Slot] = []
+        for at in slots:
+            mine = _column(self._rows(at))
+            if any(_are_equal(a, 0) is False for a in mine) and not any(
+                all(map(_are_equal, mine, _column(self._rows(other)))) for other in found
+            ):
+                found.append(at)
+        return found
+
+    def _factors(
+        self, mine: Sequence[arb], columns: Sequence[Sequence[arb]]
+    ) -> list[Factor] | None:
+        """The constants with which columns make up one; None if none do."""
+        count = len(columns)
+        rows = list(zip(*columns, strict=True))
+        if len(rows) < 2 * count:
+            return None
+        # Rows of different steps, so that they are independent where the columns are.
+        some = [(i * (len(rows) - 1)) // (count - 1) for i in range(count)]
+        try:
+            solved = arb_mat([list(rows[i]) for i in some]).solve(
+                arb_mat([[mine[i]] for i in some])
+            )
+        except ZeroDivisionError:
+            return None
+        numbers = [solved[i, 0] for i in range(count)]
+        for value, row in zip(mine, rows, strict=True):
+            made = sum((a * b for a, b in zip(numbers, row, strict=True)), arb(0))
+            if not made.overlaps(value):
+                return None
+        factors = [self._constant([number]) for number in numbers]
+        known = [factor for factor in factors if factor is not None]
+        return known if len(known) == count else None
 
     def _by_count(self, mine: Rows, theirs: Rows, steps: Rows) -> list[arb | None]:
         """What one is to the other times a count; nothing where that cannot be."""
@@ -159,16 +244,23 @@ class Fits:
         return ratios if len(counts) > 2 else []
 
     def _offset(self, slot: Slot, other: Slot) -> Iterator[Derived]:
-        pairs = zip(self._rows(slot), self._rows(other), strict=True)
-        apart = {int(number) for a, b in pairs for number in (a - b).flat}
-        if len(apart) == 1 and slot[0] != other[0] and (number := apart.pop()) != 0:
+        pairs = list(zip(self._rows(slot), self._rows(other), strict=True))
+        for sign in (1, -1):  # a count that goes up, or down
+            apart = {int(number) for a, b in pairs for number in (a - sign * b).flat}
+            if len(apart) != 1 or slot[0] == other[0] or (sign, *apart) == (1, 0):
+                continue
+            number = apart.pop()
 
-            def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+            def build(
+                graph: Graph, nodes: Sequence[Node], number: int = number, sign: int = sign
+            ) -> Node:
                 (node,) = nodes
+                if sign < 0:
+                    node = graph.apply("neg", (node,), (), node.shape, node.dtype)
                 more = graph.const(number, node.dtype)
                 return graph.apply("add", (node, more), (), node.shape, node.dtype)
 
-            yield Derived(slot, (other,), f"{{0}} + {number}", build)
+            yield Derived(slot, (other,), f"{'-' * (sign < 0)}{{0}} + {number}", build)
 
     def _power(self, slot: Slot, count: Slot) -> Iterator[Derived]:
         values = [row.flat[0] for row in self._rows(slot)]
@@ -209,11 +301,11 @@ class Fits:
         for text, value, build in self._settings():
             for sign in (1, -1):
                 if number.overlaps(sign * value):
-                    return Factor(f"{'-' if sign < 0 else ''}{text}", _signed(sign, build))
+                    return Factor(f"{'-' if sign < 0 else ''}{text}", signed(sign, build))
         fraction = _fraction(number)
         if fraction is None:
             return None
-        return Factor(str(fraction), lambda graph, kind: _node(graph, fraction, kind))
+        return Factor(str(fraction), lambda graph, kind: of_fraction(graph, fraction, kind))
 
     def _settings(self) -> Iterator[tuple[str, arb, Build]]:
         """Products of hyper-parameters and what is missing of them to 1."""
@@ -223,10 +315,10 @@ class Fits:
             parts.append((f"(1 - {name})", 1 - value, self._symbol(name, True)))
         for text, value, build in parts:
             yield text, value, build
-            yield f"1 / {text}", 1 / value, _combined("div", lambda g, k: g.const(1, k), build)
+            yield f"1 / {text}", 1 / value, combined("div", lambda g, k: g.const(1, k), build)
         for (a, x, f), (b, y, g) in itertools.permutations(parts, 2):
-            yield f"{a} * {b}", x * y, _combined("mul", f, g)
-            yield f"{a} / {b}", x / y, _combined("div", f, g)
+            yield f"{a} * {b}", x * y, combined("mul", f, g)
+            yield f"{a} / {b}", x / y, combined("div", f, g)
 
     def _symbol(self, name: str, rest: bool) -> Build:
         def build(graph: Graph, kind: DType) -> Node:
@@ -280,6 +372,11 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return result
 
 
+def _column(rows: Rows) -> list[arb]:
+    """All entries after all steps."""
+    return [_plain(value) for row in rows for value in row.flat]
+
+
 def _pairs(left: Rows, right: Rows) -> Iterator[tuple[Number, Number]]:
     for a, b in zip(left, right, strict=True):
         yield from zip(a.flat, b.flat, strict=True)
@@ -318,37 +415,5 @@ def _fraction(number: arb) -> fmpq | None:
     return None
 
 
-def _node(graph: Graph, fraction: fmpq, kind: DType) -> Node:
-    top, bottom = graph.const(int(fraction.p), kind), graph.const(int(fraction.q), kind)
-    return graph.apply("div", (top, bottom), (), (), kind)
-
-
-def _signed(sign: int, build: Build) -> Build:
-    if sign > 0:
-        return build
-    return lambda graph, kind: graph.apply("neg", (build(graph, kind),), (), (), kind)
-
-
-def _combined(op: str, first: Build, second: Build) -> Build:
-    return lambda graph, kind: graph.apply(
-        op, (first(graph, kind), second(graph, kind)), (), (), kind
-    )
-
-
-def _scaled(slot: Slot, other: Slot, factor: Factor, count: Slot | None = None) -> Derived:
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        node = nodes[0]
-        if factor.text == "-1":
-            result = graph.apply("neg", (node,), (), node.shape, node.dtype)
-        else:
-            constant = factor.node(graph, node.dtype)
-            result = graph.apply("mul", (node, constant), (), node.shape, node.dtype)
-        if len(nodes) == 1:
-            return result
-        count = graph.apply("convert_element_type", (nodes[1],), (), (), node.dtype)
-        return graph.apply("mul", (result, count), (), node.shape, node.dtype)
-
-    text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
-    if count is None:
-        return Derived(slot, (other,), text, build)
-    return Derived(slot, (other, count), f"{text} * {{1}}", build)
+def _all_equal(left: Rows, right: Rows) -> bool:
+    return all(_are_equal(a, b) for a, b in _pairs(left, right))

@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from equivalence_tests.proof import programs
-from equivalence_tests.proof.counters import cycle
-from equivalence_tests.proof.dtypes import is_float, is_whole
+from equivalence_tests.proof.counters import at_least, cycle
+from equivalence_tests.proof.derived import Derived
+from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_whole, is_wide
 from equivalence_tests.proof.equality import Level, groups
 from equivalence_tests.proof.graph import Node
-from equivalence_tests.proof.guessed_relations import Derived
 from equivalence_tests.proof.programs import AnyJaxpr
 from equivalence_tests.proof.sign_analysis import is_never_negative, never_negative
 from equivalence_tests.proof.traced_sides import Program
 from equivalence_tests.proof.world import Obligation, Slot, World, constants, is_constant
 
+_FIRST = "first step"
 Leaves = list[Node]  # of one state
 Step = tuple[Leaves, Leaves]  # the new state and the new parameters
 
@@ -36,7 +37,9 @@ class Induction:
       relation: which leaves of the states are related, as text.
       given: whether the relation was given.
       states: general states of both sides, as related.
-      counts: what has to hold over the reals of counts in floating-point dtypes, as text.
+      counts: what has to hold over the reals of counts, as text.
+      least: where states are related from the first step on, the name of each count's symbol and
+        the number that it stands above; None where they are related from the start.
     """
 
     obligations: tuple[Obligation, ...]
@@ -44,6 +47,7 @@ class Induction:
     given: bool
     states: tuple[tuple[Node, ...], tuple[Node, ...]]
     counts: tuple[str, ...] = ()
+    least: Mapping[str, int] | None = None
 
     @property
     def classes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
@@ -51,7 +55,8 @@ class Induction:
 
         None for a constant, and for what a given relation makes.
         """
-        left, right = (tuple(map(_symbol, nodes)) for nodes in self.states)
+        above = self.least or {}
+        left, right = (tuple(_symbol(node, above) for node in nodes) for nodes in self.states)
         return left, (None,) * len(right) if self.given else right
 
     @property
@@ -128,10 +133,13 @@ class Hints:
     Attributes:
       derived: leaves that are functions of others.
       by_state: whether counters that go round are followed state by state.
+      after_first: whether the first step is proved apart, and states are related from then on, when
+        counts are 1 at least: over the reals alone, where they do not overflow.
     """
 
     derived: tuple[Derived, ...] = ()
     by_state: bool = False
+    after_first: bool = False
 
 
 def by_largest_relation(
@@ -144,12 +152,31 @@ def by_largest_relation(
     return search.result()
 
 
+def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool:
+    """Whether there is any counter of the kind that hints are about."""
+    first = [world.start(side)[0] for side in sides]
+    if hints.by_state:
+        known = [constants(world, *each) for each in zip(sides, first, strict=True)]
+        return len(cycle(world, sides, first, known)) > 1
+    if hints.after_first:
+        grads = world.other_grads()
+        after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
+        whole = [node for state in after for node in state if is_wide(node.dtype)]
+        return any((world.graph.scalar(node) or 0) > 0 for node in whole)
+    return True
+
+
 class _Search:
     """The search for the largest relation."""
 
     def __init__(self, world: World, sides: tuple[Program, Program], level: Level, hints: Hints):
         self.world, self.sides, self.level, self.hints = world, sides, level, hints
         self.starts = [world.start(side) for side in sides]
+        self.before_first = self.starts if hints.after_first else []
+        if hints.after_first:
+            moves, states = world.other_grads(), [state for state, _ in self.starts]
+            pairs = zip(sides, states, strict=True)
+            self.starts = [world.step(side, state, moves) for side, state in pairs]
         first = [start[0] for start in self.starts]
         self.general_symbols = [world.symbols(side) for side in sides]
         pairs = list(zip(sides, first, strict=True))
@@ -183,9 +210,26 @@ class _Search:
             for leaf in _natural(world, side, self._general(number), start)
         }
         self.at_first = self._at_first(first) if len(self.cycle) > 1 else {}
+        self.least = self._least(first) if hints.after_first else {}
 
     def _general(self, side: int) -> Leaves:
         return _general(self.general_symbols[side], self.constants[side])
+
+    def _least(self, starts: list[Leaves]) -> dict[Slot, int]:
+        """What counts are after the first step, those that are no less from then on."""
+        graph, result = self.world.graph, dict[Slot, int]()
+        for number, side in enumerate(self.sides):
+            before = self._general(number)
+            after, _ = self.world.step(side, before)
+            for leaf, (first, old, new) in enumerate(
+                zip(starts[number], before, after, strict=True)
+            ):
+                least = graph.scalar(first) if is_whole(first.dtype) else None
+                if least is None or old.op != "leaf" or not is_wide(first.dtype):
+                    continue
+                if least > 0 and at_least(graph, new, old, int(least)):
+                    result[number, leaf] = int(least)
+        return result
 
     def _at_first(self, starts: list[Leaves]) -> dict[Slot, Node]:
         """What is a constant whenever counters that go round are at their first state."""
@@ -237,6 +281,11 @@ class _Search:
             if (side, leaf) in self.natural:
                 graph.never_negative.add(name)
             symbol = graph.leaf(name, aval.shape, aval.dtype)
+            if (least := self.least.get((side, leaf))) is not None:
+                above = graph.leaf(_above(name, least), aval.shape, aval.dtype)
+                graph.never_negative.add(str(above.params))
+                more = graph.const(least, aval.dtype)
+                symbol = graph.apply("add", (above, more), (), aval.shape, aval.dtype)
             for side, leaf in slots:
                 dtype = self.sides[side].avals[leaf].dtype
                 node = symbol
@@ -259,10 +308,14 @@ class _Search:
         world, level, paths = self.world, self.level, self.world.given.paths
         first, last = self.starts
         rows = world.obligations("start", paths, first[1], last[1], True, level)
+        if self.before_first:
+            rows = [replace(row, when=_FIRST) for row in rows]
+            (_, ours), (_, theirs) = self.before_first
+            rows += world.obligations("start", paths, ours, theirs, True, level)
         for steps, counters in zip(self.steps, self.cycle, strict=True):
             own = world.obligations("step", paths, steps[0][1], steps[1][1], True, level)
             rows += [replace(each, counters=self._values(counters)) for each in own]
-        relation: list[str] = []
+        relation: list[str] = ["from the first step on:"] * bool(self.before_first)
         for a, b in self._equal_leaves():
             relation.append(f"{self.names[0][a]} = {self.names[1][b]}")
             rows += self._kept(relation[-1], (a, b), functools.partial(_at, a, b))
@@ -281,8 +334,12 @@ class _Search:
             for side, state, step in zip(self.sides, states, steps, strict=True)
             for text in _counts(world, side, state, step[0])
         ]
-        states = tuple(left), tuple(right)
-        return Induction(tuple(rows), tuple(relation), False, states, tuple(dict.fromkeys(counts)))
+        states, least = (tuple(left), tuple(right)), None
+        if self.before_first:
+            least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
+            counts += [NO_OVERFLOW] * bool(least)
+        counts = tuple(dict.fromkeys(counts))
+        return Induction(tuple(rows), tuple(relation), False, states, counts, least)
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """What a leaf is to be, and what it is; the left side's first."""
@@ -299,7 +356,8 @@ class _Search:
         pair: Callable[..., tuple[Node, Node]],
     ) -> Iterator[Obligation]:
         """That something is so at the start and after every step."""
-        rows: list[tuple[str, Sequence[Step], Mapping[Slot, Node]]] = [("start", self.starts, {})]
+        when = _FIRST if self.before_first else "start"
+        rows: list[tuple[str, Sequence[Step], Mapping[Slot, Node]]] = [(when, self.starts, {})]
         rows += [("step", *each) for each in zip(self.steps, self.cycle, strict=True)]
         for when, results, counters in rows:
             nodes = pair(*(state for state, _ in results))
@@ -323,10 +381,18 @@ def _at(a: int, b: int, left: Leaves, right: Leaves) -> tuple[Node, Node]:
     return left[a], right[b]
 
 
-def _symbol(node: Node) -> str | None:
-    """The name of a leaf's symbol; None for a constant."""
+def _above(name: str, least: int) -> str:
+    """The name of what a count is above a number."""
+    return f"({name} - {least})"
+
+
+def _symbol(node: Node, above: Mapping[str, int]) -> str | None:
+    """The name of a leaf's symbol, a number above it included; None for a constant."""
     if node.op == "convert_element_type":
         node = node.args[0]
+    if node.op == "add":
+        counts = [a for a in node.args if a.op == "leaf" and str(a.params) in above]
+        node = counts[0] if counts else node
     return str(node.params) if node.op == "leaf" else None
 
 

@@ -22,6 +22,7 @@ from equivalence_tests.proof.dtypes import Aval, is_float, is_key
 from equivalence_tests.proof.exact_operations import moved
 from equivalence_tests.proof.interpreter_rules import RULES
 from equivalence_tests.proof.interpreter_rules import Unclear as Unclear
+from equivalence_tests.proof.interpreter_rules import Undefined as Undefined
 from equivalence_tests.proof.interpreter_rules import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.programs import AnyJaxpr, aval_of
 from equivalence_tests.scanned import constants_and_carry

@@ -30,6 +30,10 @@ class Unclear(Exception):
     """A branch that cannot be decided: a ball holds numbers on both sides."""
 
 
+class Undefined(Unclear):
+    """A comparison with what is no number: something was divided by 0."""
+
+
 def _either(of_balls: Callable[..., arb], of_numbers: OfArrays, count: int = 1) -> Rule:
     """A function of so many numbers by NumPy, of balls element by element."""
     spread = np.frompyfunc(of_balls, count, 1)
@@ -69,6 +73,8 @@ def _is_tie(a: arb, b: arb) -> bool:
         return False
     if _ties_are_equal.get() and a.is_finite() and abs(a - b) < _TIE * (1 + abs(a)):
         return True
+    if a.is_nan() or b.is_nan():
+        raise Undefined(f"{a} against {b}")
     raise Unclear(f"{a} against {b}")
 
 

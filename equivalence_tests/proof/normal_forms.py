@@ -37,6 +37,11 @@ def evaluate(
     return _Evaluation(tables, inputs).quotient(which, dict(values))
 
 
+# What stands beyond the end of a part of a row: conditions take it away, so that any number does,
+# and an odd one shows where they do not.
+_BEYOND = arb(fmpq(37, 16))
+
+
 class _Evaluation:
     def __init__(self, tables: Mapping[str, Any], inputs: Mapping[str, np.ndarray]):
         self.atoms, self.quotients, self.inputs = tables["atoms"], tables["quotients"], inputs
@@ -63,7 +68,10 @@ class _Evaluation:
         kind = atom["kind"]
         if kind == "leaf":
             array = self.inputs[atom["name"]]
-            value = array[tuple(position(item, values) for item in atom.get("index", []))]
+            at = tuple(position(item, values) for item in atom.get("index", []))
+            if any(not 0 <= i < size for i, size in zip(at, array.shape, strict=True)):
+                return _BEYOND
+            value = array[at]
             return value if isinstance(value, arb) else arb(int(value))
         if kind == "index":
             return arb(position(atom["index"][0], values))

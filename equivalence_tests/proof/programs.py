@@ -130,6 +130,8 @@ class _Run:
             return args
         if name == "stack":
             return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
+        if name == "slice" and set(eqn.params["strides"] or (1,)) == {1}:
+            return [_sliced(self.graph, args[0], eqn.params)]
         if name == "split":
             return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
         name = "add" if name == "add_any" else name  # what differentiation writes
@@ -242,9 +244,17 @@ def _row(graph: Graph, array: Node, number: int) -> Node:
 def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterator[Node]:
     """The parts of an array, one behind the other along an axis."""
     start = 0
-    for size in sizes:
+    for size in map(int, sizes):  # they may be NumPy's, which are no JSON
         yield part(graph, array, axis, start, start + size)
         start += size
+
+
+def _sliced(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
+    """A slice: of arrays that stand one behind the other perhaps one of them."""
+    rows = zip(params["start_indices"], params["limit_indices"], strict=True)
+    for axis, (begin, end) in enumerate(rows):
+        array = part(graph, array, axis, int(begin), int(end))
+    return array
 
 
 def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:

@@ -213,7 +213,10 @@ def _guessed(given: Inputs, sides: tuple[Program, Program]) -> Iterator[tuple[Wo
         derived = []
     tried = [Hints(tuple(derived))] if derived else []
     tried += [Hints(by_state=True)] + [Hints(tuple(derived), True)] * bool(derived)
+    tried += [Hints(after_first=True)] + [Hints(tuple(derived), after_first=True)] * bool(derived)
     for hints in tried:
-        for level in (Level.IDENTICAL, Level.REALS):
+        if not induction.may_help(World(given), sides, hints):
+            continue
+        for level in (Level.IDENTICAL, Level.REALS)[hints.after_first :]:
             world = World(given)
             yield world, induction.by_largest_relation(world, *sides, level, hints)

@@ -101,6 +101,20 @@ def test_a_difference_in_one_dtype_alone():
     assert "run in bfloat16" in str(proof)
 
 
+def test_what_a_dtype_makes_nan_before_it_is_compared():
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        def one(p: jax.Array, g: jax.Array) -> jax.Array:
+            rest = 1 - jnp.asarray(0.999, g.dtype)  # 0 in bfloat16
+            return p - jnp.maximum(g * rest / rest, g)
+
+        return jax.tree.map(one, params, grads), state
+
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    proof = prove_equivalence(_stepping(step), optax.sgd(1.0), half)
+    assert proof.verdict == DIFFERENT and "run in bfloat16" in str(proof)
+    proved(_stepping(step), optax.sgd(1.0), REALS)
+
+
 def test_rounding_to_another_dtype_is_told():
     def rounded(g: jax.Array) -> jax.Array:
         size = 1 + g * g

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -6,7 +7,8 @@ import optax
 import pytest
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof.result import DIFFERENT, REALS
+from equivalence_tests.proof import check
+from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 from equivalence_tests.proof.symbols import unwrapped
 from equivalence_tests.proof.testing import NUMBERS, PARAMS, proved, train_state
 
@@ -89,6 +91,117 @@ def test_a_relation_of_ones_own():
         return count, params, jax.tree.map(lambda trace: -0.1 * trace, state[0].trace)
 
     proved(optax.sgd(0.1, momentum=0.5), minus, REALS, relation=relation)
+
+
+def _stepping(init: Any, step: Callable[..., Any]) -> Any:
+    """A count and one moment for each leaf: `step(count, param, moment, grad)` makes both anew."""
+
+    def whole(grads: Any, state: Any, params: Any) -> Any:
+        count, moments = state
+        both = jax.tree.map(lambda p, m, g: step(count, p, m, g), params, moments, grads)
+        new, moments = jax.tree.transpose(jax.tree.structure(params), None, both)
+        return new, (count + 1, moments)
+
+    return lambda params: (jnp.zeros((), jnp.int32), jax.tree.map(init, params)), whole
+
+
+def _moment(of: Callable[..., Any]) -> Any:
+    """Momentum whose moment is what a function makes of count, moment and gradient."""
+    return _stepping(jnp.zeros_like, lambda n, p, m, g: (p - 0.1 * of(n, m, g), of(n, m, g)))
+
+
+def _stacked(axis: int) -> Any:
+    """Adam with both moments in one array."""
+
+    def step(n: Any, p: Any, both: Any, g: Any) -> Any:
+        m, v = (jnp.squeeze(part, axis) for part in jnp.split(both, 2, axis))
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        root = jnp.sqrt(v / (1 - 0.999 ** (n + 1))) + 1e-8
+        return p - 1e-3 * m / (1 - 0.9 ** (n + 1)) / root, jnp.stack([m, v], axis)
+
+    return _stepping(lambda p: jnp.stack([jnp.zeros_like(p)] * 2, axis), step)
+
+
+_MOMENTUM = optax.sgd(0.1, momentum=0.9)
+# What else is found: sums of others, other layouts, and states that are related after a step alone.
+LAID_OUT: dict[str, tuple[Any, Any, str]] = {
+    "two places": (
+        _stepping(lambda p: p, lambda n, p, old, g: (p - 0.1 * g + 0.9 * (p - old), p)),
+        _MOMENTUM,
+        "state[0].trace['k'] = ",
+    ),
+    "two averages": (
+        optax.chain(optax.ema(0.9, debias=False), optax.ema(0.5, debias=False)),
+        optax.chain(optax.ema(0.5, debias=False), optax.ema(0.9, debias=False)),
+        "= 9 * state[0].ema['k'] - 8 * state[1].ema['k']",
+    ),
+    "flat": (optax.flatten(_MOMENTUM), _MOMENTUM, "state[0].trace['k']] in a row"),
+    "stacked": (_stacked(0), optax.adam(1e-3), "state[0].nu['k']] in a row"),
+    "stacked behind": (_stacked(-1), optax.adam(1e-3), "in a row along axis 2"),
+    "turned": (
+        _stepping(lambda p: jnp.zeros_like(p.T), lambda n, p, m, g: (
+            p - 0.1 * (0.9 * m + g.T).T, 0.9 * m + g.T
+        )),
+        _MOMENTUM,
+        ".transpose(1, 0)",
+    ),
+    "the first gradient copied": (
+        _moment(lambda n, m, g: jnp.where(n == 0, g, 0.5 * m + 0.5 * g)),
+        _stepping(lambda p: p, lambda n, p, m, g: (
+            p - 0.1 * jnp.where(n > 0, (m + g) / 2, g), jnp.where(n > 0, (m + g) / 2, g)
+        )),
+        "from the first step on:",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_states_that_are_laid_out_otherwise(name: str):
+    left, right, expected = LAID_OUT[name]
+    params = {"k": jnp.ones((2, 3))} if name == "turned" else PARAMS
+    proof = prove_equivalence(left, right, params)
+    assert proof.verdict == REALS, proof
+    relation = proof.cases[0].induction.relation
+    assert any(expected in text for text in relation), relation
+    checked = check(proof.to_json(), left, right, params)
+    assert checked.forms > 0 and not checked.skipped
+    if name == "the first gradient copied":
+        assert "whole numbers do not overflow" in proof.assumptions
+
+
+def _clock(after: Callable[[Any], Any], dtype: Any = jnp.int32) -> Any:
+    """Momentum that copies the gradient where a clock is 0."""
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        clock, moments = state
+        new = jax.tree.map(lambda m, g: jnp.where(clock == 0, g, 0.9 * m + g), moments, grads)
+        params = jax.tree.map(lambda p, m: p - 0.1 * m, params, new)
+        return params, (after(clock).astype(dtype), new)
+
+    return lambda p: (jnp.zeros((), dtype), jax.tree.map(jnp.zeros_like, p)), step
+
+
+# Clocks that are 0 again, some of them later than any search for a counterexample goes.
+CLOCKS: dict[str, Any] = {
+    "after three": _clock(lambda n: (n + 1) % 3),
+    "at once": _clock(lambda n: 1 - n),
+    "after 5000": _clock(lambda n: jnp.where(n >= 5000, 0, n + 1)),
+    "after 256": _clock(lambda n: n + 1, jnp.uint8),
+    "after 65536": _clock(lambda n: n + 1, jnp.uint16),
+}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_a_clock_that_is_0_again_is_not_proved(name: str):
+    proof = prove_equivalence(CLOCKS[name], _MOMENTUM, PARAMS)
+    assert proof.verdict not in (IDENTICAL, REALS), proof
+
+
+@pytest.mark.parametrize(
+    "clock", [_clock(lambda n: n + 1), _clock(lambda n: jnp.where(n < 5, n + 1, 1))]
+)
+def test_a_clock_that_is_never_0_again_is(clock: Any):
+    assert prove_equivalence(clock, _MOMENTUM, PARAMS).verdict == REALS
 
 
 @pytest.mark.parametrize("every", [2, 3])

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 
@@ -164,6 +165,14 @@ DIFFERENT_SIDES: dict[str, tuple[Any, Any]] = {
     "a count of 8 bits": (
         _counting(jnp.int8, lambda p, g, n: p - g * n),
         _steps(lambda p, g, n: p - g * n),
+    ),
+    "after steps that no number tells": (
+        _steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 900.5, 2.0, 1.0) * g),
+        _steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 1000.5, 2.0, 1.0) * g),
+    ),
+    "a threshold within a difference": (
+        optax.sgd(optax.piecewise_constant_schedule(0.1, {100: 0.1})),
+        optax.sgd(optax.piecewise_constant_schedule(0.1, {101: 0.1})),
     ),
     "a clip at 1e30": (_side(lambda p, g: p - jnp.clip(g, -1e30, 1e30)), _side(jnp.subtract)),
     "none that is denormal": (

@@ -63,10 +63,20 @@ class World:
         results = self._run(side, side.start, [*self.hyper, *self.params])
         return results[: len(side.paths)], results[len(side.paths) :]
 
-    def step(self, side: Program, state: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    def step(
+        self, side: Program, state: Sequence[Node], grads: Sequence[Node] | None = None
+    ) -> tuple[list[Node], list[Node]]:
         """The state of a side after a step, and its parameters."""
-        results = self._run(side, side.step, [*self.hyper, *state, *self.grads])
+        moves = self.grads if grads is None else grads
+        results = self._run(side, side.step, [*self.hyper, *state, *moves])
         return results[: len(side.paths)], results[len(side.paths) :]
+
+    def other_grads(self) -> list[Node]:
+        """Gradients of another step than that of the induction."""
+        names = [f"{g.params} of the first step" for g in self.grads]
+        return [
+            self.graph.leaf(n, g.shape, g.dtype) for n, g in zip(names, self.grads, strict=True)
+        ]
 
     def _run(self, side: Program, jaxpr: AnyJaxpr, args: list[Node]) -> list[Node]:
         try:

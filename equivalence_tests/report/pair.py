@@ -2,12 +2,14 @@
 
 import html
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
+from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
 from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
@@ -159,9 +161,11 @@ class Report:
                 f"  what differs: {what}",
                 *([f"  {apart}"] if (apart := poisoned_line(found, what)) else []),
                 f"  first difference: {found.first}",
-                f"  distances (ULP): {found.counts}",
+                *_distances(found.counts),
                 f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",
             ]
+            if self.nature is Nature.ROUNDING and (why := one_function.remark(found)):
+                lines.append(f"  {why}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -222,3 +226,16 @@ class Report:
 
     def _repr_html_(self) -> str:
         return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"
+
+
+_WIDTH = 96
+
+
+def _distances(counts: str) -> list[str]:
+    """The histogram in lines of `_WIDTH` columns, broken between its entries alone."""
+    joined = counts.replace(", ", ",\n").replace(" ", "\N{NO-BREAK SPACE}").replace("\n", " ")
+    rest = " " * 4
+    lines = textwrap.wrap(
+        joined, _WIDTH, initial_indent="  distances (ULP): ", subsequent_indent=rest
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import io
 import json as json_module
 import re
 import time
@@ -209,15 +210,11 @@ def with_bar(
 
 def _print_diff(console: Console, result: driver.FileResult) -> None:
     name = _short(result.path)
-    lines = difflib.unified_diff(
-        result.old.splitlines(keepends=True),
-        result.new.splitlines(keepends=True),
-        f"a/{name}",
-        f"b/{name}",
-    )
-    for line in lines:
+    old, new = (list(io.StringIO(text, newline="")) for text in (result.old, result.new))
+    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
-        text = line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        ended = line.endswith(("\n", "\r"))
+        text = line.rstrip("\r\n") + ("\n" if ended else "\n\\ No newline at end of file\n")
         console.print(Text(text.replace("\r", ""), style=style), end="")
 
 

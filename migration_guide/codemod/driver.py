@@ -119,7 +119,9 @@ def _migrated(
     found: dict[str, files.File] = {}
     for item in files.walk(paths):
         progress("looking", len(found), 0)
-        found.setdefault(os.path.realpath(item.path), item)
+        where = os.path.realpath(item.path)
+        if where not in found or (found[where].outside and not item.outside):
+            found[where] = item
     results: list[FileResult] = []
     candidates: list[_Candidate] = []
     for index, item in enumerate(found.values()):
@@ -143,7 +145,8 @@ def _migrated(
             chosen += _chosen(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
         progress("rewriting", index, len(chosen))
-        results += _result(candidate, options, project)
+        made = _result(candidate, options, project)
+        results += map(_left_outside, made) if candidate.file.outside else made
     progress("rewriting", len(chosen), len(chosen))
     results.sort(key=lambda result: str(result.path))
     return Report(tuple(results), len(found), len(chosen), time.perf_counter() - start)
@@ -233,6 +236,8 @@ def _read(candidate: _Candidate) -> str:
             candidate.text, candidate.encoding = candidate.data.decode("utf-8"), "utf-8"
             candidate.book = notebook.read(candidate.text)
             candidate.code = candidate.book.code
+        elif files.has_old_line_ends(candidate.text):
+            candidate.code = candidate.text.replace("\r", "\n")
     except (SyntaxError, UnicodeDecodeError, notebook.NotANotebook) as error:
         return f"cannot be read: {error}"
     return ""
@@ -285,6 +290,8 @@ def _result(candidate: _Candidate, options: Options, project: Project) -> list[F
         new = candidate.text
         if made.code != candidate.code:
             new = made.code if candidate.book is None else candidate.book.with_code(made.code)
+            if candidate.book is None and files.has_old_line_ends(candidate.text):
+                new = new.replace("\n", "\r")
         new.encode(candidate.encoding)
     except (notebook.NotANotebook, UnicodeEncodeError) as error:
         return [_failed(path, f"left as it is: {error}")]
@@ -344,6 +351,18 @@ def _pins(path: Path, data: bytes) -> list[FileResult]:
     text = data.decode("utf-8", errors="replace")
     messages = tuple(Message(line, said, new_line=line) for line, said in pins.old_pins(text))
     return [FileResult(path, text, text, messages=messages)] if messages else []
+
+
+def _left_outside(result: FileResult) -> FileResult:
+    """What would become of a file outside of the folder that was named: it stays as it is."""
+    if not result.changed:
+        return result
+    target = os.path.realpath(result.path)
+    return _failed(
+        result.path,
+        f"left alone: a link to {target}, outside of the folder that was named; name that file, or "
+        "its folder, to rewrite it",
+    )
 
 
 def _unexpected(error: Exception) -> str:

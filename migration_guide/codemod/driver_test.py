@@ -114,6 +114,7 @@ def test_the_lines_are_those_of_the_file_as_it_is_then(tmp_path: Path, suffix: s
 
 ENCODED = {
     "crlf": OLD.replace("\n", "\r\n").encode(),
+    "cr": f"# comment\n{OLD}".replace("\n", "\r").encode(),
     "bom": OLD.encode("utf-8-sig"),
     "latin-1": ("# -*- coding: latin-1 -*-\n# caf\xe9\n" + OLD).encode("latin-1"),
     "no-last-newline": OLD.rstrip("\n").encode(),
@@ -130,7 +131,8 @@ def test_encoding_and_line_endings_stay(file: Path, case: str):
     assert b"optax.sgd" in data
     assert data.startswith(b"\xef\xbb\xbf") == (case == "bom")
     assert (b"\xe9" in data) == (case == "latin-1")
-    assert data.endswith(b"\n") == (case != "no-last-newline")
+    assert data.endswith((b"\n", b"\r")) == (case != "no-last-newline")
+    assert (b"\n" not in data) == (case == "cr")
     assert data.count(b"\r\n") == (data.count(b"\n") if case == "crlf" else 0)
 
 
@@ -142,6 +144,25 @@ def test_modes_and_links_stay(file: Path, tmp_path: Path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o751
     assert link.is_symlink()
     assert file.read_bytes() == b"x = 1\n"
+
+
+def test_what_a_link_in_a_folder_leads_out_to_is_left_alone_and_named(tmp_path: Path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "mine").mkdir()
+    outer, inner = tmp_path / "shared" / "outer.py", tmp_path / "mine" / "inner.py"
+    for file in (outer, inner):
+        file.write_text(OLD, encoding="utf-8")
+        (tmp_path / "mine" / f"to_{file.name}").symlink_to(file)
+    code, output = _migrate("--write", str(tmp_path / "mine"))
+    assert code == 1
+    assert f"to_outer.py: left alone: a link to {outer.resolve()}, outside of" in output
+    assert (outer.read_text(encoding="utf-8"), inner.read_text(encoding="utf-8")) == (OLD, NEW)
+    assert (tmp_path / "mine" / "to_inner.py").is_symlink()
+    assert _migrate("--write", str(tmp_path / "mine"), str(tmp_path / "shared"))[0] == 0
+    assert outer.read_text(encoding="utf-8") == NEW
+    outer.write_text(OLD, encoding="utf-8")
+    assert _migrate("--write", str(tmp_path / "mine" / "to_outer.py"))[0] == 0
+    assert outer.read_text(encoding="utf-8") == NEW
 
 
 def test_a_failed_write_leaves_the_file_and_no_rubbish(file: Path, monkeypatch: pytest.MonkeyPatch):

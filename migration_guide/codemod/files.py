@@ -65,11 +65,13 @@ class File:
       path: where it is.
       group: files of one program share one: the argument that led here.
       explicit: the user named the file itself.
+      outside: it is a link in a folder that was named, to a file that is not in that folder.
     """
 
     path: Path
     group: str
     explicit: bool = False
+    outside: bool = False
 
 
 def walk(paths: Iterable[Path]) -> Iterator[File]:
@@ -93,7 +95,12 @@ def walk(paths: Iterable[Path]) -> Iterator[File]:
                 file = Path(folder, name)
                 if (is_code(file) or is_project_file(file)) and file.is_file():
                     # Installed packages are no program: what one file does says nothing of others.
-                    yield File(file, str(file if installed else path))
+                    group = str(file if installed else path)
+                    yield File(file, group, outside=_leads_out(file, path))
+
+
+def _leads_out(file: Path, folder: Path) -> bool:
+    return file.is_symlink() and not file.resolve().is_relative_to(folder.resolve())
 
 
 def module_names(path: Path) -> tuple[str, ...]:
@@ -108,8 +115,8 @@ def is_code(path: Path) -> bool:
 
 def uses_optim(data: bytes) -> bool:
     """Whether a file uses flax.optim, or has comments of an earlier run."""
-    # UTF-16, which Python does not read: that is said then.
-    data = data.lstrip(b"\xff\xfe").replace(b"\0", b"")
+    # UTF-16, which Python does not read: that is said then. A lone \r ends a line as well.
+    data = data.lstrip(b"\xff\xfe").replace(b"\0", b"").replace(b"\r", b"\n")
     if _COMMENT in data:
         return True
     if _HALF.search(data) and (b"optax_bridge" in data or b"legacy_optim" in data):
@@ -175,6 +182,11 @@ def decoded(data: bytes) -> tuple[str, str]:
         return data.decode(encoding), encoding
     except LookupError as error:  # `rot13`, say, which is no encoding of text
         raise SyntaxError(str(error)) from None
+
+
+def has_old_line_ends(text: str) -> bool:
+    """Whether the lines of a text end as on the first Macs, with a carriage return alone."""
+    return "\r" in text and "\n" not in text
 
 
 def write(path: Path, data: bytes) -> None:

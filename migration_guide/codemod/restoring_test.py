@@ -223,3 +223,25 @@ def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
     assert first == f"optax-bridge convert 'my runs' 'my runs_new' --like {path}:make"
     new = "'my runs/a_new.msgpack' --format msgpack --stock"
     assert second == f"optax-bridge convert 'my runs/a.msgpack' {new}"
+
+
+KEPT = {
+    "some": ("keep=3", True),
+    "by-place": ("'ckpt_', n", True),
+    "all": ("keep=float('inf')", False),
+    "as-flax-does": ("", False),
+    "nothing-restored": ("keep=3", False),
+}
+
+
+@pytest.mark.parametrize("case", KEPT, ids=str)
+def test_where_few_files_are_kept_the_old_one_is_said_to_go(case: str):
+    arguments, said = KEPT[case]
+    restored = "opt = checkpoints.restore_checkpoint('/d', opt)\n" * (case != "nothing-restored")
+    code = (
+        f"from flax.training import checkpoints\n{HEAD}{restored}"
+        f"checkpoints.save_checkpoint('/d', opt, 1{', ' * bool(arguments)}{arguments})\n"
+    )
+    result = rewrite(code, Options())
+    assert any("is removed in time" in m.text for m in result.messages) == said
+    assert "optax-bridge" not in result.code  # a line of the summary alone

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import legacy_optim
+from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.fitting import numbered
@@ -25,6 +26,7 @@ from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.metadata.trees import Params, PyTree
 
 
+@describing()
 def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
     """The definition for `"Adam(learning_rate=1e-3)"`; the text is parsed, never evaluated.
 
@@ -101,6 +103,7 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
     return legacy_optim.ModelParamTraversal(lambda path, _: fnmatch.fnmatchcase(path, pattern))
 
 
+@describing()
 def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDef]:
     """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
 
@@ -143,6 +146,7 @@ def _is_plain(names: list[str]) -> bool:
     return entry is not None and entry.parts is None
 
 
+@describing()
 def focused(
     definition: legacy_optim.OptimizerDef, part: Part, place: Place
 ) -> legacy_optim.OptimizerDef:

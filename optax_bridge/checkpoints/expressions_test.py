@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from legacy_optim import deprecation
 from optax_bridge.checkpoints import fuzz_expressions
+from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.correspondence.expression import ExpressionError, parse
 
 
@@ -24,4 +26,12 @@ def test_nothing_is_said_but_the_error(recwarn: pytest.WarningsRecorder) -> None
     """Python's parser warns of a number that runs into a word."""
     with pytest.raises(ExpressionError):
         parse("1or 2")
+    assert not recwarn.list
+
+
+def test_what_wrote_a_checkpoint_is_no_use_of_the_old_api(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deprecation, "_said", set())
+    parse_definition('MultiOptimizer(("*", Adam(0.1)))')
     assert not recwarn.list

@@ -5,7 +5,7 @@ import re
 import shlex
 from typing import Any
 
-from optax_bridge._named import module_named
+from optax_bridge._named import module_named, with_own_arguments
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 
 # What the error of a program that imports flax.optim, or asks Flax for it, is about.
@@ -31,8 +31,11 @@ def template_named(name: str) -> Any:
         )  # fmt: skip
     try:
         value = getattr(module_named(module), attribute)
-        return value() if callable(value) else value
-    except Exception as error:  # whatever the user's program raises
+        if not callable(value):
+            return value
+        with with_own_arguments(module):
+            return value()
+    except (Exception, SystemExit) as error:  # whatever the user's program raises
         remedy = (
             "The program is imported and the function called without arguments: what runs it "
             "belongs below if __name__ == '__main__', or the function into a file of its own."

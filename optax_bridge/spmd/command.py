@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from optax_bridge._options import Devices
+
 
 def train(
     config: Annotated[
@@ -34,9 +36,7 @@ def train(
         int,
         typer.Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers of a new run."),
     ] = 0,
-    devices: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Split the CPU into so many devices.")
-    ] = None,
+    devices: Devices = None,
     coordinator: Annotated[
         str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
     ] = None,

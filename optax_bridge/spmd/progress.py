@@ -50,10 +50,12 @@ def _shower(
         shown = now
         endless = math.isinf(max_step)
         line = f"step {step}{'' if endless else f' of {max_step}'}  loss {loss:.4f}"
-        if step > first[0]:
+        if step > first[0] and now > first[1]:  # some clocks tick 64 times a second
             rate = (step - first[0]) / (now - first[1])
             line += f"  {rate:.1f} steps/s"
             line += "" if endless else f"  {_clock((max_step - step) / rate)} left"
+        elif step < max_step:
+            line += "  measuring the speed"
         show(line)
 
     return step_taken

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.sides.precision import float64
@@ -23,11 +24,6 @@ from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verd
 from optax_bridge.correspondence.entry import rounding
 from optax_bridge.metadata.trees import PyTree, Updates
 
-# From here on XLA for CPUs may compile a loop as one function, those that hold no matrix product of
-# some size. What the operations on parameters of one element read is then loaded once for several,
-# by an order that the whole program decides, and by that order the compiler chooses which of two
-# products is fused with their sum. The other parameters have loops of their own, and their bits.
-ONE_FUNCTION = (0, 11, 1)
 _IN_ONE_FUNCTION = rounding(
     32.0,  # 15 were seen in 100 steps, of Adam's second moment
     "from JAX 0.11.1 on, in a loop on CPUs without a model's matrix products, parameters of one "
@@ -153,12 +149,7 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
 
 def _in_one_function(case: MatrixCase, claim: Claim, left: PyTree, right: PyTree) -> bool:
     """Whether only parameters of one element differ, in a loop that is compiled as one function."""
-    if (
-        claim.verdict is not Verdict.IDENTICAL
-        or case.drive in LOOPS
-        or jax.default_backend() != "cpu"
-        or jax.__version_info__ < ONE_FUNCTION
-    ):
+    if claim.verdict is not Verdict.IDENTICAL or case.drive in LOOPS or not one_function.may_be():
         return False
     larger = [
         [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > len(leaf)]
