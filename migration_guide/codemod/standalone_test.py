@@ -359,3 +359,19 @@ def test_what_orbax_restores_is_taken_off_its_device_for_pmap(mapped: bool, tmp_
     line = f"o = jax.device_get({call})" if mapped else f"o = {call}"
     assert result.new.splitlines()[-1] == line
     assert rewrite(result.new, STANDALONE).code == result.new
+
+
+def test_a_setting_is_what_it_was_where_the_optimizer_was_made():
+    """`optax.inject_hyperparams` calls its function again at each step."""
+    code = _rewritten(
+        "import jax.numpy as jnp\n"
+        "made = [optim.Momentum(beta=b).create({'w': jnp.ones(1)}) for b in (0.5, 0.9)]\n"
+        "for _ in range(2):\n"
+        "    made = [o.apply_gradient(o.target, learning_rate=0.1) for o in made]\n"
+    ).code
+    assert "lambda learning_rate, beta=b: " in code and "static_args=('beta',)" in code
+    names: dict[str, Any] = {}
+    exec(code, names)
+    one, other = (state.params["w"][0] for state in names["made"])
+    # w1 = 1 - 0.1; w2 = w1 - 0.1 * (b + w1)
+    assert jnp.allclose(jnp.array([one, other]), jnp.array([0.76, 0.72]), rtol=1e-6)

@@ -132,7 +132,10 @@ def _standalone(
         recipe, places = _stock(context, entry, entry.defaults() | values)
         new = _in_place(context, updated, recipe, places, given)
         return new or _written(context, updated, recipe)
+    # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
+    bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
     symbols = {name: Source(name) for name in names}
+    symbols |= {name: Source(name, source.value) for name, source in bound.items()}
     recipe, _ = entry.stock_recipe(entry.defaults() | values | symbols)
     context.needed.add("jax")
     start = entry.defaults() | values
@@ -141,9 +144,11 @@ def _standalone(
     first = ", ".join(
         f"{name}={render(unset if start[name] is None else start[name])}" for name in names
     )
+    parameters = [*names, *(f"{name}={source.text}" for name, source in bound.items())]
+    static = f"static_args={tuple(bound)!r}, " if bound else ""
     injected = (
-        f"optax.inject_hyperparams(lambda {', '.join(names)}: {render(recipe)}, "
-        f"hyperparam_dtype=jax.numpy.float32)({first})"
+        f"optax.inject_hyperparams(lambda {', '.join(parameters)}: {render(recipe)}, "
+        f"{static}hyperparam_dtype=jax.numpy.float32)({first})"
     )
     return _written(context, updated, recipe, injected)
 
