@@ -159,7 +159,8 @@ def test_orbax_commits_no_array_that_the_template_does_not(tmp_path: Path) -> No
         "best": 0.5,
     }
     checkpoints.save_checkpoint(tmp_path, saved, 1)
-    restored = restore_checkpoint(tmp_path, saved | {"notes": None, "best": None})
+    template: dict[str, Any] = saved | {"notes": None, "best": None}
+    restored = restore_checkpoint(tmp_path, template)
     assert restored["best"] == 0.5
     np.testing.assert_array_equal(restored["notes"]["a"], np.ones(2))
     assert restored["split"].sharding == everywhere
