@@ -24,7 +24,7 @@ from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients,
 from optax_bridge.training.restoring import fit_on_restore
 
 if TYPE_CHECKING:  # who does not come from the old API does without: 2 ms
-    from legacy_optim.base import Optimizer, OptimizerDef
+    import legacy_optim
 
 # In place of `inspect.Parameter.empty`: a step without gradients gets a message of its own.
 NOT_GIVEN: Any = object()
@@ -203,7 +203,7 @@ class TrainState(train_state.TrainState):
     @classmethod
     def from_legacy(
         cls,
-        optimizer: "Optimizer",
+        optimizer: "legacy_optim.Optimizer",
         *,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
@@ -242,7 +242,7 @@ class TrainState(train_state.TrainState):
             **kwargs,
         )
 
-    def to_legacy(self, definition: "OptimizerDef") -> "Optimizer":
+    def to_legacy(self, definition: "legacy_optim.OptimizerDef") -> "legacy_optim.Optimizer":
         """The legacy optimizer that goes on from here.
 
         Args:
@@ -263,7 +263,7 @@ class TrainState(train_state.TrainState):
         cls,
         path: Path | str,
         *,
-        optimizer_def: "OptimizerDef | optax.GradientTransformation | None" = None,
+        optimizer_def: "legacy_optim.OptimizerDef | optax.GradientTransformation | None" = None,
         apply_fn: Callable[..., Any] | None = None,
         exact: bool = True,
         part: str | None = None,
@@ -319,7 +319,7 @@ class TrainState(train_state.TrainState):
         self,
         path: Path | str,
         *,
-        optimizer_def: "OptimizerDef | optax.GradientTransformation",
+        optimizer_def: "legacy_optim.OptimizerDef | optax.GradientTransformation",
         part: str | None = None,
         force: bool = False,
     ) -> None:
