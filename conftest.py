@@ -72,6 +72,7 @@ _compile_options = compiler.get_compile_options
 
 
 def _quick_compile_options(*arguments: Any, **options: Any) -> Any:
+    """What JAX asks XLA for, and the older loops: XLA_FLAGS would count for all modules."""
     options["env_options_overrides"] = _QUICK_FLAGS | (options.get("env_options_overrides") or {})
     return _compile_options(*arguments, **options)
 

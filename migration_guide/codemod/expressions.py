@@ -243,7 +243,7 @@ class Expressions(abc.ABC):
         by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
         by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
-            return joined([by_name - {FOREIGN}, by_its_class])
+            by_name = joined([by_name - {FOREIGN}, by_its_class])
         return _agreeing(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:

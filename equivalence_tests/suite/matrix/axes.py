@@ -78,6 +78,7 @@ TREES: Mapping[str, Callable[[], Any]] = {
 }
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+HALVES = ("bfloat16", "float16")
 
 
 def _alternating(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
@@ -146,8 +147,7 @@ def parameters(tree: str, dtype: str = "float32") -> PyTree:
     some 1 KiB as one function, in which not every intermediate result is rounded, and one side of a
     comparison may be such a loop where the other is none.
     """
-    halves = dtype in ("bfloat16", "float16")
-    made = _plain(rows=32) if tree == "plain" and halves else TREES[tree]()
+    made = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
     if tree == "mixed-dtypes" or dtype == "float32":
         return made
     kind = np.dtype(dtype) if dtype != "bfloat16" else jax.numpy.bfloat16

@@ -51,11 +51,11 @@ _DANGLING = (
     "run this again, or write its equal (`optax-bridge recipe`)"
 )
 UNCLEAR = (
-    f"{QUESTION} Nothing here says so; if it is, annotate it as "
+    f"{QUESTION} Nothing here says so for sure; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
 )
 _UNCLEAR_METHOD = (
-    f"{QUESTION} Nothing here says so; if it is, annotate it as "
+    f"{QUESTION} Nothing here says so for sure; if it is, annotate it as "
     "optax_bridge.TrainState and run this again, which rewrites .{}"
 )
 _UNCLEAR_DEFINITION = (
