@@ -1,4 +1,4 @@
-"""`--standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
+"""`--recipe standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
 
 from pathlib import Path
 from typing import Any
