@@ -166,7 +166,10 @@ def other_shapes(params: Params) -> Iterator[Params]:
     """
 
     def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[Any, ...]]) -> Params:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape(leaf), leaf.dtype), params)
+        def reshaped(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape(leaf), leaf.dtype)
+
+        return jax.tree.map(reshaped, params)
 
     names = ", ".join(f"n{axis}" for axis in range(MOST_AXES))
     symbols = tuple(export.symbolic_shape(names))
