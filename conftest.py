@@ -27,9 +27,10 @@ from jax._src import compiler
 # older way, one after the other.
 # Where the variable is set, it decides for all: 0 compiles everything as users do.
 _ARITHMETIC = (
+    "equivalence_tests/equivalence_test.py",
     "equivalence_tests/proof/bounds_test.py",
     "equivalence_tests/reference",
-    "equivalence_tests/soak_test.py",
+    "tools/soak_test.py",
     "equivalence_tests/suite/checks_test.py",
     "legacy_optim",
     "optax_bridge/exact",

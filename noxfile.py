@@ -110,14 +110,14 @@ def lock(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Takes 100,000 steps with every optimizer, exact beside legacy; arguments name optimizers."""
     session.install("-e", ".[all]")
-    session.run("python", "-m", "equivalence_tests.soak", *session.posargs)
+    session.run("python", "-m", "tools.soak", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def fuzz(session: nox.Session) -> None:
     """Random faults and rewrites for the prover, random files and expressions by coverage."""
     session.install("-e", ".[all]", "atheris")
-    session.run("python", "-W", "ignore", "-m", "equivalence_tests.proof.fuzz", *session.posargs)
+    session.run("python", "-W", "ignore", "-m", "tools.prover_fuzz", *session.posargs)
     for name in ("msgpack", "npz", "t5x", "orbax", "expression"):
         target = ("-m", "optax_bridge.checkpoints.fuzz_by_coverage", name)
         session.run("python", *target, "-max_total_time=120")

@@ -24,7 +24,7 @@ from benchmarks import (
 from benchmarks.figures import Figure, NotRun
 from benchmarks.timing import Spread
 from equivalence_tests.suite.jobs import Compilations
-from optax_bridge.command import app
+from optax_bridge.cli import app
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.exact import one_loop
 

@@ -11,7 +11,7 @@ _MUTATED = (
     "migration_guide/codemod/**/*.py",
     "optax_bridge/*.py",
     "optax_bridge/checkpoints/**/*.py",
-    "optax_bridge/command/*.py",
+    "optax_bridge/cli/*.py",
     "optax_bridge/correspondence/**/*.py",
     "optax_bridge/exact/*.py",
     "optax_bridge/metadata/*.py",
