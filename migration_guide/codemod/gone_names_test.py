@@ -70,8 +70,8 @@ CASES = {
         "give the argument by position",
     ),
     "told-of-the-later-name": (
-        "import jax\nx = jax.api.device_put_sharded(a, b)",
-        "What to do: stack the shards",
+        "import jax\nx = jax.api.custom_transforms(f)",
+        "What to do: use jax.custom_jvp",
     ),
     "keyword": ("import jax.numpy as jnp\nx = jnp.clip(y, a_max=1)", "x = jnp.clip(y, max=1)"),
     "keyword-gone": ("import jax\nx = jax.nn.softmax(y, initial=0.0)", "# optax-bridge: jax.nn"),
@@ -141,6 +141,16 @@ def test_a_module_within_a_name_that_is_written_anew_is_no_second_matter():
     result = rewrite("import jax\nf = jax.api.jit(g)\n", Options())
     assert result.code == "import jax\nf = jax.jit(g)\n"
     assert not result.messages
+
+
+@pytest.mark.parametrize("spelling", ["jax.device_put_sharded", "jax.api.device_put_sharded"])
+def test_sharded_arrays_are_put_as_run_puts_them(spelling: str):
+    code = f"import jax\nx = {spelling}([{{'w': jax.numpy.ones(2)}}], jax.devices()[:1])\n"
+    result = rewrite(code, Options())
+    assert not result.messages
+    names = {}
+    exec(result.code, names)
+    assert names["x"]["w"].tolist() == [[1.0, 1.0]]
 
 
 AFTER_A_REWRITE = {
