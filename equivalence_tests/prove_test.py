@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from optax_bridge.command import app
+from optax_bridge.cli import app
 
 MINE = """
 import jax.numpy as jnp

@@ -7,8 +7,6 @@ from typing import Any
 
 import lazy_loader
 
-from optax_bridge._moved import NAMES, find_moved
-
 _found, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
@@ -26,5 +24,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(said, name=name) from None
 
 
-find_moved(__name__, NAMES)
-del NAMES, find_moved, lazy_loader
+del lazy_loader

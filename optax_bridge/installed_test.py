@@ -20,7 +20,7 @@ Requires-Dist: no-such-rewriter[fast]>=1; python_version > '3' and extra == 'all
 Requires-Dist: numpy; extra == 'there'
 """
 COMMANDS = """[optax_bridge.commands]
-inspect = optax_bridge.command.inspect:inspect [there]
+inspect = optax_bridge.cli.inspect:inspect [there]
 migrate = migration_guide.command:migrate [cli]
 """
 
@@ -68,15 +68,15 @@ def test_here_nothing_is_missing_of_what_pyproject_lists():
 def test_a_command_says_what_it_lacks_and_others_work(poor, arguments, code, said):
     from typer.testing import CliRunner
 
-    from optax_bridge import command
+    from optax_bridge import cli
 
-    command._entry_points.cache_clear()
-    command._loaded.cache_clear()
+    cli._entry_points.cache_clear()
+    cli._loaded.cache_clear()
     try:
-        done = CliRunner().invoke(command.app, arguments, terminal_width=200)
+        done = CliRunner().invoke(cli.app, arguments, terminal_width=200)
     finally:
-        command._entry_points.cache_clear()
-        command._loaded.cache_clear()
+        cli._entry_points.cache_clear()
+        cli._loaded.cache_clear()
     assert done.exit_code == code, done.output
     assert said in " ".join(done.output.split())
 

@@ -24,10 +24,10 @@ def main() -> None:
     except MissingExtraError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    from optax_bridge import command  # imports those packages, and is slow
+    from optax_bridge import cli  # imports those packages, and is slow
 
     try:
-        command.main()
+        cli.main()
     finally:  # done, and said so: while Python ends, an interrupt just ends it
         if signal.getsignal(signal.SIGINT) in (end, interrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -29,7 +29,7 @@ with warnings.catch_warnings():  # undoes the filter, too, with which flax.optim
     import jax
     import numpy as np
     import replay
-    from cases import CASES, CHECKPOINT_STEPS, CHECKPOINTS, Case
+    from cases import CASES, CHECKPOINT_STEPS, CHECKPOINTS, HALF_PRECISION, Case
     from flax import __version__ as flax_version
     from flax import optim, serialization  # pyright: ignore[reportAttributeAccessIssue]
     from inputs import draw, learning_rates
@@ -54,7 +54,7 @@ def main() -> None:
     warnings.simplefilter("ignore", FutureWarning)
 
     files: dict[str, list[Case]] = {}
-    for case in CASES:
+    for case in (*CASES, *HALF_PRECISION):
         files.setdefault(case.name.split("/")[0], []).append(case)
     for case in CHECKPOINTS:
         files[case.name] = [case]

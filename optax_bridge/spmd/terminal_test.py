@@ -7,7 +7,7 @@ import jax
 import pytest
 from typer.testing import CliRunner
 
-from optax_bridge.command import app
+from optax_bridge.cli import app
 from optax_bridge.spmd import killing
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy

@@ -62,8 +62,8 @@ def test_interrupt_while_arguments_are_read_is_one_line() -> None:
     program = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from optax_bridge import command, start
-command.Subcommands.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+from optax_bridge import cli, start
+cli.Subcommands.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["optax-bridge", "check"]
 start.main()
 """
@@ -100,9 +100,9 @@ def work():
     gc.collect()
     time.sleep(600)
 
-from optax_bridge import command, start
+from optax_bridge import cli, start
 from optax_bridge._interrupts import interrupt
-command.main = work
+cli.main = work
 start.main()
 """
     done = subprocess.run(

@@ -32,7 +32,7 @@ from optax_bridge.checkpoints.restore_test import (
     fresh,
     trained,
 )
-from optax_bridge.command.checkpoints_test import bridge
+from optax_bridge.cli.checkpoints_test import bridge
 
 PROGRAM = """
 import jax, jax.numpy as jnp, optax, optax_bridge

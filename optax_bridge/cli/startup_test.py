@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import contextlib, io, sys
-from optax_bridge.command import app
+from optax_bridge.cli import app
 
 recipe = 'WeightNorm(Adafactor(1e-3, beta1=0.9, dtype_momentum=jnp.bfloat16))'
 for arguments in (["--help"], ["--version"], ["check", "--help"], ["recipe", recipe]):

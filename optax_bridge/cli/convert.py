@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from optax_bridge.command.interrupts import Interrupts
+from optax_bridge.cli.interrupts import Interrupts
 
 
 class Target(enum.StrEnum):
