@@ -138,9 +138,10 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
     if imported in ("optax_bridge.from_legacy", "optax_bridge.wrap_definition"):
         return only(DEFINITION)
     if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
-        if a.names.of(node.args[0].value) != OPTIM:
-            return None
-        return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        if a.names.of(node.args[0].value) == OPTIM:
+            return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        name = argument(node, 1)
+        return _field(a, str(name.evaluated_value)) if isinstance(name, cst.SimpleString) else None
     if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
         return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported

@@ -205,6 +205,12 @@ BY_HAND = {
         "from flax import core\nx = isinstance(params, core.FrozenDict)",
         "ask for (dict, flax.core.FrozenDict)",
     ),
+    "frozen-by-its-type": (
+        "from flax import core\nx = type(params) is core.FrozenDict",
+        "ask for (dict, flax.core.FrozenDict)",
+    ),
+    "looked-up-by-name": ("x = getattr(agent, name).target", "Nothing here says so"),
+    "looked-up-in-vars": ("x = vars(agent)[name].state.step", "Nothing here says so"),
     "index-update-by-name": (
         "x = jax.ops.index_update(x, i, y=1)",
         "x.at[index].set(value)",
