@@ -193,7 +193,7 @@ def wheel(session: nox.Session) -> None:
 def reference(session: nox.Session) -> None:
     """Records what the genuine flax.optim does: trajectories, checkpoints and old programs."""
     session.install("-r", str(REFERENCE / "requirements.txt"))
-    session.run("python", str(REFERENCE / "record.py"), *session.posargs)
+    session.run("python", "tools/record_reference.py", *session.posargs)
     session.run("python", "optax_bridge/checkpoints/testdata/record.py")
     session.run("python", "migration_guide/corpus/record.py")
     session.run("python", "migration_guide/corpus/record.py", "--examples")
