@@ -1,7 +1,7 @@
 """A benchmark's results: ratios of two things measured in turn, with their spread."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.timing import Spread, in_turn, interval
@@ -59,7 +59,7 @@ def exactly(ratio: float) -> Spread:
 def ratios(
     section: str,
     subject: str,
-    candidates: dict[str, Callable[[], float]],
+    candidates: Mapping[str, Callable[[], float]],
     pairs: Sequence[tuple[str, str, float | None]],
     *,
     repeats: int,

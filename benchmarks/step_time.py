@@ -100,7 +100,7 @@ def _print_torch_row(repeats: int) -> None:
 
 
 def _torch_step(params: Any) -> Callable[[], float]:
-    import torch  # slow to import, and needed nowhere else
+    import torch  # pyright: ignore[reportMissingImports] slow to import, needed nowhere else
 
     rng = np.random.default_rng(1)
 

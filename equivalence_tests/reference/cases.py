@@ -1,8 +1,8 @@
 """The table of what is recorded: every case as data, in the words of the legacy constructors.
 
-`record.py` runs this table on the genuine flax.optim with Python 3.10, so nothing here may need a
-newer Python or another part of the project. The tests hold the recordings against this table: a
-case that was added or changed without recording again is an error there.
+`tools/record_reference.py` runs this table on the genuine flax.optim with Python 3.10, so nothing
+here may need a newer Python or another part of the project. The tests hold the recordings against
+this table: a case that was added or changed without recording again is an error there.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from typing import Any
 
 import libcst as cst
 
+from migration_guide.codemod.marks import is_skipped
 from migration_guide.codemod.tree import children, dotted, transformed, walk
 
 ImportNode = cst.Import | cst.ImportFrom
@@ -107,7 +108,7 @@ def without(
 ) -> cst.Module:
     """The module without some aliases and the statements that become empty.
 
-    Comments above those stay, and so do imports within `try:`.
+    Comments above those stay, and so do imports within `try:`, and what a comment leaves alone.
 
     Args:
       module: the module.
@@ -129,6 +130,8 @@ def without(
         return updated
 
     def into(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.SimpleStatementLine) and is_skipped(node):
+            return False
         return not isinstance(node, cst.Try | cst.TryStar | cst.BaseExpression)
 
     return transformed(module, leave, into)

@@ -9,7 +9,8 @@ import pytest
 
 import optax_bridge
 import optax_bridge.checkpoints
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 HEAD = "import pickle\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"

@@ -27,7 +27,7 @@ class Project:
       overridden: hyper-parameters that some step gives.
       reads_hyper_params: some file reads what a definition was made with.
       uses_pmap: some file maps over devices, or replicates for that.
-      leaves_some: with `--standalone`, some definition stays on this package.
+      leaves_some: with `--recipe standalone`, some definition stays on this package.
       jax_modules: names of files that import JAX or Flax, by themselves or from each other.
       follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
     """
