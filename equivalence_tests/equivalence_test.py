@@ -14,6 +14,7 @@ from flax.training import train_state
 import legacy_optim
 import optax_bridge
 from equivalence_tests import EquivalenceError, Nature, Verdict, check_equivalence
+from equivalence_tests.compare import one_function
 
 PARAMS = {
     "a": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32),
@@ -423,3 +424,18 @@ def test_a_short_count_says_how_far_it_goes(dtype: Any, said: str):
     assert report.verdict is Verdict.IDENTICAL
     assert ("of the right side counts in" in str(report)) == bool(said)
     assert said in str(report)
+
+
+def test_rounding_of_single_elements_is_laid_to_the_compiler_that_does_so(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    params = {"scalar": np.ones((), np.float32), "one": np.ones((1, 1), np.float32)}
+    pair = legacy_optim.Adam(0.1), optax.adam(0.1)
+    monkeypatch.setattr(one_function, "FIRST", (99, 0, 0))
+    assert "as one function" not in str(check_equivalence(*pair, params, steps=20))
+    monkeypatch.setattr(one_function, "FIRST", (0, 4, 0))
+    assert "as one function" in str(check_equivalence(*pair, params, steps=20))
+    more = params | {"two": np.ones(2, np.float32)}
+    assert "as one function" not in str(check_equivalence(*pair, more, steps=20))
+    other = str(check_equivalence(pair[0], optax.adam(0.2), params, steps=20))
+    assert "as one function" not in other

@@ -1,6 +1,6 @@
 """A case of the suite, and what running it gives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -112,3 +112,14 @@ def recipe_source(recipe: Call) -> str:
         return render(recipe)
     except ValueError:  # a traversal is a Python function, which has no source form
         return ""
+
+
+def largest_ulp_by_claim(results: Iterable[Result]) -> dict[str, float]:
+    """Returns the largest distance under each claim of rounding, in ULP, by the claim's key."""
+    largest: dict[str, float] = {}
+    for result in results:
+        claim, comparison = result.claim, result.comparison
+        if claim is None or comparison is None or claim.verdict is not Verdict.ROUNDING:
+            continue
+        largest[claim.key] = max(largest.get(claim.key, 0.0), float(f"{comparison.ulp:.2g}"))
+    return dict(sorted(largest.items()))

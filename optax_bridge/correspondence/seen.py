@@ -1,6 +1,6 @@
 """What the suite has measured of each claim that only rounding differs, beside what is claimed.
 
-`python -m equivalence_tests.suite.record_seen` writes `seen.json`; a test holds the suite to it.
+`python -m tools.record_seen` writes `seen.json`; a test holds the suite to it.
 """
 
 import functools

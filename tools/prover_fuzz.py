@@ -1,6 +1,6 @@
 """Random faults, of which none may be proved, and random rewrites, of which all should be.
 
-    python -m equivalence_tests.proof.fuzz --faults 500 --rewrites 200 --seed 0
+    python -m tools.prover_fuzz --faults 500 --rewrites 200 --seed 0
 
 A fault changes one operation, constant or operand of an optimizer's step. Whether it changes
 anything is decided apart from the prover, by runs in float64 of both programs on random inputs.

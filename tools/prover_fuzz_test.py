@@ -1,13 +1,13 @@
-"""A sample; `python -m equivalence_tests.proof.fuzz` runs as many as wanted."""
+"""A sample; `python -m tools.prover_fuzz` runs as many as wanted."""
 
 import pytest
 
-from equivalence_tests.proof import fuzz
 from equivalence_tests.proof.result import IDENTICAL, REALS
+from tools import prover_fuzz
 
 
 def test_no_fault_that_runs_tell_apart_is_proved():
-    found = list(fuzz.faults(8, seed=3))
+    found = list(prover_fuzz.faults(8, seed=3))
     assert any(apart for _, _, apart, _ in found)
     proved = [row for row in found if row[2] and row[3] in (IDENTICAL, REALS)]
     assert not proved
@@ -15,5 +15,5 @@ def test_no_fault_that_runs_tell_apart_is_proved():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rewrites_are_proved(seed: int):
-    for trees, others, verdict in fuzz.rewrites(6, seed, depth=3):
+    for trees, others, verdict in prover_fuzz.rewrites(6, seed, depth=3):
         assert verdict in (IDENTICAL, REALS), (trees, others)
