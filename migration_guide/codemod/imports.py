@@ -26,6 +26,18 @@ def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
         yield name, bound(alias), not prefix and alias.asname is None and "." in name
 
 
+def origins(node: ImportNode) -> Iterator[tuple[str, ...]]:
+    """Yields the parts of the names that a statement imports, "" first where it is relative."""
+    home = ("",) if isinstance(node, cst.ImportFrom) and node.relative else ()
+    if isinstance(node, cst.ImportFrom) and node.module is not None:
+        home += tuple((dotted(node.module) or "").split("."))
+    if isinstance(node.names, cst.ImportStar):
+        yield home
+        return
+    for alias in node.names:
+        yield (*home, *(dotted(alias.name) or "").split("."))
+
+
 def bound(alias: cst.ImportAlias) -> str:
     """What an alias binds, `a.b` for `import a.b`."""
     if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
