@@ -14,11 +14,12 @@ import libcst as cst
 from migration_guide.codemod import settings
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.facts import fields, parameters
-from migration_guide.codemod.kinds import OPTIMIZER, within
+from migration_guide.codemod.kinds import NOTHING, OPTIMIZER, Instance, within
 from migration_guide.codemod.names import OPTIM
 from migration_guide.codemod.tree import argument, walk
 from optax_bridge.correspondence import Entry
 
+RATE = "0.1"  # stands for a learning rate that the program computes
 _DEEPEST = 12
 _COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
 
@@ -41,6 +42,15 @@ def restored_optimizers(analysis: Analysis, template: cst.BaseExpression) -> dic
         return dict(_optimizers(analysis, template, "", 0))
     except Unknown:
         return {}
+
+
+def only_definition(analysis: Analysis) -> dict[str, str]:
+    """The one constructor call of a module, as `restored_optimizers` has it; {} if it has more."""
+    calls = [call for call in analysis.facts.calls if analysis.names.entry(call.func) is not None]
+    inner = {node for call in calls for arg in call.args for node in walk(arg.value)}
+    outer = [call for call in calls if call not in inner]
+    text = definition_text(analysis, outer[0]) if len(outer) == 1 else ""
+    return {"": text} if text else {}
 
 
 def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
@@ -75,8 +85,10 @@ def _given(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
     """The one thing that is given for a parameter of a function of the module."""
     for bound in analysis.names.assignments(node):
         parameter = getattr(bound, "node", None)
-        function = analysis.parents.get(analysis.parents.get(parameter, node))
-        if not isinstance(parameter, cst.Param) or not isinstance(function, cst.FunctionDef):
+        if not isinstance(parameter, cst.Param):
+            continue
+        function = analysis.parents.get(analysis.parents[parameter])
+        if not isinstance(function, cst.FunctionDef):
             continue
         names = [one.name.value for one in parameters(function)]
         index = names.index(node.value)
@@ -95,35 +107,32 @@ def _given(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
 def _optimizers(
     a: Analysis, node: cst.BaseExpression, path: str, depth: int
 ) -> Iterator[tuple[str, str]]:
+    try:
+        first = origin(a, node)
+    except Unknown:
+        if _may_hold_some(a, node):
+            raise
+        return
+    returned = _returned(a, first)
     if depth > _DEEPEST:
         raise Unknown
-    first = origin(a, node)
-    if not _holds_optimizer(a, node) and not _holds_optimizer(a, first):
-        return
-    for name, part in _parts(a, first):
-        if _holds_optimizer(a, part):
-            yield from _optimizers(a, part, f"{path}/{name}".strip("/"), depth + 1)
-    if _has_parts(a, first):
-        return
-    if not isinstance(first, cst.Call):
-        raise Unknown
-    returned = _returned(a, first)
     if returned is not None:
         yield from _optimizers(a, returned, path, depth + 1)
-    else:
+    elif isinstance(first, cst.Dict | cst.Tuple | cst.List) or _class_of(a, first) is not None:
+        for name, part in _parts(a, first):
+            yield from _optimizers(a, part, f"{path}/{name}".strip("/"), depth + 1)
+    elif OPTIMIZER in a.kind(first):
         yield path, _optimizer(a, first, depth)
+    elif _may_hold_some(a, first):
+        raise Unknown
 
 
-def _holds_optimizer(a: Analysis, node: cst.BaseExpression) -> bool:
-    if isinstance(node, cst.Call) and _class_of(a, node) is not None:
-        return any(_holds_optimizer(a, part) for _, part in _parts(a, node))
-    return OPTIMIZER in within(a.kind(node))
-
-
-def _has_parts(a: Analysis, node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Dict | cst.Tuple | cst.List) or (
-        isinstance(node, cst.Call) and _class_of(a, node) is not None
-    )
+def _may_hold_some(a: Analysis, node: cst.BaseExpression) -> bool:
+    """True if an expression may be an optimizer, or have some in it or in its fields."""
+    atoms = set(within(a.kind(node)))
+    owners = [atom.node for atom in atoms if isinstance(atom, Instance)]
+    names = [name for owner in owners for name in fields(owner)]
+    return OPTIMIZER in atoms or any(OPTIMIZER in within(a.fields.get(n, NOTHING)) for n in names)
 
 
 def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:
@@ -141,32 +150,38 @@ def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Bas
             yield str(index), element.value
     elif isinstance(node, cst.Call):
         owner = _class_of(a, node)
-        for index, arg in enumerate(node.args if owner is not None else ()):
-            names = fields(owner) if owner is not None else []
+        names = fields(owner) if owner is not None else []
+        for index, arg in enumerate(node.args):
             if arg.star or (arg.keyword is None and index >= len(names)):
                 raise Unknown
             yield arg.keyword.value if arg.keyword is not None else names[index], arg.value
 
 
-def _class_of(a: Analysis, call: cst.Call) -> cst.ClassDef | None:
-    """The module's own class that a call makes an instance of."""
-    bound = a.names.assignments(call.func) if isinstance(call.func, cst.Name) else []
-    nodes = [getattr(one, "node", None) for one in bound]
-    return nodes[0] if len(nodes) == 1 and isinstance(nodes[0], cst.ClassDef) else None
-
-
-def _returned(a: Analysis, call: cst.Call) -> cst.BaseExpression | None:
-    """The one thing that a function of the module returns."""
-    bound = a.names.assignments(call.func) if isinstance(call.func, cst.Name) else []
-    nodes = [getattr(one, "node", None) for one in bound]
-    if len(nodes) != 1 or not isinstance(nodes[0], cst.FunctionDef):
+def _called(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
+    """The one class or function of the module that an expression calls by its name."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
         return None
-    values = a.facts.returns.get(nodes[0], [])
+    nodes = [getattr(bound, "node", None) for bound in a.names.assignments(node.func)]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _class_of(a: Analysis, node: cst.BaseExpression) -> cst.ClassDef | None:
+    """The module's own class that an expression makes an instance of."""
+    called = _called(a, node)
+    return called if isinstance(called, cst.ClassDef) else None
+
+
+def _returned(a: Analysis, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What a call of a function of the module gives, where that returns one thing."""
+    called = _called(a, node)
+    values = a.facts.returns.get(called, []) if isinstance(called, cst.FunctionDef) else []
     return values[0] if len(values) == 1 else None
 
 
-def _optimizer(a: Analysis, call: cst.Call, depth: int) -> str:
+def _optimizer(a: Analysis, call: cst.BaseExpression, depth: int) -> str:
     """The constructor call behind `definition.create(params)`."""
+    if not isinstance(call, cst.Call):
+        raise Unknown
     if a.names.of(call.func) in _COPIES and call.args:
         return _one(a, call.args[0].value, depth)
     if not isinstance(call.func, cst.Attribute):
@@ -206,7 +221,7 @@ def _definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
 
 
 def _setting(a: Analysis, entry: Entry, name: str, arg: cst.Arg, depth: int) -> str:
-    """The source of a setting; only the rate may be computed when the program runs."""
+    """The source of a setting; a rate that the program computes is some number here."""
     if entry.parts is not None and entry.hyper_params[0].legacy == name:
         return _definition(a, arg.value, depth + 1)
     text = a.module.code_for_node(arg.value).strip()
@@ -215,7 +230,7 @@ def _setting(a: Analysis, entry: Entry, name: str, arg: cst.Arg, depth: int) -> 
     except (ValueError, SyntaxError):
         if name != "learning_rate":
             raise Unknown from None
-    return " ".join(text.split())
+    return RATE
 
 
 def _group(a: Analysis, arg: cst.Arg, depth: int) -> str:
