@@ -5,11 +5,14 @@ Both jaxprs are followed equation by equation on random inputs, with rational nu
 both normal forms with what the programs compute. Where the certificate says identical, both are
 run in their own dtype as well, with NaN, infinities, signed zeros and denormal numbers among the
 inputs, and every bit must agree.
+
+The certificate's scope is held to as well: its leaves and shapes must be those of the parameters,
+and where it speaks of other shapes, the sides must agree for some of these.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -20,6 +23,7 @@ from flint import arb, fmpq
 from equivalence_tests.proof import interpreter, normal_forms
 from equivalence_tests.proof.dtypes import is_key
 from equivalence_tests.proof.programs import AnyJaxpr
+from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, MOST_AXES
 from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, inputs, traced
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Params
@@ -41,6 +45,7 @@ class Checked:
 
     Attributes:
       points: runs in exact arithmetic.
+      shapes: other shapes than those of the proof for which the sides were run.
       values: values that were compared there.
       forms: values of normal forms that were compared with the programs'.
       bits: values of which every bit was compared.
@@ -48,6 +53,7 @@ class Checked:
     """
 
     points: int = 0
+    shapes: int = 0
     values: int = 0
     forms: int = 0
     bits: int = 0
@@ -94,14 +100,48 @@ def check(
         given = inputs(params, {k: v for k, v in numbers.items() if k not in fixed}, fixed)
         names = data["names"]
         sides = tuple(traced(make, given, name) for make, name in zip(pair, names, strict=True))
+        _check_scope(data["scope"], given)
         if case["verdict"] not in ("identical", "equal over the reals"):
             continue
+        for other in _other_shapes(data["scope"], given, rng):
+            sides_there = tuple(traced(make, other, n) for make, n in zip(pair, names, strict=True))
+            with interpreter.precise():
+                _Run({**case, "obligations": []}, sides_there, other, checked, rng).exactly(steps)
+            checked.shapes += 1
         for _ in range(points):
             with interpreter.precise():
                 _Run(case, sides, given, checked, rng).exactly(steps)
             if case["verdict"] == "identical":
                 _Run(case, sides, given, checked, rng).bit_for_bit(steps)
     return checked
+
+
+def _check_scope(scope: Mapping[str, Any], given: Inputs) -> None:
+    """Raises unless the scope names the parameters' leaves, dtypes and shapes."""
+    leaves = list(zip(given.paths, given.shapes, strict=True))
+    expected = {path: [str(leaf.dtype), list(leaf.shape)] for path, leaf in leaves}
+    actual = {path: [dtype, scope["shapes"].get(path)] for path, dtype in scope["leaves"].items()}
+    if actual != expected:
+        raise CertificateError(
+            f"scope: the certificate is for {actual}, the parameters are {expected}. Check it with "
+            "the parameters of its proof"
+        )
+    if scope["coverage"] not in (ANY, ANY_SIZE, GIVEN):
+        raise CertificateError(f"scope: no such coverage: {scope['coverage']!r}")
+
+
+def _other_shapes(
+    scope: Mapping[str, Any], given: Inputs, rng: np.random.Generator
+) -> Iterator[Inputs]:
+    """Yields inputs of other shapes that the scope covers: no axes, the most, and two."""
+    if scope["coverage"] == GIVEN:
+        return
+    for axes in (0, 2, MOST_AXES):
+        sizes = tuple(int(size) for size in rng.integers(1, 3 if axes > 2 else 6, axes))
+        params = jax.tree.map(
+            lambda leaf, sizes=sizes: jax.ShapeDtypeStruct(sizes, leaf.dtype), given.params
+        )
+        yield replace(given, params=params)
 
 
 class _Run:

@@ -5,19 +5,17 @@ The one place of the prover that knows what sides there are.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
 from jax.extend import core
 
 import legacy_optim
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.outline import alike_but_for_shapes
 from equivalence_tests.proof.symbols import NotASymbol, Questions, Symbol, unwrapped
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
 from equivalence_tests.sides.python_state import changed, plain_values
@@ -239,44 +237,6 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         tuple(shapes[0]),
         tuple(questions.asked) if questions is not None else (),
     )
-
-
-def same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
-    """Whether a side's programs for arrays of other shapes are the same but for shapes."""
-    try:
-        own = traced(make, given, "a")
-        for params in _other_shapes(given.params):
-            other = traced(make, replace(given, params=params), "a")
-            if not alike_but_for_shapes(own.start, other.start):
-                return False
-            if not alike_but_for_shapes(own.step, other.step):
-                return False
-    except (ProofError, NotASymbol):  # it was made for the shapes that it has
-        return False
-    return True
-
-
-_MOST_AXES = 5
-_SPECIAL = ((1,), (128, 128))  # sizes that programs ask for by number
-
-
-def _other_shapes(params: Params) -> Iterator[Params]:
-    """The same tree with arrays of other shapes: whose sizes are symbols, and some that are not.
-
-    A side that compares a symbol with a number, `if grad.size > 1000`, cannot be traced. Only
-    `==` is False of what is not known, so some numbers are tried.
-    """
-
-    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[Any, ...]]) -> Params:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape(leaf), leaf.dtype), params)
-
-    names = ", ".join(f"n{axis}" for axis in range(_MOST_AXES))
-    symbols = tuple(export.symbolic_shape(names))
-    for axes in range(_MOST_AXES + 1):
-        yield tree(lambda leaf, axes=axes: symbols[:axes])
-    for sizes in _SPECIAL:
-        yield tree(lambda leaf, sizes=sizes: sizes)
-    yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
 
 
 def traced_relation(

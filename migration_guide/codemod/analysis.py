@@ -28,6 +28,7 @@ from migration_guide.codemod.kinds import (
 )
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project, portable
+from migration_guide.codemod.tree import walk
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
@@ -266,15 +267,21 @@ class Analysis(Expressions):
         """What other files know a function by."""
         return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
 
-    def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
-        """All that a variable is assigned."""
+    def assigned_to(
+        self, node: cst.Name, *, within_tuples: bool = False
+    ) -> list[cst.BaseExpression]:
+        """All that a variable is assigned.
+
+        Args:
+          node: the variable.
+          within_tuples: what is taken apart into several variables counts as well, as a whole.
+        """
         key = self._key(node)
         return [
             value
             for target, value in self.facts.assignments
-            if isinstance(target, cst.Name)
-            and target.value == node.value
-            and self._key(target) == key
+            for name in (walk(target) if within_tuples else [target])
+            if isinstance(name, cst.Name) and name.value == node.value and self._key(name) == key
         ]
 
     def makes_own_definition(self, call: cst.Call) -> bool:

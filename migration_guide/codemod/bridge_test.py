@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import NOTE
 from migration_guide.codemod.rewrite import rewrite
 
 BRIDGED = {

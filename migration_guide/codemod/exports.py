@@ -44,6 +44,7 @@ def exported(analysis: Analysis) -> Project:
         calls_classes=analysis.calls_classes,
         overridden=analysis.overridden,
         reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
+        jax_modules=frozenset([analysis.key] if analysis.imports_jax else []),
         uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _named(analysis)),
     )
 

@@ -1,6 +1,7 @@
 """What the expressions of a module may be, by what is known of its variables and fields so far."""
 
 import abc
+import functools
 
 import libcst as cst
 
@@ -30,6 +31,8 @@ from migration_guide.codemod.project import Project
 from migration_guide.codemod.scopes import scopes
 from migration_guide.codemod.tree import last_name
 
+_JAX = ("flax", "jax", "legacy_optim", "optax_bridge")
+
 
 class Expressions(abc.ABC):
     """Kinds of the expressions of one module, as far as they are known.
@@ -52,9 +55,15 @@ class Expressions(abc.ABC):
         self.forget(project)
 
     def forget(self, project: Project) -> None:
-        """Starts anew with what is known from other files."""
-        self.project = project
-        self.names.follow(project.aliases)
+        """Starts anew with what is known from other files.
+
+        What a file imports decides: fields and functions of the same names are others in one that
+        trains with another library.
+        """
+        self._known_modules = project.modules, project.jax_modules
+        known = not self._has_another_library or self.imports_jax
+        self.project = project if known else project.for_another_library()
+        self.names.follow(self.project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
         self._returns: dict[cst.CSTNode, Kind] = {}
@@ -64,6 +73,23 @@ class Expressions(abc.ABC):
         # Other libraries' optimizers move by the names of fields once all of ours are known: what
         # has arrived somewhere stays, and there must be something that rules it out.
         self._follows_foreign = False
+
+    @functools.cached_property
+    def _has_another_library(self) -> bool:
+        return any(flow.is_without_jax(name[0]) for name in self._origins)
+
+    @property
+    def imports_jax(self) -> bool:
+        """True if the file imports JAX or Flax, or another file of the program that does."""
+        modules, of_jax = self._known_modules
+        return any(
+            name[0] in _JAX or (name[0] in ("", *modules) and not of_jax.isdisjoint(name))
+            for name in self._origins
+        )
+
+    @functools.cached_property
+    def _origins(self) -> list[tuple[str, ...]]:
+        return [name for node in self.facts.imports for name in imports.origins(node)]
 
     def kind(self, node: cst.CSTNode) -> Kind:
         """What an expression of the original module may hold."""

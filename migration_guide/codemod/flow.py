@@ -65,7 +65,13 @@ _WRAPPERS = {
     "named_scope",
     "wraps",
 }
-_FOREIGN = ("torch", "tensorflow", "keras", "paddle", "mxnet", "optax", "chainer", "numpyro")
+# Libraries with optimizers of their own. What imports one of the first, and nothing of JAX, has
+# nothing to do with ours.
+_WITHOUT_JAX = (
+    "chainer", "fastai", "keras", "mxnet", "paddle", "pytorch_lightning", "sonnet", "tensorflow",
+    "tf_agents", "torch",
+)  # fmt: skip
+_FOREIGN = (*_WITHOUT_JAX, "numpyro", "optax")
 # What an optimizer becomes: what a first run has left for a person is found by a second one as
 # well.
 TRAIN_STATE = "optax_bridge.TrainState"
@@ -83,6 +89,11 @@ _TUPLES = {"Tuple", "tuple"}
 def is_foreign(name: str) -> bool:
     """Whether an imported name belongs to another library with optimizers."""
     return name.split(".")[0] in _FOREIGN
+
+
+def is_without_jax(name: str) -> bool:
+    """Whether an imported name belongs to a library that trains without JAX."""
+    return name.split(".")[0] in _WITHOUT_JAX
 
 
 def index_of(node: cst.Subscript) -> int | None:
@@ -138,9 +149,10 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
     if imported in ("optax_bridge.from_legacy", "optax_bridge.wrap_definition"):
         return only(DEFINITION)
     if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
-        if a.names.of(node.args[0].value) != OPTIM:
-            return None
-        return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        if a.names.of(node.args[0].value) == OPTIM:
+            return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        name = argument(node, 1)
+        return _field(a, str(name.evaluated_value)) if isinstance(name, cst.SimpleString) else None
     if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
         return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported

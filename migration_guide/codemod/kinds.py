@@ -20,7 +20,7 @@ TRAVERSAL = "traversal"
 CLASS = "class"  # an optimizer class taken as a value
 CREATE = "create"  # the bound method
 LEGACY = "legacy"  # a definition that stays one, for a definition of the user's own
-ARRAY = "array"  # followed with `--standalone` alone
+ARRAY = "array"  # followed with `--recipe standalone` alone
 FOREIGN = "foreign"  # an optimizer of another library
 
 

@@ -24,7 +24,7 @@ from migration_guide.codemod.context import Context
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """With `--standalone`, a traversal that only selects groups is its function."""
+    """With `--recipe standalone`, a traversal that only selects groups is its function."""
     if context.legacy(original.func) != "ModelParamTraversal":
         return None
     return updated.args[0].value if _becomes_function(context, original) else None

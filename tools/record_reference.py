@@ -1,10 +1,12 @@
-"""Records the trajectories of `cases.py` from the genuine flax 0.5.3.
+"""Records the trajectories of `equivalence_tests/reference/cases.py` from the genuine flax 0.5.3.
 
-    python3.10 -m venv reference && reference/bin/pip install -r requirements.txt
-    reference/bin/python record.py
+    python3.10 -m venv reference
+    reference/bin/pip install -r equivalence_tests/reference/requirements.txt
+    reference/bin/python tools/record_reference.py
 
-or `nox -s reference`. Only what `requirements.txt` pins is needed. Recording again on the same kind
-of processor gives the same bytes. `README.md` describes the files.
+or `nox -s reference`. Only what `requirements.txt` pins is needed: nothing of the project is
+imported but the three modules beside it. Recording again on the same kind of processor gives the
+same bytes. `README.md` there describes the files.
 """
 
 from __future__ import annotations
@@ -22,17 +24,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+REFERENCE = Path(__file__).resolve().parents[1] / "equivalence_tests" / "reference"
+sys.path.insert(0, str(REFERENCE))  # its modules by themselves: the packages need a newer Python
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 with warnings.catch_warnings():  # undoes the filter, too, with which flax.optim insists on warning
     warnings.simplefilter("ignore")
     import jax
     import numpy as np
-    import replay
-    from cases import CASES, CHECKPOINT_STEPS, CHECKPOINTS, Case
+    import replay  # pyright: ignore[reportMissingImports]
+    from cases import (  # pyright: ignore[reportMissingImports]
+        CASES,
+        CHECKPOINT_STEPS,
+        CHECKPOINTS,
+        HALF_PRECISION,
+        Case,
+    )
     from flax import __version__ as flax_version
     from flax import optim, serialization  # pyright: ignore[reportAttributeAccessIssue]
-    from inputs import draw, learning_rates
+    from inputs import draw, learning_rates  # pyright: ignore[reportMissingImports]
 
 # flax 0.5.3's serialization asks jax.xla for a class that jax 0.4.13 calls jax.Array.
 jax.__dict__["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
@@ -43,18 +53,19 @@ FORMAT = 1
 def main() -> None:
     """Records every file, or those named with `--only`."""
     parser = argparse.ArgumentParser(description="Records the reference trajectories.")
-    here = Path(__file__).resolve().parent
-    parser.add_argument("--out", type=Path, default=here, help="the folder to write to (this one)")
+    parser.add_argument("--out", type=Path, default=REFERENCE, help="the folder to write to")
     parser.add_argument("--only", default="", help="record only files whose name contains this")
     arguments = parser.parse_args()
     _restart_if_argsort_is_not_stable()
     if flax_version != "0.5.3":
-        raise SystemExit(f"record.py needs flax 0.5.3, found {flax_version}: see README.md")
+        raise SystemExit(
+            f"record_reference.py needs flax 0.5.3, found {flax_version}: see README.md"
+        )
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
 
     files: dict[str, list[Case]] = {}
-    for case in CASES:
+    for case in (*CASES, *HALF_PRECISION):
         files.setdefault(case.name.split("/")[0], []).append(case)
     for case in CHECKPOINTS:
         files[case.name] = [case]
@@ -82,7 +93,9 @@ def _restart_if_argsort_is_not_stable() -> None:
     if np.argsort((3, 3, 2, 2)).tolist() == [2, 3, 0, 1]:
         return
     if "NPY_DISABLE_CPU_FEATURES" in os.environ:
-        raise SystemExit("record.py needs a NumPy whose argsort is stable on (3, 3, 2, 2)")
+        raise SystemExit(
+            "record_reference.py needs a NumPy whose argsort is stable on (3, 3, 2, 2)"
+        )
     environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": "AVX512_SKX"}
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
