@@ -24,18 +24,19 @@ _FEWEST, _MOST_STEPS = 3 * STEPS, 3000
 SOME = 64  # steps of a run that no number of the programs asks for
 _LARGE, _TINY = 1e3, 1e-3  # numbers that the simple candidates come nowhere near
 _MOST_SIZES = 6
+_MOST_VALUES = 12
 
 
 def simple(given: Inputs, quick: bool) -> Iterator[Candidate]:
     """Inputs to try, the simplest first; only a few where it is to be quick."""
 
-    def filled(value: Fill) -> list[np.ndarray]:
-        return _filled(given, value)
+    def of(value: Fill) -> list[np.ndarray]:
+        return filled(given.shapes, value)
 
     def from_zero(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return _steps(leaf) - 1
 
-    steps, signs = _steps, _signs
+    steps, signs = _steps, signed
     ones, zeros = (lambda leaf: 1.0), (lambda leaf: 0.0)
     starts = [ones, zeros, steps, signs]
     tiny = [lambda leaf, s=size: s * signs(leaf) for size in (1e-4, 1e-8, 1e4)]
@@ -46,12 +47,12 @@ def simple(given: Inputs, quick: bool) -> Iterator[Candidate]:
     else:
         pairs = list(itertools.product(starts, moves))
     for start, move in pairs:
-        first = filled(move)
-        yield filled(start), [[g.copy() for g in first] for _ in range(STEPS)]
+        first = of(move)
+        yield of(start), [[g.copy() for g in first] for _ in range(STEPS)]
         if not quick:
             turns = (1.0, -0.5, 0.0, 2.0)
-            yield filled(start), [[turns[k % 4] * g for g in first] for k in range(STEPS)]
-            yield filled(start), [[g * 3.0**-k for g in first] for k in range(3 * STEPS)]
+            yield of(start), [[turns[k % 4] * g for g in first] for k in range(STEPS)]
+            yield of(start), [[g * 3.0**-k for g in first] for k in range(3 * STEPS)]
     rng = np.random.default_rng(7)  # no leaf like another, no step either: leaves may be mixed up
     for _ in range(1 if quick else 3):
         rows = [_any(given, rng) for _ in range(1 + 2 * STEPS)]
@@ -63,11 +64,11 @@ def of_sizes(given: Inputs, wanted: Sequence[float]) -> Iterator[Candidate]:
     for size in wanted:
         near = [factor * size for factor in (4.0, 0.25)]
         for each in near:
-            grads = _filled(given, lambda leaf, each=each: each * _signs(leaf))
-            yield _filled(given, _steps), [[g.copy() for g in grads] for _ in range(STEPS)]
+            grads = filled(given.shapes, lambda leaf, each=each: each * signed(leaf))
+            yield filled(given.shapes, _steps), [[g.copy() for g in grads] for _ in range(STEPS)]
         for each in near:
-            start = _filled(given, lambda leaf, each=each: each * _signs(leaf))
-            move = _filled(given, lambda leaf, each=each: each)
+            start = filled(given.shapes, lambda leaf, each=each: each * signed(leaf))
+            move = filled(given.shapes, lambda leaf, each=each: each)
             yield start, [[g.copy() for g in move] for _ in range(STEPS)]
 
 
@@ -75,7 +76,7 @@ def long_runs(
     given: Inputs, steps: int
 ) -> Iterator[tuple[list[np.ndarray], list[np.ndarray], list[float]]]:
     """Parameters, a gradient, and a factor of it for every step."""
-    start, move = _filled(given, _signs), _filled(given, _steps)
+    start, move = filled(given.shapes, signed), filled(given.shapes, _steps)
     yield start, move, [1.0] * steps
     yield start, move, [(-1.0) ** number for number in range(steps)]
 
@@ -97,6 +98,28 @@ def counts(sides: Sequence[Program]) -> list[int]:
     return sorted(int(n) for n in found if _FEWEST < n <= _MOST_STEPS and n == int(n))
 
 
+def compared_numbers(side: Program) -> set[float]:
+    """Returns the numbers with which a side's step compares something."""
+    return {n for n in _numbers(side.step, compared=True) if np.isfinite(n)}
+
+
+def exact_values(
+    shapes: Sequence[jax.ShapeDtypeStruct], sides: Sequence[Program]
+) -> Iterator[Candidate]:
+    """Yields gradients, then parameters, that are exactly a number that a program compares with.
+
+    They are in the dtypes of the parameters, in which the program has its number as well.
+    """
+    dtypes = [leaf.dtype for leaf in shapes]
+    numbers = {n for side in sides for n in compared_numbers(side)}
+    for number in sorted(numbers, key=lambda n: (abs(n), n))[:_MOST_VALUES]:
+        arrays = filled(shapes, lambda leaf, number=number: number)
+        exactly = [a.astype(dtype) for a, dtype in zip(arrays, dtypes, strict=True)]
+        ordinary = filled(shapes, signed)
+        yield ordinary, [exactly, ordinary]
+        yield exactly, [ordinary, ordinary]
+
+
 def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
     """The numbers of a program; those that something is compared with, or all that are not whole.
 
@@ -105,7 +128,8 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
     inner, consts = programs.opened(program)
     values = dict(zip(inner.constvars, consts, strict=True))
     for eqn in inner.eqns:
-        if not compared or eqn.primitive.name in _COMPARED or eqn.primitive.name == "pjit":
+        calls = any(map(programs.is_jaxpr, eqn.params.values()))  # of a comparison, perhaps
+        if not compared or eqn.primitive.name in _COMPARED or calls:
             for atom in eqn.invars:
                 value = atom.val if isinstance(atom, core.Literal) else values.get(atom)
                 dtype = programs.aval_of(atom).dtype
@@ -118,15 +142,17 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
                     yield from _numbers(each, compared=compared)
 
 
-def _filled(given: Inputs, value: Fill) -> list[np.ndarray]:
-    return [np.broadcast_to(value(leaf), leaf.shape).astype(float) for leaf in given.shapes]
+def filled(shapes: Sequence[jax.ShapeDtypeStruct], value: Fill) -> list[np.ndarray]:
+    """Returns an array of each shape with the values that a function of it gives."""
+    return [np.broadcast_to(value(leaf), leaf.shape).astype(float) for leaf in shapes]
 
 
 def _steps(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     return (1.0 + np.arange(np.prod(leaf.shape, dtype=int))).reshape(leaf.shape)
 
 
-def _signs(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+def signed(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+    """Returns 0.5, -1, 1.5, -2 and so on."""
     values = _steps(leaf)
     return np.where(values % 2 == 0, -values, values) / 2
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,11 +13,12 @@ import numpy as np
 from flint import arb
 from jax.extend import core
 
-from equivalence_tests.proof import interpreter
+from equivalence_tests.proof import far_steps, interpreter
 from equivalence_tests.proof.candidates import (
     SOME,
     Grads,
     counts,
+    exact_values,
     long_runs,
     of_sizes,
     simple,
@@ -37,6 +38,7 @@ UNROUNDED = 1e-3
 _COARSE = 64
 # Elements times steps that are followed in exact arithmetic, some seconds of it.
 _MOST_EXACT = 40_000
+_LATER = 3  # steps after one that parts the sides, for "from this step on"
 
 Numbers = float | list[Any]  # of an array, as nested lists
 
@@ -55,6 +57,7 @@ class Counterexample:
       left: the left side's value there.
       right: the right side's value there.
       arithmetic: how both were computed.
+      from_step_on: whether the same gradient parts them after each of the next steps as well.
     """
 
     hyper_params: Mapping[str, float]
@@ -66,6 +69,7 @@ class Counterexample:
     left: float
     right: float
     arithmetic: str = "float64"
+    from_step_on: bool = False
 
     @property
     def difference(self) -> float:
@@ -77,7 +81,10 @@ class Counterexample:
         return {
             "hyper_params": dict(self.hyper_params),
             "params": dict(self.params),
-            "grads": [dict(each) for each in self.grads],
+            "grads": [
+                {"steps": len(list(alike)), "grads": dict(grads)}
+                for grads, alike in itertools.groupby(self.grads)
+            ],
             "step": self.step,
             "leaf": self.leaf,
             "index": list(self.index),
@@ -89,8 +96,9 @@ class Counterexample:
 
     def __str__(self) -> str:
         entry = f"{self.leaf}{list(self.index) if self.index else ''}"
+        when = f"from step {self.step} on" if self.from_step_on else f"after step {self.step}"
         lines = [
-            f"after step {self.step}, {entry} is {self.left!r} on the left and {self.right!r} on "
+            f"{when}, {entry} is {self.left!r} on the left and {self.right!r} on "
             f"the right, {self.difference:.3g} apart ({self.arithmetic})"
         ]
         if self.hyper_params:
@@ -192,6 +200,51 @@ class Search:
                     return self._at_largest(params, moves[:step], entry, pair)
         return None
 
+    def find_far(self) -> Counterexample | None:
+        """A counterexample after more steps than can be followed in exact arithmetic; None if none.
+
+        Raises:
+          NoRule: the step that parts them cannot be followed in exact arithmetic.
+        """
+        elements = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in self.dtypes)
+        sides = self.sides if self.one_program else self.own
+        numbers = far_steps.far_numbers(sides, _MOST_EXACT // elements)
+        if not numbers:
+            return None
+        with self.context() if self.one_program else contextlib.nullcontext():
+            shapes = self.given.shapes if self.one_program else self.dtypes
+            for run, _ in far_steps.runs(sides, shapes, numbers):
+                if (example := self._at_far_step(run, shapes)) is not None:
+                    return example
+        return None
+
+    def _at_far_step(
+        self, run: far_steps.FarRun, shapes: Sequence[jax.ShapeDtypeStruct]
+    ) -> Counterexample | None:
+        """The example of one step from where a run is; None if no gradient parts the sides."""
+        for grads in far_steps.probes(run.sides, shapes):
+            self.tried += 1
+            left, right = run.stepped(grads)
+            apart = [
+                _distance(a, b, np.maximum(abs(a), abs(b)))
+                for a, b in zip(left, right, strict=True)
+            ]
+            if max(apart) > self.clear and run.apart_exactly(grads, self.clear):
+                leaf, moves = int(np.argmax(apart)), [run.approach] * run.at + [grads]
+                pair = left[leaf], right[leaf]
+                example = self._at_largest(run.params, moves, leaf, pair)
+                return replace(example, from_step_on=self._parts_later(run, grads))
+        return None
+
+    def _parts_later(self, run: far_steps.FarRun, grads: list[np.ndarray]) -> bool:
+        """True if the same step parts the sides after each of some later steps as well."""
+        for _ in range(_LATER):
+            run.advance(1)
+            left, right = run.stepped(grads)
+            if max(map(_own_distance, left, right)) <= self.clear:
+                return False
+        return True
+
     @functools.cached_property
     def own(self) -> tuple[Program, ...]:
         """Both sides as they are for the dtypes of the parameters, which they may ask for."""
@@ -211,7 +264,8 @@ class Search:
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
         """
-        for params, grads in simple(self.given, quick=True):
+        asked = exact_values(self.dtypes, self.own)
+        for params, grads in itertools.chain(simple(self.given, quick=True), asked):
             for step in range(3):
                 try:
                     pair = [_exact_trajectory(side, params, grads[:step]) for side in self.own]
@@ -380,13 +434,12 @@ class Search:
         arithmetic: str,
     ) -> Counterexample:
         paths = self.given.paths
-        moves = [
-            {
-                path.replace("params", "grads", 1): value.tolist()
-                for path, value in zip(paths, each, strict=True)
-            }
-            for each in grads
-        ]
+        known: dict[int, dict[str, Any]] = {}  # of many equal steps one mapping is enough
+        for each in grads:
+            if id(each) not in known:
+                pairs = zip(paths, each, strict=True)
+                known[id(each)] = {p.replace("params", "grads", 1): g.tolist() for p, g in pairs}
+        moves = [known[id(each)] for each in grads]
         return Counterexample(
             self.numbers,
             {path: value.tolist() for path, value in zip(paths, params, strict=True)},
@@ -447,7 +500,7 @@ def _scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
 def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
     """The last parameters, as balls."""
     count = len(side.paths)
-    with interpreter.ties_are_equal():
+    with interpreter.precise(), interpreter.ties_are_equal():
         results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
         for each in grads:
             inputs = [*results[:count], *map(interpreter.lifted, each)]
@@ -472,6 +525,11 @@ def _distances(
             scales[entry] = np.maximum(scales[entry], np.maximum(*sizes))
         pairs = zip(arrays, scales, strict=True)
         yield [_distance(a, b, scale) for (a, b), scale in pairs]
+
+
+def _own_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Returns the largest difference of two arrays relative to the entries themselves."""
+    return _distance(a, b, np.maximum(abs(a), abs(b)))
 
 
 def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:

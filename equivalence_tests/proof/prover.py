@@ -198,7 +198,12 @@ def _case(
     example = None
     if tries is not None:
         try:
-            example = tries.find(quick=False) or tries.find_late() or tries.in_own_dtype()
+            example = (
+                tries.find(quick=False)
+                or tries.find_late()
+                or tries.in_own_dtype()
+                or tries.find_far()
+            )
             stopped = f"no counterexample among {tries.tried} inputs"
         except NoRule as error:
             stopped = str(error)
