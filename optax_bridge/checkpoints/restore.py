@@ -21,6 +21,7 @@ from optax_bridge.checkpoints.fitting import (
     Names,
     dtype_of,
     fields_of,
+    has_states,
     is_key,
     is_state,
     leaves,
@@ -30,7 +31,6 @@ from optax_bridge.checkpoints.fitting import (
     outline_of,
     outlined,
     plain,
-    register_states_of,
     restored,
 )
 from optax_bridge.checkpoints.quiet import quiet
@@ -217,7 +217,7 @@ def restored_like(target: T, saved: PyTree, place: Place) -> T:
     Raises:
       CheckpointError: as `restore_checkpoint`, or the target holds no `TrainState`.
     """
-    if not register_states_of(target):
+    if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
@@ -236,7 +236,6 @@ def _fitted(
 ) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
-    register_states_of(target)  # Flax's own as well
     outline, saved = outlined(target), plain(saved)
     fit = LegacyFit(place, outline, saved, keep=missing == "keep", by_hand=by_hand)
     fitted = fit.tree(outline, saved, (), own=False)
