@@ -217,10 +217,10 @@ class InputDispatcher(BaseInputDispatcher):
         Raises:
           ValueError: it has not as many examples as this process is to read.
         """
-        own = batch_size_of(batch)
-        if own != self.feed_logical_batch_size:
+        own, expected = batch_size_of(batch), self.feed_logical_batch_size
+        if own != expected:
             raise ValueError(
-                f"{self.path()}: a batch of {self.feed_logical_batch_size} examples expected, found {own}: "
+                f"{self.path()}: a batch of {expected} examples expected, found {own}: "
                 f"{self._config.global_logical_batch_size} over {self.num_logical_feeds} feeds"
             )
         index, total = self.logical_feed_index, self._config.global_logical_batch_size
