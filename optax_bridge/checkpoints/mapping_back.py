@@ -11,7 +11,7 @@ import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy
 from optax_bridge.checkpoints.choosing import named
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.fitting import LAYOUT, numbered
+from optax_bridge.checkpoints.fit import LAYOUT, numbered
 from optax_bridge.checkpoints.layout import (
     Layout,
     place_in,
