@@ -14,10 +14,10 @@ import pytest
 from jax import lax
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof import indexing, normal_forms
-from equivalence_tests.proof.algebra import Algebra
-from equivalence_tests.proof.equality import Comparer, Level
-from equivalence_tests.proof.graph import Graph
+from equivalence_tests.proof.bits.graph import Graph
+from equivalence_tests.proof.induction.equality import Comparer, Level
+from equivalence_tests.proof.reals import indexing, normal_forms
+from equivalence_tests.proof.reals.algebra import Algebra
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 
 PARAMS = {"k": jnp.ones((2, 3))}

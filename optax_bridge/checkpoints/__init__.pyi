@@ -2,6 +2,7 @@
 
 from .conversion import convert_file as convert_file
 from .errors import CheckpointError as CheckpointError
+from .errors import ConvertedWarning as ConvertedWarning
 from .errors import LeftOverWarning as LeftOverWarning
 from .orbax_handler import TrainStateHandler as TrainStateHandler
 from .orbax_handler import TrainStateRestore as TrainStateRestore

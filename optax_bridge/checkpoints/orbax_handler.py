@@ -13,7 +13,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fitting import Fit, named_as_pytree, outlined, plain
+from optax_bridge.checkpoints.fit import Fit, check_finite, named_as_pytree, outlined, plain
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
 from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.metadata.trees import PyTree
@@ -33,14 +33,18 @@ class TrainStateHandler(ocp.PyTreeCheckpointHandler):
 
         Raises:
           CheckpointError: the checkpoint lacks a leaf of the template, has one more, or one of
-            another shape.
+            another shape; parameters or moments are not finite.
         """
         options = kwargs.get("args")
         item = args[0] if args else kwargs.get("item", getattr(options, "item", None))
-        if item is not None and not _asks_for_other_leaves(options, kwargs):
+        as_asked = item is None or _asks_for_other_leaves(options, kwargs)
+        if not as_asked:
             check(Path(directory), item)
         with quiet():
-            return super().restore(directory, *args, **kwargs)
+            restored = super().restore(directory, *args, **kwargs)
+        if not as_asked:
+            check_finite(restored, item, directory)
+        return restored
 
 
 @ocp.args.register_with_handler(TrainStateHandler, for_save=True)
@@ -95,8 +99,8 @@ def check(folder: Path, item: PyTree) -> None:
         return
     if named_as_pytree(item, saved):
         return
-    fit = Fit(folder)
-    fit.tree(outlined(item), saved, (), own=False)
+    fit = Fit(folder, allow_nan=True)  # what Orbax restores is looked at then
+    fit.tree(outlined(item), saved, (), "program")
     fit.settle()
     if fit.changed:
         raise CheckpointError(

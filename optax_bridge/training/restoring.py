@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
-from optax_bridge.checkpoints.fitting import (
+from optax_bridge.checkpoints.fit import (
     Fit,
     fields_from_state_dict,
     fields_of,
@@ -47,7 +47,7 @@ def restored_into(template: T, saved: PyTree) -> T:
         names it.
     """
     fit = Fit(type(template).__name__)
-    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), own=True)
+    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), "state")
     fit.settle()
     return restored(template, fitted)
 
@@ -64,7 +64,7 @@ def fit_on_restore(cls: type[Any]) -> None:
 
     def from_state_dict(state: Any, saved: PyTree) -> Any:
         fit = Fit(cls.__name__)
-        fitted = fit.tree(state, plain(saved), (), own=True)
+        fitted = fit.tree(state, plain(saved), (), "state")
         fit.settle()
         return fields_from_state_dict(state, fitted)
 
