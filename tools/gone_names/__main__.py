@@ -1,6 +1,6 @@
 """Writes `names.json`: what releases of `flax.optim`'s time had and today's do not.
 
-    python -m legacy_optim.gone.inventory.record [--cache FOLDER]
+    python -m tools.gone_names.record [--cache FOLDER]
 
 Run by `nox -s gone_names`. What it writes depends on the releases alone: run twice, it writes the
 same bytes.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from legacy_optim.gone import remedies
-from legacy_optim.gone.inventory import releases, today
+from tools.gone_names import releases, today
 
 TARGET = Path(__file__).parents[1] / "names.json"
 
