@@ -3,7 +3,8 @@
 import pytest
 
 from legacy_optim import gone
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 # Modules before Linen have one comment in a file: see the cases below.

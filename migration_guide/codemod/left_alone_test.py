@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 IMPORTS = "import jax\nfrom flax import optim\n"

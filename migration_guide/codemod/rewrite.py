@@ -220,6 +220,8 @@ class _Dispatcher:
 
     def leave(self, original: Any, updated: Any) -> Any:
         """What the rules make of a node, with what they have to say above it."""
+        if self._context.is_skipped(original):
+            return updated
         node = updated
         kind = type(original)
         if kind is cst.Call:

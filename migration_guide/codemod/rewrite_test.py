@@ -340,7 +340,7 @@ def test_constructors(case: str):
 
 
 def test_exact_writes_legacy_arithmetic():
-    result = _rewritten(IMPORTS + "x = optim.Adam(lr, beta1=0.8)", Options(exact=True))
+    result = _rewritten(IMPORTS + "x = optim.Adam(lr, beta1=0.8)", Options(recipe="exact"))
     assert _body(result.code) == "x = optax_bridge.adam(learning_rate=lr, b1=0.8)"
 
 

@@ -1,4 +1,4 @@
-"""`--standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
+"""`--recipe standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import pytest
 from flax.core import FrozenDict
 
-from migration_guide.codemod import command, driver, partition
-from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod import driver, partition
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import NOTE
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 
 HEAD = "import jax\nfrom flax import optim\n"
-STANDALONE = Options(standalone=True)
+STANDALONE = Options(recipe="standalone")
 STATE = "flax.training.train_state.TrainState"
 SGD = "optax.sgd(learning_rate=learning_rate, momentum=0.9, nesterov=False)"
 INJECTED = (
@@ -315,11 +316,6 @@ def test_a_note_about_converting_comes_once(tmp_path: Path):
     assert code.count("files written before need converting") == 1
     assert "convert /runs/a /runs/a_new --optimizer 'Adam(learning_rate=0.1)' --stock; what" in code
     assert "one copy, to be restored into one and replicated then" in code
-
-
-def test_exact_and_standalone_exclude_each_other(capsys: pytest.CaptureFixture[str]):
-    assert command.run([Path(__file__)], exact=True, standalone=True) == command.MISUSE
-    assert "give one of them" in capsys.readouterr().err
 
 
 def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():

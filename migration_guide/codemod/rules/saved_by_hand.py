@@ -94,7 +94,7 @@ def _holds_some(context: Context) -> bool:
 
 
 def _names(context: Context) -> str:
-    """What to do about the names; Flax's own TrainState, of `--standalone`, has no way back."""
+    """What to do about the names; Flax's own TrainState has no way back."""
     return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
 
 
