@@ -77,4 +77,3 @@ def run(
     if becomes:
         os.execve(sys.executable, command, environment)
     return subprocess.call(command, env=environment)
-

@@ -1,4 +1,4 @@
-"""`flax.metrics.tensorboard` where TensorFlow is not installed: the same event files by tensorboardX.
+"""`flax.metrics.tensorboard` without TensorFlow: the same event files by tensorboardX.
 
 `run` loads this file under that name. Legacy module: `flax.metrics.tensorboard`.
 """

@@ -1,1 +1,1 @@
-"""How `names.json` is made: reading old releases, and asking today's."""
+"""How `legacy_optim/gone/names.json` is made: reading old releases, asking the installed ones."""

@@ -105,7 +105,8 @@ def _source(package: str, version: str, cache: Path) -> Read:
 def _download(project: str, version: str, cache: Path) -> Path:
     target = cache / "downloads" / f"{project}-{version}"
     target.mkdir(parents=True, exist_ok=True)
-    command = ["download", "--quiet", "--no-deps", "--dest", str(target), f"{project}=={version}"]
+    command = ["download", "--quiet", "--no-deps", "--ignore-requires-python"]
+    command += ["--dest", str(target), f"{project}=={version}"]
     _pip(sys.executable, command)
     return next(iter(sorted(target.iterdir())))
 
