@@ -11,7 +11,7 @@ import legacy_optim
 from equivalence_tests.proof import ProofError, programs, rounding_bound
 from equivalence_tests.proof.graph import Graph
 from equivalence_tests.proof.roundoff import Roundoff
-from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, recipe_of
+from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_optax
 
@@ -126,9 +126,10 @@ def _claimed() -> Iterator[Any]:
         for index, case in enumerate(entry.cases):
             definition = entry.definition(case, case.learning_rate)
             try:
-                recipe, claim = recipe_of(definition, exact=False)
+                choice = choose_recipe(definition, "standalone")
             except UnsupportedSetting:
                 continue
+            recipe, claim = choice.call, choice.claim
             if claim.step is not None and entry.parts is None:  # its parts have their own
                 yield pytest.param(definition, recipe, claim, id=f"{name}-{index}")
 
