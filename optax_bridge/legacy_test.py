@@ -9,8 +9,9 @@ import optax
 import pytest
 
 import legacy_optim
+import optax_bridge
 from optax_bridge.correspondence import UnsupportedSetting
-from optax_bridge.legacy import from_legacy, to_legacy, wrap_definition
+from optax_bridge.legacy import from_legacy, to_legacy, to_optax, wrap_definition
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
 def test_parameters_that_the_state_was_not_made_for_are_named():
     definition = legacy_optim.Adam(0.1)
     state = from_legacy(definition).init({"w": jnp.ones(2), "b": jnp.ones(2)})
-    with pytest.raises(ValueError, match=r"opt_state's grad_ema: .* found \['b'\] besides. Pass"):
+    with pytest.raises(ValueError, match=r"of Adam .*: found \['mu'\]\['b'\], .* besides. Pass"):
         to_legacy(definition, {"w": jnp.ones(2)}, state, 0)
 
 
@@ -55,21 +56,55 @@ def test_a_wrapped_definition_follows_optax_s_protocol():
         tx.update(grads, state)
 
 
+def test_a_wrapped_subclass_of_multi_optimizer_takes_what_its_groups_take():
+    class Own(legacy_optim.MultiOptimizer):
+        pass
+
+    kernels = legacy_optim.ModelParamTraversal(lambda path, _: "kernel" in path)
+    definition = Own((kernels, legacy_optim.Adam(0.1)))
+    tx = wrap_definition(definition)
+    params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    optimizer = definition.create(params)
+    (hyper_params,) = tx.hyper_params["hyper_params"]
+    for given in ({"learning_rate": 0.5}, {"hyper_params": [hyper_params.replace(beta1=0.0)]}, {}):
+        state = state.apply_gradients(grads=params, **given)
+        optimizer = optimizer.apply_gradient(params, **given)
+        assert jax.tree.map(jnp.array_equal, state.params, optimizer.target) == {
+            "kernel": True,
+            "bias": True,
+        }
+    with pytest.raises(TypeError, match="learnig_rate"):
+        state.apply_gradients(grads=params, learnig_rate=0.5)
+
+
 def test_states_of_other_transformations_are_refused_by_name():
     params = {"w": jnp.ones(2)}
     state = from_legacy(legacy_optim.Adam(0.1)).init(params)
     wrapped = legacy_optim.WeightNorm(legacy_optim.Adam(0.1))
     own = Own(legacy_optim.Adam(0.1).hyper_params)
-    for definition, expected in ((wrapped, "WeightNormState"), (own, "OptimizerState")):
-        with pytest.raises(ValueError, match=rf"{expected}.*AdamState"):
+    for definition, said in ((wrapped, r"no \['w'\].*\['mu'\]\['w'\]"), (own, "OptimizerState")):
+        with pytest.raises(ValueError, match=rf"not that of .*{said}"):
             to_legacy(definition, params, state, 0)
-    around = legacy_optim.WeightNorm(own)
-    with pytest.raises(ValueError, match=r"^Own is not one of .*; convert it on its own$"):
-        to_legacy(around, params, from_legacy(wrapped).init(params), 0)
+
+
+def test_definitions_of_ones_own_go_there_and_back_within_groups():
+    params = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    own = Own(legacy_optim.Adam(0.1).hyper_params)
+    weights = legacy_optim.ModelParamTraversal(lambda path, _: path == "/w")
+    definition = legacy_optim.MultiOptimizer((weights, own))
+    optimizer = definition.create(params)
+    optimizer = optimizer.replace(state=jax.tree.map(lambda x: x + 2, optimizer.state))
+    _, state = to_optax(optimizer)
+    back = to_legacy(definition, params, state, optimizer.state.step)
+    jax.tree.map(np.testing.assert_array_equal, back.state, optimizer.state)
 
 
 class Own(legacy_optim.OptimizerDef):
     """A definition of a program's own."""
+
+    def init_param_state(self, param: Any) -> Any:
+        return {"old": jnp.zeros_like(param)}
 
 
 def stock_in(definition: legacy_optim.OptimizerDef, dtype: Any) -> Any:

@@ -11,7 +11,8 @@ import pytest
 import legacy_optim
 import optax_bridge
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof import CertificateError, check, interpreter
+from equivalence_tests.proof import CertificateError, check
+from equivalence_tests.proof.interpreter import run as interpreter
 
 PARAMS = {"k": jnp.ones((2, 3))}
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from equivalence_tests.proof.certificate import VERSION, obligation_rows
-from equivalence_tests.proof.counterexample import Counterexample
-from equivalence_tests.proof.equality import Level
-from equivalence_tests.proof.induction import Induction
+from equivalence_tests.proof.certificate.certificate import VERSION, obligation_rows
+from equivalence_tests.proof.counterexample.search import Counterexample
+from equivalence_tests.proof.induction.equality import Level
+from equivalence_tests.proof.induction.induction import Induction
+from equivalence_tests.proof.induction.world import Obligation, World
+from equivalence_tests.proof.reading.traced_sides import MakeSide
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, Scope, coverage
-from equivalence_tests.proof.traced_sides import MakeSide
-from equivalence_tests.proof.world import Obligation, World
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",

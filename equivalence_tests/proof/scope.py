@@ -20,11 +20,11 @@ import jax
 import numpy as np
 from jax import export
 
+from equivalence_tests.proof.bits.graph import Node
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.graph import Node
-from equivalence_tests.proof.symbols import NotASymbol
-from equivalence_tests.proof.traced_sides import Inputs, MakeSide, Program, traced
-from equivalence_tests.proof.world import World
+from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.symbols import NotASymbol
+from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, traced
 from optax_bridge import exact
 from optax_bridge.metadata.trees import Params
 

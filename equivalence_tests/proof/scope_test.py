@@ -19,9 +19,9 @@ PARAMS = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
 def doubled_where(condition: Callable[[Any], bool]) -> optax.GradientTransformation:
     """Gradient descent at 0.1, at 0.2 for the gradients for which Python says so."""
 
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        return jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), grads), state
+        return jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), updates), state
 
     return optax.GradientTransformation(lambda params: (), update)
 

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -14,8 +15,10 @@ from migration_guide.codemod.kinds import (
     DEFINITION,
     FOREIGN,
     HYPER_PARAMS,
+    LEGACY,
     NOTHING,
     OPTIMIZER,
+    OWN_GROUPS,
     STATE,
     Function,
     Instance,
@@ -100,16 +103,36 @@ class Expressions(abc.ABC):
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
         """Whether a class derives from one of flax.optim's definitions, directly or by another."""
+        return self._derives(
+            node,
+            lambda base, name: (
+                name == f"{OPTIM}.OptimizerDef"
+                or self.names.entry(base) is not None
+                or self.is_own_definition(name)
+            ),
+        )
+
+    def is_groups(self, node: cst.ClassDef) -> bool:
+        """Whether a class derives from MultiOptimizer, directly or by another."""
+        return self._derives(
+            node,
+            lambda base, name: (
+                name == f"{OPTIM}.MultiOptimizer"
+                or ".".join(name.split(".")[-2:]) in self.project.own_groups
+            ),
+        )
+
+    def _derives(
+        self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
+    ) -> bool:
+        """Whether some base of a class is one, by the expression and its imported name."""
         for base in node.bases:
-            name = self.names.of(base.value)
-            if name == f"{OPTIM}.OptimizerDef" or self.names.entry(base.value) is not None:
-                return True
-            if name is not None and self.is_own_definition(name):
+            if is_one(base.value, self.names.of(base.value) or ""):
                 return True
             if isinstance(base.value, cst.Name):
-                parents = [a.node for a in self.names.assignments(base.value) if hasattr(a, "node")]
+                parents = [assignment.node for assignment in self.names.assignments(base.value)]
                 if any(
-                    isinstance(p, cst.ClassDef) and p is not node and self.legacy_base(p)
+                    isinstance(p, cst.ClassDef) and p is not node and self._derives(p, is_one)
                     for p in parents
                 ):
                     return True
@@ -257,11 +280,14 @@ class Expressions(abc.ABC):
             return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
-            of = {"state": only(STATE), "optimizer_def": only(DEFINITION)}
+            definition = only(DEFINITION) | (base & {OWN_GROUPS})
+            of = {"state": only(STATE), "optimizer_def": definition}
             of |= {"target": only(ARRAY)} if self._array_target else {}
             return of.get(attribute, NOTHING)
         if DEFINITION in base and attribute in ("hyper_params", "create"):
-            return only(HYPER_PARAMS) if attribute == "hyper_params" else only(CREATE)
+            if attribute == "create":
+                return only(CREATE) | (base & {OWN_GROUPS})
+            return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
         if self._is_something_else(node, base):
             return NOTHING
         methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]

@@ -15,6 +15,7 @@ from migration_guide.codemod.kinds import (
     LEGACY,
     NOTHING,
     OPTIMIZER,
+    OWN_GROUPS,
     REPLICATED,
     STATE,
     TRAVERSAL,
@@ -114,12 +115,17 @@ def call(a: Inference, node: cst.Call) -> Kind:
     if node in a.external:
         return only(DEFINITION)
     if node in a.legacy:
+        if a.names.of(node.func) == f"{OPTIM}.ModelParamTraversal":
+            return only(TRAVERSAL)
         return frozenset([DEFINITION, LEGACY])
+    if a.makes_own_groups(node):
+        return frozenset([DEFINITION, OWN_GROUPS])
     found = _of_module(a, node) or _of_method(a, node)
     if found is not None:
         return found
     results = []
-    for atom in a.kind(node.func):
+    called = a.kind(node.func)
+    for atom in called:
         if isinstance(atom, Function):
             results.append(a.returned(atom.node))
         elif isinstance(atom, Instance):
@@ -127,7 +133,7 @@ def call(a: Inference, node: cst.Call) -> Kind:
         elif atom == CLASS:
             results.append(only(DEFINITION))
         elif atom == CREATE:
-            results.append(only(OPTIMIZER))
+            results.append(only(OPTIMIZER) | (called & {OWN_GROUPS}))
         elif atom == FOREIGN:
             results.append(only(FOREIGN))
     imported = a.names.of(node.func)
@@ -204,17 +210,17 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
     if DEFINITION in base and method == "create":
         if node.args and ARRAY in a.kind(node.args[0].value):
             a.note_array_target()
-        return only(OPTIMIZER)
+        return only(OPTIMIZER) | (base & {OWN_GROUPS})
     if base == only(ARRAY):
         return base
     if FOREIGN in base and OPTIMIZER not in base:
         return only(FOREIGN)
     if OPTIMIZER in base:
-        same = base & {OPTIMIZER, REPLICATED}
+        same = base & {OPTIMIZER, OWN_GROUPS, REPLICATED}
         if method == "replicate":
             return same | {REPLICATED}
         if method == "unreplicate":
-            return only(OPTIMIZER)
+            return same - {REPLICATED}
         if method in _RETURN_OPTIMIZERS:
             return same
         if method == "optimize":
@@ -236,7 +242,9 @@ def _is_builtin(a: Inference, node: cst.BaseExpression) -> bool:
 
 def _called(a: Inference, kind: Kind) -> Kind:
     results = [a.returned(atom.node) for atom in kind if isinstance(atom, Function)]
-    return joined([*results, only(OPTIMIZER) if CREATE in kind else NOTHING])
+    return joined(
+        [*results, only(OPTIMIZER) | (kind & {OWN_GROUPS}) if CREATE in kind else NOTHING]
+    )
 
 
 def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:

@@ -132,7 +132,7 @@ class Claim:
         if self.verdict is Verdict.DIFFERENT:
             return frozenset()
         apart = {dtype for dtype, known in self.known.items() if not known.holds}
-        return (FULL_PRECISION | self.known.keys()) - apart
+        return FULL_PRECISION.union(self.known) - apart
 
     @property
     def seen(self) -> float | None:

@@ -16,10 +16,13 @@ from optax_bridge.spmd.config import (
     config_class,
     config_for_function,
     maybe_instantiate,
+    maybe_set_config,
 )
-from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.forward import forward_pass
+from optax_bridge.spmd.input import Input
+from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
-from optax_bridge.spmd.module import Module, functional, nowrap
+from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trees import cast_floats, prune_empty
 
@@ -57,7 +60,7 @@ def every_n_steps_policy(
 class BaseMetricCalculator(Module):
     """Computes metrics of a model over batches."""
 
-    def __init__(self, cfg: Module.Config, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Module.Config, *, parent: Module | None, model: BaseModel):
         """Keeps the model, which is the trainer's.
 
         Args:
@@ -99,7 +102,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         metric_accumulator: MetricAccumulator.Config = MetricAccumulator.default_config()
         model_method: str = "forward"
 
-    def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
 
@@ -129,11 +132,11 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         next_key, key = jax.random.split(prng_key)
         parent: Any = self.parent
         batch = parent.prepared(batch)
-        (loss, aux), collection = functional(
+        loss, aux, collection = forward_pass(
             self._model,
             key,
             parent.cast(model_params),
-            {"input_batch": batch},
+            batch,
             method=self._config.model_method,
             is_training=False,
         )
@@ -155,7 +158,9 @@ class SpmdEvaler(Module):
         """Configures SpmdEvaler.
 
         Attributes:
-          input: batches of the evaluation; each evaluation reads them from the first on.
+          input: batches of the evaluation; each evaluation reads them from the first on. A batch
+            that the devices do not divide, the last one say, is padded, and the model gets it
+            without the padding.
           summary_writer: writes the metrics.
           eval_policy: when to evaluate, a function of step and the training's summaries.
           metric_calculator: computes the metrics.
@@ -168,7 +173,7 @@ class SpmdEvaler(Module):
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
         eval_dtype: DTypeLike | None = None
 
-    def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         """Makes input, writer and calculator.
 
         Args:
@@ -177,7 +182,7 @@ class SpmdEvaler(Module):
           model: the model.
         """
         super().__init__(cfg, parent=parent)
-        self._add_child("input", cfg.input)
+        self._add_child("input", maybe_set_config(cfg.input.clone(), is_training=False))
         self._add_child("summary_writer", cfg.summary_writer)
         self._add_child("metric_calculator", cfg.metric_calculator, model=model)
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
@@ -225,8 +230,7 @@ class SpmdEvaler(Module):
         state = calculator.init_state(prng_key=prng_key, model_params=model_params)
         outputs: list[PyTree] = []
         for host_batch in self.input.batches(self.input.dataset()):
-            partition = self.input.partition_for(host_batch)
-            batch = host_to_global_array(host_batch, partition=partition)
+            batch = self.input.global_batch(host_batch, pad=True)
             result = calculator.forward(batch, model_params=model_params, state=state)
             state = result["state"]
             if return_aux:

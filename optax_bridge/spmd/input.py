@@ -1,5 +1,6 @@
 """Input of a trainer: each process reads its own part, and the parts become one global array."""
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +18,14 @@ from optax_bridge.spmd.config import (
     config_class,
     maybe_instantiate,
 )
+from optax_bridge.spmd.dispatch import (
+    DISPATCH_KEY,
+    BaseInputDispatcher,
+    padded_to_multiple,
+    without_padding,
+)
+from optax_bridge.spmd.dispatch import InputDispatcher as InputDispatcher
+from optax_bridge.spmd.dispatch import SpmdInputDispatcher as SpmdInputDispatcher
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import TensorSpec, current_mesh, flatten_items, tree_paths
 
@@ -31,16 +40,22 @@ class Input(Module):
         Attributes:
           partition_spec: how a global batch lies on the mesh within a step; a trainer sets it to
             its batch axes. None: as it was read.
+          input_dispatcher: which part of a batch each process reads, and how it is padded; None:
+            each an equal part, without padding.
           input_partitioner: a function applied to the global batch within a step, or a config of
             one: `partition_by_path_rank`.
         """
 
         partition_spec: PartitionSpec | None = None
+        input_dispatcher: BaseInputDispatcher.Config | None = None
         input_partitioner: ConfigOr[Callable[[PyTree], PyTree]] | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._partitioner = maybe_instantiate(cfg.input_partitioner)
+        self._dispatcher: BaseInputDispatcher | None = None
+        if cfg.input_dispatcher is not None:
+            self._dispatcher = self._add_child("input_dispatcher", cfg.input_dispatcher)
 
     @nowrap
     def dataset(self) -> Iterable[PyTree]:
@@ -54,13 +69,17 @@ class Input(Module):
 
     @nowrap
     def batches(self, it: Iterable[PyTree]) -> Iterator[PyTree]:
-        """The batches of an iterator, as NumPy arrays."""
+        """The batches of an iterator, as NumPy arrays, padded by the dispatcher if there is one."""
         for batch in it:
-            yield jax.tree.map(np.asarray, batch)
+            arrays = jax.tree.map(np.asarray, batch)
+            dispatcher = self._dispatcher
+            yield arrays if dispatcher is None else dispatcher.logical_to_physical_batch(arrays)
 
     @property
     def partition_spec(self) -> PartitionSpec:
         """How a batch lies on the mesh when it is read: along its first axis over all devices."""
+        if self._dispatcher is not None:
+            return self._dispatcher.partition_spec
         mesh = current_mesh()
         return PartitionSpec(None if mesh is None else tuple(mesh.axis_names))
 
@@ -97,16 +116,36 @@ class Input(Module):
         raise AssertionError("unreachable")
 
     @nowrap
+    def global_batch(self, batch: PyTree, *, pad: bool = False) -> PyTree:
+        """Returns the global arrays of this process's part of a batch.
+
+        Args:
+          batch: a tree of host arrays; a dict if it is to be padded.
+          pad: whether a batch that the devices do not divide is padded, as the last one of an
+            evaluation is; `dispatch_global_batch` removes the padding.
+
+        Raises:
+          ValueError: the devices do not divide the batch; the message names the array.
+        """
+        if pad and isinstance(batch, dict) and DISPATCH_KEY not in batch:
+            spec = self._config.partition_spec or self.partition_spec
+            batch = padded_to_multiple(batch, _ways(current_mesh(), spec))
+        return host_to_global_array(batch, partition=self.partition_for(batch))
+
+    @nowrap
     def dispatch_global_batch(self, global_batch: PyTree) -> PyTree:
-        """Lays a global batch out over the mesh; within `jax.jit`."""
+        """Lays a global batch out over the mesh, without its padding; within `jax.jit`."""
         spec = self._config.partition_spec
-        if spec is not None and len(spec):
-            first = PartitionSpec(spec[0])
+        ways = 1 if spec is None else _ways(current_mesh(), spec)
 
-            def constrained(x: jax.Array) -> jax.Array:
-                return jax.lax.with_sharding_constraint(x, first) if np.ndim(x) else x
+        def constrained(x: jax.Array) -> jax.Array:
+            if not spec or not np.ndim(x) or len(x) % ways:
+                return x
+            return jax.lax.with_sharding_constraint(x, PartitionSpec(spec[0]))
 
-            global_batch = jax.tree.map(constrained, global_batch)
+        global_batch = jax.tree.map(constrained, global_batch)
+        if isinstance(global_batch, dict) and DISPATCH_KEY in global_batch:
+            global_batch = jax.tree.map(constrained, without_padding(global_batch))
         if self._partitioner is not None:
             global_batch = self._partitioner(global_batch)
         return global_batch
@@ -147,8 +186,18 @@ class IteratorInput(Input):
 
     @nowrap
     def dataset(self) -> Iterable[PyTree]:
-        """What the source returns."""
-        return _made(self._config.source)
+        """What the source returns.
+
+        Raises:
+          ValueError: it cannot be called without arguments, or returns nothing to iterate.
+        """
+        data = _from_source(self.path(), self._config.source)
+        if not hasattr(data, "__iter__"):
+            raise ValueError(
+                f"{self.path()}: source gives a {type(data).__name__}, expected batches that can "
+                "be iterated: a generator, a list, a dataset."
+            )
+        return data
 
 
 class ArrayInput(Input):
@@ -167,7 +216,9 @@ class ArrayInput(Input):
           global_batch_size: examples of a step, over all processes.
           seed: of the order.
           shuffle: whether each epoch has an order of its own.
-          num_epochs: None for no end. What does not fill a batch at an epoch's end is left out.
+          num_epochs: None for no end.
+          is_training: whether what does not fill a batch at an epoch's end is left out; in an
+            evaluation it is a smaller batch. An evaler sets it.
         """
 
         source: Required[ConfigOr[Callable[[], Mapping[str, ArrayLike]]]] = REQUIRED
@@ -175,17 +226,28 @@ class ArrayInput(Input):
         seed: int = 0
         shuffle: bool = True
         num_epochs: int | None = None
+        is_training: bool = True
 
     @nowrap
     def dataset(self) -> "ArrayBatches":
-        """The batches from the first on."""
+        """The batches from the first on.
+
+        Raises:
+          ValueError: the source cannot be called without arguments, or returns no arrays by name.
+        """
         cfg = self._config
+        arrays = _from_source(self.path(), cfg.source)
+        if not isinstance(arrays, Mapping):
+            raise ValueError(
+                f"{self.path()}: source gives a {type(arrays).__name__}, expected a dict of arrays."
+            )
         return ArrayBatches(
-            _made(cfg.source),
+            arrays,
             global_batch_size=cfg.global_batch_size,
             seed=cfg.seed,
             shuffle=cfg.shuffle,
             num_epochs=cfg.num_epochs,
+            drop_remainder=cfg.is_training,
         )
 
 
@@ -201,6 +263,8 @@ class ArrayBatches:
       seed: likewise.
       shuffle: likewise.
       num_epochs: likewise.
+      drop_remainder: whether what does not fill a batch at an epoch's end is left out; otherwise
+        it is a smaller batch, of which the last processes may have nothing.
       process_index: whose part; this process's unless given.
       process_count: of how many; all unless given.
 
@@ -219,6 +283,7 @@ class ArrayBatches:
         seed: int = 0,
         shuffle: bool = True,
         num_epochs: int | None = None,
+        drop_remainder: bool = True,
         process_index: int | None = None,
         process_count: int | None = None,
     ):
@@ -230,6 +295,8 @@ class ArrayBatches:
             raise ValueError(f"arrays of the same length expected, found {lengths}")
         self._examples = next(iter(lengths.values()))
         self._per_epoch = self._examples // global_batch_size
+        if not drop_remainder and self._examples % global_batch_size:
+            self._per_epoch += 1
         if not self._per_epoch:
             raise ValueError(
                 f"global_batch_size {global_batch_size} is more than the {self._examples} examples"
@@ -259,7 +326,7 @@ class ArrayBatches:
                 np.random.default_rng((self._seed, epoch)).shuffle(indices)
             self._order = (epoch, indices)
         start = batch * self._batch_size + self._index * self._part
-        chosen = self._order[1][start : start + self._part]
+        chosen = self._order[1][start : start + self._part]  # in a last, smaller batch fewer
         self._position += 1
         return {name: array[chosen] for name, array in self._arrays.items()}
 
@@ -268,8 +335,15 @@ class ArrayBatches:
         return {"position": self._position}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        """Goes on after so many batches."""
-        self._position = int(state["position"])
+        """Goes on after so many batches.
+
+        Raises:
+          ValueError: this is no such state.
+        """
+        position = state.get("position") if isinstance(state, Mapping) else None
+        if type(position) is not int or position < 0:
+            raise ValueError(f"expected {{'position': number of batches}}, found {state!r}")
+        self._position = position
 
 
 def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
@@ -321,11 +395,30 @@ def partition_by_path_rank(
     return partitioned
 
 
-def _made(source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
-    """What a source returns; what a config of it makes, unless that is a function again."""
-    made: PyTree = maybe_instantiate(source)
-    is_function = callable(made) and not hasattr(made, "__iter__")
-    return made() if is_function else made
+def _from_source(where: str, source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
+    """Returns what a source of data stands for: what its config makes, what a function returns.
+
+    Args:
+      where: the input, for messages.
+      source: data, a function or class of no arguments, or a config of any of these.
+
+    Raises:
+      ValueError: a function or class that needs arguments.
+    """
+    data: PyTree = maybe_instantiate(source)
+    if not isinstance(data, type) and (hasattr(data, "__iter__") or not callable(data)):
+        return data
+    try:
+        inspect.signature(data).bind()
+    except TypeError as error:
+        kind = "class" if isinstance(data, type) else "function"
+        raise ValueError(
+            f"{where}: source is {data!r}, which cannot be called without arguments: {error}. Give "
+            f"a config that has them: config_for_{kind}(...).set(...)."
+        ) from error
+    except ValueError:  # written in C, without a signature
+        pass
+    return data()
 
 
 def _concrete_mesh() -> Mesh | AbstractMesh:
