@@ -1,19 +1,12 @@
 # pyright: strict
 """`optax-bridge migrate`: the options; what it does is imported when it is called."""
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Recipe(enum.StrEnum):
-    """What `migrate` writes in place of an optimizer."""
-
-    EXACT = "exact"
-    STOCK = "stock"
-    STANDALONE = "standalone"
+from optax_bridge._options import Recipe
 
 
 def migrate(

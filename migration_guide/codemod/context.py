@@ -76,6 +76,7 @@ class Message:
 
 
 UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
+UNKNOWN_PATH = "OLD"
 
 
 @dataclass(frozen=True)
@@ -83,33 +84,38 @@ class Restored:
     """A checkpoint that a program restores.
 
     Attributes:
-      path: as the program has it.
-      template: the function of the module that makes what it is restored into,
-        `UNKNOWN_TEMPLATE` where one is needed and none is seen, or "".
-      definition: the one constructor call of flax.optim in that file, or "".
-      recipe: `stock` or `exact`, what became of it, or "".
+      path: as the program has it, or `UNKNOWN_PATH`.
+      template: the function of the module that makes what it is restored into, or "".
+      optimizers: where each optimizer stands in it, "" for the whole, and its constructor call of
+        flax.optim; empty if some call is not written out.
+      recipe: `exact` or `standalone` if all of them became that, else "".
       format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
     """
 
     path: str
     template: str = ""
-    definition: str = ""
+    optimizers: tuple[tuple[str, str], ...] = ()
     recipe: str = ""
     format: str = ""
+
+    @property
+    def is_to_be_filled_in(self) -> bool:
+        """True if the command lacks the function that makes what is restored into."""
+        return not (self.optimizers or self.template)
 
     def command(self, file: str) -> str:
         """The command that converts it; the function of the template stands in a file."""
         old = Path(self.path)
         name = f"{old.stem}_new{old.suffix if self.format else ''}"
         unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
-        new = unnamed if self.path == "OLD" else str(old.with_name(name))
+        new = unnamed if self.path == UNKNOWN_PATH else str(old.with_name(name))
         parts = ["optax-bridge", "convert", self.path, new]
         parts += ["--format", self.format] if self.format else []
-        if self.template:
-            parts += ["--like", f"{file}:{self.template}"]
-        else:
-            parts += ["--optimizer", self.definition] if self.definition else []
-            parts += [f"--{self.recipe}"] if self.recipe else []
+        if not self.optimizers:
+            return shlex.join([*parts, "--like", f"{file}:{self.template or UNKNOWN_TEMPLATE}"])
+        for path, call in self.optimizers:
+            parts += ["--optimizer", f"{path}={call}" if path else call]
+        parts += ["--recipe", self.recipe] if self.recipe else []
         return shlex.join(parts)
 
 

@@ -13,7 +13,7 @@ import libcst as cst
 from legacy_optim.gone.usage import uses_gone_names
 from migration_guide.codemod import imports, placement
 from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Message, Options, Restored
+from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.lines import moved
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
@@ -103,14 +103,11 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    recipe = next(iter(context.recipes)) if len(context.recipes) == 1 else ""
-    # A class of the program's own is known to the program alone.
-    own = any(map(analysis.makes_own_definition, analysis.facts.calls))
+    recipe = "standalone" if options.standalone else ""
+    recipe = "exact" if context.recipes == {"exact"} else recipe
     restored = tuple(
-        dataclasses.replace(
-            found, recipe=recipe, template=found.template or (UNKNOWN_TEMPLATE if own else "")
-        )
-        for _, found in sorted(context.checkpoints.items())
+        dataclasses.replace(checkpoint, recipe=recipe)
+        for _, checkpoint in sorted(context.checkpoints.items())
     )
     return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Message, Options
+from migration_guide.codemod.definitions import RATE
 from migration_guide.codemod.driver import Report
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.rules.restoring import FILL_IN
@@ -88,6 +89,8 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
     else:
         yield "Old checkpoints are read as they are; to convert files all the same:"
     yield from (f"  {command}" for command in commands)
+    if any(f"learning_rate={RATE}" in command for command in commands):
+        yield f"  The learning rate plays no part in it; {RATE} may stand for one that is computed."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
         yield f"  {FILL_IN}; write it into the program if there is none."
     yield (

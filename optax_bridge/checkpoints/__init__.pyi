@@ -2,6 +2,7 @@
 
 from .conversion import convert_file as convert_file
 from .errors import CheckpointError as CheckpointError
+from .errors import ConvertedWarning as ConvertedWarning
 from .errors import LeftOverWarning as LeftOverWarning
 from .read import Read as Read
 from .read import read_checkpoint as read_checkpoint

@@ -19,7 +19,14 @@ from typing import Any
 import jax
 
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fitting import Fit, is_state, named_as_pytree, outlined, plain
+from optax_bridge.checkpoints.fit import (
+    Fit,
+    check_finite,
+    is_state,
+    named_as_pytree,
+    outlined,
+    plain,
+)
 from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.metadata.trees import PyTree
 
@@ -67,7 +74,10 @@ def _wrap(module: ModuleType) -> None:
         if not _is_asked_for(options, kwargs):
             check(Path(directory), item)
         with quiet():
-            return restore(self, directory, *args, **kwargs)
+            restored = restore(self, directory, *args, **kwargs)
+        if not _is_asked_for(options, kwargs):
+            check_finite(restored, item, directory)
+        return restored
 
     setattr(checked, _WRAPPED, True)
     handler.restore = checked
@@ -115,8 +125,8 @@ def check(folder: Path, item: PyTree) -> None:
         return
     if named_as_pytree(item, saved):
         return
-    fit = Fit(folder)
-    fit.tree(outlined(item), saved, (), own=False)
+    fit = Fit(folder, allow_nan=True)  # what Orbax restores is looked at then
+    fit.tree(outlined(item), saved, (), "program")
     fit.settle()
     if fit.changed:
         raise CheckpointError(

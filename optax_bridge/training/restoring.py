@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
-from optax_bridge.checkpoints.fitting import (
+from optax_bridge.checkpoints.fit import (
     Fit,
     already_fitted,
     fields_from_state_dict,
@@ -51,7 +51,7 @@ def restored_into(template: T, saved: PyTree) -> T:
         names it.
     """
     fit = Fit(type(template).__name__)
-    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), own=True)
+    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), "state")
     fit.settle()
     return restored(template, fitted)
 
@@ -69,7 +69,7 @@ def fit_on_restore(cls: type[Any]) -> None:
     def from_state_dict(state: Any, saved: PyTree) -> Any:
         if not is_fitted():
             fit = Fit(cls.__name__)
-            saved = fit.tree(state, plain(saved), (), own=True)
+            saved = fit.tree(state, plain(saved), (), "state")
             fit.settle()
         with already_fitted():
             return fields_from_state_dict(state, saved)
