@@ -24,7 +24,7 @@ from optax_bridge.spmd.config import (
     maybe_set_config,
 )
 from optax_bridge.spmd.evaler import SpmdEvaler
-from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
@@ -159,7 +159,7 @@ class BaseTrainer(Module):
             self._evalers = {}
             for name, evaler in cfg.evalers.items():
                 maybe_set_config(evaler.summary_writer, dir=str(summaries / name))
-                maybe_set_config(evaler.input, partition_spec=batch_axes, is_training=False)
+                maybe_set_config(evaler.input, partition_spec=batch_axes)
                 self._evalers[name] = self._add_child(name, evaler, model=self.model)
 
     # What there is.
@@ -370,8 +370,7 @@ class BaseTrainer(Module):
         Returns:
           The step's outputs: "loss", "aux", "summaries", "finite"; they may not be computed yet.
         """
-        partition = self.input.partition_for(host_batch)
-        return self._run_step(host_to_global_array(host_batch, partition=partition))
+        return self._run_step(self.input.global_batch(host_batch))
 
     def _run_step(self, input_batch: PyTree) -> dict[str, PyTree]:
         """Begins the next step with a global batch."""
