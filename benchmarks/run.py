@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import cpu_step, gpu, growth, memory, results, start, step_time, tools
 from benchmarks.figures import Figure, Measurement, NotRun, Outcome, as_rows, from_rows
-from equivalence_tests.output_files import Written, why_no_file
+from equivalence_tests.report.output_files import Written, why_no_file
 
 MEASUREMENTS: dict[str, Measurement] = {
     "step": step_time.measure,

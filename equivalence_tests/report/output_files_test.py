@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equivalence_tests.output_files import why_no_file, why_not_writable, write_text
+from equivalence_tests.report.output_files import why_no_file, why_not_writable, write_text
 
 
 def test_a_link_stays_a_link(tmp_path: Path):
