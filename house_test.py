@@ -1,10 +1,11 @@
-"""What the README says holds: its program runs, its versions are those of pyproject.toml."""
+"""The README's program, versions and links hold, and a wheel has what users need, no more."""
 
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,3 +31,30 @@ def test_lowest_versions_in_the_readme_are_those_of_pyproject(name: str) -> None
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))))
 def test_link_of_the_readme_leads_somewhere(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+@pytest.fixture(scope="module")
+def in_wheel() -> list[str]:
+    files = WheelBuilder(str(ROOT)).recurse_included_files()
+    return sorted(Path(file.distribution_path).as_posix() for file in files)
+
+
+PACKAGES = ("equivalence_tests", "legacy_optim", "migration_guide", "optax_bridge")
+
+
+def test_a_wheel_has_four_typed_packages(in_wheel: list[str]) -> None:
+    assert {name.split("/")[0] for name in in_wheel} == set(PACKAGES)
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(in_wheel)
+
+
+def test_a_wheel_has_the_suite_and_no_other_tests(in_wheel: list[str]) -> None:
+    tests = {name for name in in_wheel if name.endswith("_test.py")}
+    suite = ("equivalence_tests/suite/", "equivalence_tests/reference/")
+    assert "equivalence_tests/suite/checks_test.py" in tests
+    assert [name for name in sorted(tests) if not name.startswith(suite)] == []
+    assert [name for name in in_wheel if "/testdata/" in name] == []
+
+
+def test_a_wheel_has_of_the_guide_the_codemod_alone(in_wheel: list[str]) -> None:
+    folders = {name.split("/")[1] for name in in_wheel if name.startswith("migration_guide/")}
+    assert folders == {"__init__.py", "codemod", "command.py", "py.typed"}

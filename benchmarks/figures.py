@@ -1,10 +1,10 @@
-"""What a benchmark gives: ratios of two things measured in turn, with their spread."""
+"""A benchmark's results: ratios of two things measured in turn, with their spread."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from benchmarks.timing import Spread, in_turn, interval, spread
+from benchmarks.timing import Spread, in_turn, interval
 
 
 @dataclass(frozen=True)
@@ -13,15 +13,13 @@ class Figure:
 
     Attributes:
       section: name of the measurement.
-      subject: what was measured, e.g. `adam, 16 x 1024x1024, float32`.
-      what: the two things, e.g. `exact / legacy`.
+      subject: the thing measured, e.g. `adam, 16 x 1024x1024, float32`.
+      what: the two sides, e.g. `exact / legacy`.
       ratio: of the measurements of the same turn.
-      base: the median of the second thing.
+      base: the median of the second side.
       unit: of `base`.
-      bar: what the ratio should not exceed; None where nothing is promised.
+      bar: the largest ratio that is promised; None where nothing is.
       note: a remark.
-      work: what the two do, counted in their compiled programs; `benchmarks.programs`.
-      same_work: whether that is the same, so that the true ratio is 1 whatever was timed.
     """
 
     section: str
@@ -32,29 +30,20 @@ class Figure:
     unit: str = "ms"
     bar: float | None = None
     note: str = ""
-    work: str = ""
-    same_work: bool = False
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What the same figure of another run has as well."""
-        return self.section, self.subject, self.what
-
-    @property
-    def kept(self) -> bool:
-        """Whether the bar is kept: the lower end decides, unless the work is the same."""
-        if self.bar is None or (self.same_work and self.bar >= 1):
-            return True
-        return self.ratio.low <= self.bar
+    def is_within_bar(self) -> bool:
+        """True unless the whole interval is above the bar."""
+        return self.bar is None or self.ratio.low <= self.bar
 
 
 @dataclass(frozen=True)
 class NotRun:
-    """What was not measured, and why."""
+    """A thing that was not measured, and the reason."""
 
     section: str
     subject: str
-    why: str
+    reason: str
 
 
 Outcome = Figure | NotRun
@@ -62,54 +51,35 @@ Outcome = Figure | NotRun
 Measurement = Callable[[bool], Iterator[Outcome]]
 
 
+def exactly(ratio: float) -> Spread:
+    """Returns a ratio that was counted, or measured once, as a spread without width."""
+    return Spread(ratio, ratio, ratio)
+
+
 def ratios(
     section: str,
     subject: str,
-    candidates: dict[str, Callable[[], float]],
+    candidates: Mapping[str, Callable[[], float]],
     pairs: Sequence[tuple[str, str, float | None]],
     *,
     repeats: int,
     seconds: float = 5.0,
     warm_up: int = 2,
-    note: str = "",
-    unit: str = "ms",
 ) -> Iterator[Figure]:
-    """Lets candidates take turns and gives their ratios, taken turn by turn.
+    """Lets candidates take turns and yields their ratios, taken turn by turn.
 
     Args:
       section: of the figures.
       subject: of the figures.
-      candidates: name -> function that does the work once and returns what it took, in seconds.
-      pairs: which ratios are wanted, each with its bar; those that name no candidate are left out.
+      candidates: name -> function that does the work once and returns the seconds it took.
+      pairs: the ratios wanted, each with its bar; those that name no candidate are left out.
       repeats: turns that count, at most.
       seconds: after which no turn is begun, once there are five.
       warm_up: turns before those that count.
-      note: of the figures.
-      unit: `ms`, or `s` for what takes long.
     """
-    taken = in_turn(candidates, repeats, warm_up, seconds)
-    scale = 1e3 if unit == "ms" else 1.0
+    times = in_turn(candidates, repeats, warm_up, seconds)
     for one, other, bar in pairs:
-        if one in taken and other in taken:
-            each = [a / b for a, b in zip(taken[one], taken[other], strict=True)]
-            base = scale * spread(taken[other]).median
-            yield Figure(
-                section, subject, f"{one} / {other}", interval(each), base, unit, bar, note
-            )
-
-
-def as_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Outcomes as plain data for JSON."""
-    return [asdict(outcome) for outcome in outcomes]
-
-
-def from_rows(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
-    """Outcomes read back from JSON.
-
-    Raises:
-      KeyError, TypeError: they are no such rows.
-    """
-    return [
-        NotRun(**row) if "why" in row else Figure(**{**row, "ratio": Spread(**row["ratio"])})
-        for row in rows
-    ]
+        if one in times and other in times:
+            each = [a / b for a, b in zip(times[one], times[other], strict=True)]
+            base = 1e3 * statistics.median(times[other])
+            yield Figure(section, subject, f"{one} / {other}", interval(each), base, "ms", bar)

@@ -1,14 +1,11 @@
 """How tracing, compiling and stepping grow with the leaves and with the groups."""
 
 import functools
-import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import optax
 
 import optax_bridge
@@ -19,11 +16,10 @@ from benchmarks.timing import Stepper
 SECTION = "growth"
 RATE = 1e-3
 LEAVES = (10, 100, 1000)
-TRACED = 10_000  # XLA would compile for minutes, whatever the optimizer
 GROUPS = (1, 8, 64)
 LEAVES_IN_GROUPS = 128
-# Times to compile vary by a tenth: to tell 3 % takes ten turns and more. How often each side is
-# built first, at most, and after which time no further turn begins.
+# Times to compile vary by a tenth, so that to tell 3 % takes ten turns and more: how often each
+# side is built first, at most, and after which time no further turn begins.
 BUILDS = 16
 BUILD_SECONDS = 30
 
@@ -32,26 +28,22 @@ Transformation = optax.GradientTransformation
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Leaves, then groups; quick: few of either."""
-    counts = (2, 4) if quick else LEAVES
-    for leaves in counts:
-        yield from _stages(f"{leaves} leaves", problem.equal_leaves(leaves, 4, 4), _plain(), quick)
-    yield from _linear(counts if quick else (*LEAVES, TRACED), 1 if quick else 2)
+    for leaves in (2,) if quick else LEAVES:
+        sides = {"exact": optax_bridge.adam(RATE), "stock": optax.adam(RATE)}
+        yield from _stages(f"{leaves} leaves", problem.equal_leaves(leaves, 4, 4), sides, quick)
     params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
     for count in (2,) if quick else GROUPS:
-        yield from _stages(f"{count} groups, {len(params)} leaves", params, _grouped(count), quick)
-
-
-def _plain() -> dict[str, Transformation]:
-    return {"exact": optax_bridge.adam(RATE), "stock": optax.adam(RATE)}
+        subject = f"{count} groups, {len(params)} leaves"
+        yield from _stages(subject, params, _grouped(count), quick)
 
 
 def _grouped(count: int) -> dict[str, Transformation]:
-    """The same groups three ways: leaf number modulo `count`, each with a rate of its own."""
+    """Returns the same groups three ways: leaf number modulo `count`, each with its own rate."""
 
     def number(path: str) -> int:
         return int(path.rpartition("_")[2]) % count
 
-    def chosen(group: int) -> Callable[[Any], Any]:
+    def mask(group: int) -> Callable[[Any], Any]:
         return lambda params: {name: number(name) == group for name in params}
 
     rates = [RATE * (1 + group) for group in range(count)]
@@ -60,7 +52,7 @@ def _grouped(count: int) -> dict[str, Transformation]:
         for group in range(count)
     ]
     parts = zip(selectors, map(optax_bridge.adam, rates), strict=True)
-    masked = (optax.masked(optax.adam(rate), chosen(i)) for i, rate in enumerate(rates))
+    masked = (optax.masked(optax.adam(rate), mask(i)) for i, rate in enumerate(rates))
     return {
         "exact": optax_bridge.multi_optimizer(*parts),
         "optax.partition": optax.partition(
@@ -74,72 +66,37 @@ def _grouped(count: int) -> dict[str, Transformation]:
 def _stages(
     subject: str, params: Any, sides: dict[str, Transformation], quick: bool
 ) -> Iterator[Outcome]:
-    """Trace, compile and step of transformations, the first one over each other.
+    """Yields compile, trace and step of the first side over each other one.
 
     A program's step depends by some 3 % on when it was built in its process. So each is built
-    several times, by turns first and last, and the first so many are timed, each at the second of
+    several times, by turns first and last, and the first builds are timed, each at the second of
     two steps, as in a training loop.
     """
     grads = problem.gradients(params)
-    made: dict[str, list[Stepper]] = {name: [] for name in sides}
+    built: dict[str, list[Stepper]] = {name: [] for name in sides}
 
-    def compiling(name: str, tx: Transformation) -> Callable[[], float]:
-        def compile_once() -> float:
-            made[name].append(Stepper(_step(tx), _state(tx, params), grads))
-            return made[name][-1].compile_seconds - made[name][-1].trace_seconds
-
-        return compile_once
+    def build(name: str) -> float:
+        state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=sides[name])
+        # A function of its own each time, so that JAX does not reuse a trace.
+        built[name].append(Stepper(lambda s, g: s.apply_gradients(grads=g), state, grads))
+        return built[name][-1].compile_seconds
 
     first, *others = sides
-    pairs = [(first, other, 1.0) for other in others]
-    compiled = {name: compiling(name, tx) for name, tx in sides.items()}
-    figures = functools.partial(ratios, SECTION, pairs=pairs)
+    figures = functools.partial(ratios, SECTION, pairs=[(first, other, 1.0) for other in others])
+    compiled = {name: functools.partial(build, name) for name in sides}
     builds = (1 if quick else BUILDS) * len(sides)
     yield from figures(
         f"compile, {subject}", compiled, repeats=builds, warm_up=0, seconds=BUILD_SECONDS
     )
-    times = [[built.trace_seconds for built in made[name]] for name in sides]
-    traced = {name: iter(of).__next__ for name, of in zip(sides, times, strict=True)}
-    yield from figures(
-        f"trace, {subject}", traced, repeats=len(times[0]), warm_up=0, seconds=math.inf
-    )
+    times = [[stepper.trace_seconds for stepper in built[name]] for name in sides]
+    traced = {name: iter(each).__next__ for name, each in zip(sides, times, strict=True)}
+    turns = len(times[0])
+    yield from figures(f"trace, {subject}", traced, repeats=turns, warm_up=0, seconds=math.inf)
     repeats = 1 if quick else 2
-    first_built = {name: steppers[: repeats * len(sides)] for name, steppers in made.items()}
+    first_built = {name: steppers[: repeats * len(sides)] for name, steppers in built.items()}
 
     def stepping(name: str) -> Callable[[], float]:
         return lambda: statistics.fmean((step(), step())[1] for step in first_built[name])
 
     stepped = {name: stepping(name) for name in sides}
     yield from figures(f"step, {subject}", stepped, repeats=20 * repeats, seconds=math.inf)
-
-
-def _linear(counts: tuple[int, ...], repeats: int) -> Iterator[Outcome]:
-    """The time to trace a leaf, with more leaves over with fewer: 1 where it is linear."""
-    tx = optax_bridge.adam(RATE)
-
-    def tracing(leaves: int) -> Callable[[], float]:
-        params = jax.eval_shape(lambda: problem.equal_leaves(leaves, 4, 4))
-        state = jax.eval_shape(lambda p: _state(tx, p), params)
-
-        def trace() -> float:
-            start = time.perf_counter()
-            jax.jit(_step(tx)).lower(state, params)
-            return (time.perf_counter() - start) / leaves
-
-        return trace
-
-    candidates = {f"{leaves} leaves": tracing(leaves) for leaves in counts}
-    names = list(candidates)
-    pairs = [(more, fewer, None) for fewer, more in itertools.pairwise(names)]
-    yield from ratios(
-        SECTION, "trace, for each leaf", candidates, pairs, repeats=repeats, warm_up=0
-    )
-
-
-def _state(tx: Transformation, params: Any) -> Any:
-    return optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
-
-
-def _step(tx: Transformation) -> Callable[[Any, Any], Any]:
-    del tx  # a function of its own for each, so that no trace is found again
-    return lambda state, grads: state.apply_gradients(grads=grads)

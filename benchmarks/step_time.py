@@ -1,105 +1,124 @@
-"""How long an optimizer's step takes: the old API, the exact recipe, the stock one, and PyTorch's.
+"""How long an optimizer's step takes: the old API, the exact recipe, and the stock one.
 
 The optimizer's step alone, without a model: gradients are given. Each step is compiled once, its
-state is donated, and the clock stops when the result is there. Beside them, in the same turns,
-stands the physical limit: as many bytes read and written as a step must move. What two of this
-package's own sides do is counted in their compiled programs as well.
+state is donated, and the clock stops when the result is there. One row compares `one_loop` with
+PyTorch's fused step, in a process of its own, since it sets a flag of XLA.
 """
 
+import importlib.util
+import os
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
-from benchmarks import problem, torch_fused
-from benchmarks.figures import NotRun, Outcome, ratios
-from benchmarks.memory_speed import mover
-from benchmarks.programs import compared, work_of
-from benchmarks.timing import Stepper
+import optax_bridge
+from benchmarks import problem
+from benchmarks.figures import Figure, NotRun, Outcome, ratios
+from benchmarks.timing import Spread, Stepper
 from equivalence_tests.sides import side as sides
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, recipe_of
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
-SECTION = "step time"
+SECTION = "step"
 BAR = 1.02
-# The 400 leaves take long to compile, and their step's time lies in the number of kernels, which
-# the dtype does not change.
+# To compile 400 leaves takes long, and the dtype does not change the number of their kernels.
 RUNS = (
     ("16 x 1024x1024", "float32"),
     ("16 x 1024x1024", "bfloat16"),
-    ("transformer", "float32"),
-    ("transformer", "bfloat16"),
     ("400 x 64x64", "float32"),
 )
-_PAIRS = (
-    ("exact", "legacy", BAR),
-    ("exact", "stock", BAR),
-    ("exact", "torch", 1.0),
-    ("exact", "memory", None),
-)
+_PAIRS = (("exact", "legacy", BAR), ("exact", "stock", BAR))
+_TORCH = "adam by one_loop, 16 x 1024x1024, float32, against PyTorch's fused step"
 
 
 def sides_of(entry: Entry) -> list[sides.Side]:
-    """The sides of an entry's first case; stock only where public Optax has a part in it."""
+    """Returns the sides of an entry's first case; stock where public Optax has a part in it."""
     case = entry.cases[0]
     definition = entry.definition(case, case.learning_rate)
-    found = [sides.legacy(definition), sides.exact(definition)]
+    legacy_and_exact = [sides.legacy(definition), sides.exact(definition)]
     try:
         recipe, _ = recipe_of(definition, exact=False)
     except UnsupportedSetting:
-        return found
-    return [*found, sides.stock(definition, recipe)]
+        return legacy_and_exact
+    return [*legacy_and_exact, sides.stock(definition, recipe)]
 
 
 def steppers(entry: Entry, params: Any) -> dict[str, Stepper]:
-    """The compiled steps of an entry's sides, by the sides' names."""
+    """Returns the compiled steps of an entry's sides, by the sides' names."""
     grads = problem.gradients(params)
-    made = {}
+    compiled = {}
     with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
         for side in sides_of(entry):  # of which groups select by names that no such tree has
 
             def step(state: Any, grads: Any, side: sides.Side = side) -> Any:
                 return side.step(state, grads, None)
 
-            made[side.name] = Stepper(step, side.init(params), grads)
-    return made
-
-
-def moved_bytes(stepper: Stepper) -> int:
-    """Bytes that a step must move: it reads state and gradients, and writes the state."""
-    state, grads = stepper.state_and_gradients
-    size = [sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (state, grads)]
-    return 2 * size[0] + size[1]
+            compiled[side.name] = Stepper(step, side.init(params), grads)
+    return compiled
 
 
 def measure(quick: bool) -> Iterator[Outcome]:
     """Every optimizer, tree and dtype; quick: one optimizer and a tiny tree."""
     entries = [ENTRIES["adam"]] if quick else list(ENTRIES.values())
-    runs = ((problem.QUICK_TREE, "float32"),) if quick else RUNS
-    if not torch_fused.has_torch():
-        yield NotRun(SECTION, "PyTorch's fused optimizers", "torch is not installed")
-    for tree, dtype in runs:
+    for tree, dtype in ((problem.QUICK_TREE, "float32"),) if quick else RUNS:
         params = problem.tree(tree, dtype)
         for entry in entries:
-            yield from of_entry(entry, params, f"{entry.name}, {tree}, {dtype}", 2 if quick else 40)
+            subject = f"{entry.name}, {tree}, {dtype}"
+            candidates: dict[str, Callable[[], float]] = {**steppers(entry, params)}
+            repeats = 2 if quick else 40
+            yield from ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.5)
+    yield _against_torch(quick)
 
 
-def of_entry(entry: Entry, params: Any, subject: str, repeats: int) -> Iterator[Outcome]:
-    """The ratios of one optimizer on one tree."""
-    made = steppers(entry, params)
-    candidates: dict[str, Callable[[], float]] = {**made}
-    candidates["memory"] = mover(moved_bytes(made["exact"]))
-    if (fused := torch_fused.torch_stepper(entry, params)) is not None:
-        candidates["torch"] = fused
-    work = {name: work_of(stepper.program) for name, stepper in made.items()}
-    for figure in ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.5):
-        one, other = figure.what.split(" / ")
-        if other in work:
-            same, said = compared(work[one], work[other])
-            figure = replace(figure, same_work=same, work=said)
-        elif other == "torch":
-            dtype = jax.tree.leaves(params)[0].dtype.name
-            figure = replace(figure, note=torch_fused.how(entry, dtype))
-        yield figure
+def _against_torch(quick: bool) -> Outcome:
+    if importlib.util.find_spec("torch") is None:
+        return NotRun(SECTION, _TORCH, "torch is not installed")
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.step_time", "2" if quick else "40"]
+    # Threads that wait by spinning take ten times as long where anything else wants the cores.
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    *ratio, base = map(float, done.stdout.split()[-4:])
+    return Figure(SECTION, _TORCH, "one_loop / torch", Spread(*ratio), base, bar=1.1)
+
+
+def _print_torch_row(repeats: int) -> None:
+    """Prints the ratio of `one_loop` to PyTorch with its interval, and PyTorch's milliseconds."""
+    params = problem.tree(problem.QUICK_TREE if repeats < 5 else "16 x 1024x1024")
+    tx = optax_bridge.one_loop(optax_bridge.adam(1e-3, weight_decay=0.01))
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    stepper = Stepper(lambda s, g: s.apply_gradients(grads=g), state, problem.gradients(params))
+    candidates = {"one_loop": stepper, "torch": _torch_step(params)}
+    pairs = [("one_loop", "torch", None)]
+    for figure in ratios(SECTION, _TORCH, candidates, pairs, repeats=repeats):
+        print(figure.ratio.median, figure.ratio.low, figure.ratio.high, figure.base)
+
+
+def _torch_step(params: Any) -> Callable[[], float]:
+    import torch  # pyright: ignore[reportMissingImports] slow to import, needed nowhere else
+
+    rng = np.random.default_rng(1)
+
+    def tensor(leaf: Any) -> Any:
+        return torch.from_numpy(rng.standard_normal(leaf.shape).astype(np.float32))
+
+    leaves = [torch.nn.Parameter(tensor(leaf)) for leaf in jax.tree.leaves(params)]
+    for leaf in leaves:
+        leaf.grad = tensor(leaf)
+    optimizer = torch.optim.AdamW(leaves, lr=1e-3, weight_decay=0.01, fused=True)
+
+    def step() -> float:
+        start = time.perf_counter()
+        optimizer.step()
+        return time.perf_counter() - start
+
+    return step
+
+
+if __name__ == "__main__":
+    _print_torch_row(int(sys.argv[1]))

@@ -1,9 +1,10 @@
-"""The tools: check, the matrix, migrate, convert, prove and the trainer.
+"""How long the commands take: migrate, prove, convert, check; and the trainer's step.
 
-Where there is nothing to compare with, the second thing of the ratio is the bar itself, in seconds.
+Where there is nothing to compare with, the second side of the ratio is the bar itself, in seconds.
 """
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -11,60 +12,85 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import conversion, migrate_time, trainer
-from benchmarks.figures import Figure, NotRun, Outcome, ratios
-from benchmarks.timing import Spread, interval, spread
+import numpy as np
+
+from benchmarks import trainer
+from benchmarks.figures import Figure, Outcome, exactly, ratios
+from benchmarks.timing import interval
 from equivalence_tests.proof import table as proofs
-from equivalence_tests.suite.matrix import cases as matrix_cases
-from equivalence_tests.suite.matrix import run as matrix_run
+from migration_guide.codemod import driver
+from migration_guide.codemod.context import Options
+from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 
 SECTION = "tools"
-_CHECK = [sys.executable, "-m", "optax_bridge", "check"]
+_CORPUS = Path(__file__).parents[1] / "migration_guide" / "corpus" / "programs"
+
+# A program that reads a checkpoint and writes another; prints its seconds and peak memory (Linux).
+_IMPORTS = """
+import sys, time
+from pathlib import Path
+from flax import serialization
+import legacy_optim
+import jax; jax.devices()
+from optax_bridge.checkpoints import convert_file
+source, destination = map(Path, sys.argv[1:])
+started = time.perf_counter()
+"""
+# The kernel's own mark of this process: `ru_maxrss` includes the parent's memory.
+_REPORT = """
+marks = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+print("result", time.perf_counter() - started, 1024 * int(marks["VmHWM"].split()[0]))
+"""
+_CONVERT = "convert_file(source, destination, legacy_optim.Adam(1e-3), verify=False"
+_CONVERSIONS = {
+    "imports": "",
+    "copy": "tree = serialization.msgpack_restore(source.read_bytes())\n"
+    "destination.write_bytes(serialization.msgpack_serialize(tree, in_place=True))",
+    "orbax": f"{_CONVERT})",
+    "msgpack": f"{_CONVERT}, msgpack=True)",
+}
 
 
 def measure(quick: bool) -> Iterator[Outcome]:
-    """Each tool, the quick ones first; quick: small work, and no process of its own."""
-    yield from _migrate(quick)
+    """Each tool, the fast ones first; quick: small work, and no process of its own."""
+    yield _migrate(quick)
     yield _timed("prove, every claim in float32", lambda: _prove(quick), 60.0)
-    yield from _matrix(quick)
-    yield from _trainer(quick)
-    if quick:
-        return
-    yield from _convert()
-    yield from _check()
+    steps, turns = (1, 1) if quick else (12, 24)
+    with tempfile.TemporaryDirectory() as folder:
+        sides = trainer.sides(Path(folder), steps, quick)
+        subject = "the trainer's step"
+        yield from ratios(
+            SECTION, subject, sides, trainer.PAIRS, repeats=turns, warm_up=1, seconds=60
+        )
+    if not quick:
+        yield from _convert()
+        yield from _check()
 
 
 def _timed(subject: str, work: Callable[[], str], bar: float) -> Figure:
-    """One run, as a part of the seconds that it may take; what the work returns is the note."""
+    """Runs work once; the ratio is its seconds over the bar, and its result is the note."""
     start = time.perf_counter()
     note = work()
-    seconds = time.perf_counter() - start
-    ratio = seconds / bar
-    spreads = Spread(ratio, ratio, ratio)
-    return Figure(SECTION, subject, "seconds / bar", spreads, bar, "s", 1.0, note)
+    ratio = exactly((time.perf_counter() - start) / bar)
+    return Figure(SECTION, subject, "seconds / bar", ratio, bar, "s", 1.0, note)
 
 
-def _migrate(quick: bool) -> Iterator[Outcome]:
-    tree = "migrate, a tree of which 1 file in 100 uses the API"
-    dense = "migrate, files of five programs of the corpus each"
-    files, full = (50, 1) if quick else (3000, 36)
-    yield from _migrated(tree, migrate_time.write_tree, files, migrate_time.BOUND)
-    try:
-        yield from _migrated(dense, migrate_time.write_dense, full, migrate_time.DENSE_BOUND)
-    except FileNotFoundError as error:
-        yield NotRun(SECTION, dense, str(error))
-
-
-def _migrated(
-    subject: str, write: Callable[[Path, int], object], files: int, bar: float
-) -> Iterator[Outcome]:
-    with tempfile.TemporaryDirectory() as name:
-        write(Path(name), files)
-        seconds, _ = migrate_time.seconds_to_migrate(Path(name), 3 if files > 20 else 1)
-    ratio = seconds / bar
-    note = f"{files} files, {files / seconds:.0f} a second of processor time"
-    what, spreads = "processor seconds / bar", Spread(ratio, ratio, ratio)
-    yield Figure(SECTION, subject, what, spreads, bar, "s", 1.0, note)
+def _migrate(quick: bool) -> Figure:
+    """The programs of the corpus, five to a file, by processor seconds."""
+    files, programs = 1 if quick else 36, 5
+    sources = [path.read_text(encoding="utf-8") for path in sorted(_CORPUS.glob("*.py"))]
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(files):
+            texts = [sources[(7 * index + n) % len(sources)] for n in range(programs)]
+            path = Path(folder, f"module_{index}.py")
+            path.write_text("\n\n".join(texts), encoding="utf-8")
+        start = time.process_time()
+        driver.migrate([Path(folder)], Options())
+        seconds = time.process_time() - start
+    subject, bar = "migrate, files of five programs of the corpus each", 10.0
+    note = f"{files} files, {files / seconds:.1f} a second of processor time"
+    what = "processor seconds / bar"
+    return Figure(SECTION, subject, what, exactly(seconds / bar), bar, "s", 1.0, note)
 
 
 def _prove(quick: bool) -> str:
@@ -73,67 +99,51 @@ def _prove(quick: bool) -> str:
     return f"{len(rows)} claims, {sum(row.held for row in rows)} proved as claimed"
 
 
-def _matrix(quick: bool) -> Iterator[Outcome]:
-    chosen = [c for c in matrix_cases.matrix() if c.entry == "adam" and c.column == "free"]
-    chosen = chosen[:1] if quick else chosen
-
-    def run() -> str:
-        start = time.perf_counter()
-        results = [r for group in matrix_run.groups(chosen) for r in matrix_run.run_group(group)]
-        rate = len(results) / (time.perf_counter() - start)
-        held = sum(result.held for result in results)
-        return f"{rate:.1f} cases a second, compilation included; {held} of {len(results)} held"
-
-    # The matrix has some 2,500 cases, and a full check shall take five minutes on one thread.
-    yield _timed("matrix, the plain cases of Adam", run, max(len(chosen) * 300 / 2500, 0.1))
-
-
-def _trainer(quick: bool) -> Iterator[Outcome]:
-    steps, turns = (1, 1) if quick else (12, 24)
-    with tempfile.TemporaryDirectory() as scratch:
-        sides = trainer.sides(Path(scratch), steps, quick)
-        subject, pairs = "the trainer's step", trainer.PAIRS
-        yield from ratios(SECTION, subject, sides, pairs, repeats=turns, warm_up=1, seconds=60)
-
-
 def _convert() -> Iterator[Outcome]:
+    """A checkpoint of 256 MiB, against decoding and encoding it as Flax does."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "checkpoint_7")
-        conversion.write_source(source, 256)
+        kernel = np.random.default_rng(0).normal(size=(8192, 1024)).astype(np.float32)
+        moments = {"grad_ema": kernel, "grad_sq_ema": kernel}
+        names = ("layer_0", "layer_1", "layer_2")  # of 32 MiB, and two moments of it each
+        state = {"step": np.int32(7), "param_states": {name: {"kernel": moments} for name in names}}
+        with source.open("wb") as file:
+            write_msgpack(file, {"target": {n: {"kernel": kernel} for n in names}, "state": state})
         size = source.stat().st_size
         for name in ("orbax", "msgpack"):
-            taken: dict[str, list[float]] = {"imports": [], "copy": [], name: []}
-            peaks: dict[str, list[float]] = {"imports": [], "copy": [], name: []}
-            for _ in range(3):
-                for program in taken:
-                    target = Path(folder, "converted")
-                    code = conversion.PROGRAMS[program]
-                    seconds, peak = conversion.measure(code, source, target)
-                    conversion.remove(target)
-                    taken[program].append(seconds)
-                    peaks[program].append(peak)
+            runs = [
+                {p: _measure_conversion(_CONVERSIONS[p], source) for p in ("imports", "copy", name)}
+                for _ in range(3)
+            ]
             subject = f"convert to {name}, {size / 2**20:.0f} MiB"
-            each = [a / b for a, b in zip(taken[name], taken["copy"], strict=True)]
-            base = spread(taken["copy"]).median
+            each = [run[name][0] / run["copy"][0] for run in runs]
+            base = statistics.median(run["copy"][0] for run in runs)
             what = "time / decode and encode as Flax does"
             yield Figure(SECTION, subject, what, interval(each), base, "s", 1.0)
-            above = [(a - b) / size for a, b in zip(peaks[name], peaks["imports"], strict=True)]
+            above = [(run[name][1] - run["imports"][1]) / size for run in runs]
             what = "peak memory above the imports / file"
             yield Figure(SECTION, subject, what, interval(above), size / 2**20, "MiB", 1.0)
 
 
+def _measure_conversion(program: str, source: Path) -> tuple[float, float]:
+    """Returns seconds and peak resident bytes of a program in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = _IMPORTS + program + _REPORT
+        arguments = (str(source), str(Path(folder, "converted")))
+        command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds, peak = map(float, done.stdout.split("result ")[1].split())
+    return seconds, peak
+
+
 def _check() -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": folder}
 
         def run() -> str:
-            done = subprocess.run(
-                _CHECK,
-                check=False,
-                capture_output=True,
-                text=True,
-                env={**os.environ, "JAX_COMPILATION_CACHE_DIR": folder},
-            )
-            return done.stdout.strip().splitlines()[-1] if done.stdout else done.stderr[-200:]
+            command = [sys.executable, "-m", "optax_bridge", "check"]
+            output = subprocess.check_output(command, text=True, env=environment)
+            return output.strip().splitlines()[-1]
 
         yield _timed("check, nothing compiled before", run, 60.0)
         yield _timed("check again", run, 30.0)

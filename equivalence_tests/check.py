@@ -7,11 +7,11 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
+from equivalence_tests.environment import NOT_RUN, check_platform, environment
+from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
-from equivalence_tests.report.environment import NOT_RUN, check_platform, environment
-from equivalence_tests.report.output_files import Written, checked
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.jobs import Compilations, chosen, jobs, run_all

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from optax_bridge._options import Recipe
+
 
 def migrate(
     paths: Annotated[
@@ -21,16 +23,16 @@ def migrate(
     skip: Annotated[
         list[str] | None, typer.Option(help="A rule not to apply; may be repeated.")
     ] = None,
-    exact: Annotated[
-        bool,
-        typer.Option("--exact", help="Legacy arithmetic also where Optax differs in rounding."),
-    ] = False,
+    recipe: Annotated[
+        Recipe | None,
+        typer.Option(
+            help="What optimizers become. `stock`, the default: public Optax where it is the same "
+            "but for rounding, else this package in legacy arithmetic; `exact`: always the latter; "
+            "`standalone`: public Optax and Flax alone, and a comment where that is not the same."
+        ),
+    ] = None,
     rename: Annotated[
         bool, typer.Option("--rename", help="Call variables `optimizer` `state`, where safe.")
-    ] = False,
-    standalone: Annotated[
-        bool,
-        typer.Option("--standalone", help="Public Optax and Flax alone, where they are the same."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     list_rules: Annotated[
@@ -39,16 +41,24 @@ def migrate(
 ) -> None:
     """Rewrite programs of flax.optim for Optax; shows a diff unless told to write.
 
-    What cannot be decided stays as it is, with a comment that says what to do. Exit code 0; 1 if
-    `--check` found something to change, or a file could not be read, rewritten or written; 2 for
-    misuse.
+    What cannot be decided stays as it is, with a comment that says what to do. A line with the
+    comment `# optax-bridge: skip` stays as it is. Paths, skipped rules and the recipe may stand in
+    `[tool.optax-bridge]` of pyproject.toml, as `paths`, `skip` and `recipe`.
+
+    | Exit code | Meaning |
+    | --- | --- |
+    | 0 | done, and nothing is left to a person |
+    | 1 | something is left to do by hand, or a file could not be read, rewritten or written, or \
+`--check` found something to change |
+    | 2 | misuse: an unknown rule or option, a path that is not there, no Python file |
+    | 130 | interrupted; files that were written are whole |
 
     Examples:
     - `optax-bridge migrate train.py`
 
     - `optax-bridge migrate --write src/`
 
-    - `optax-bridge migrate --write --standalone src/`
+    - `optax-bridge migrate --write --recipe standalone src/`
 
     - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
     """
@@ -56,19 +66,15 @@ def migrate(
 
     if list_rules:
         raise typer.Exit(command.print_rules())
-    if not paths:
-        typer.echo("name at least one file or folder: optax-bridge migrate src/", err=True)
-        raise typer.Exit(command.MISUSE)
     raise typer.Exit(
         command.run(
-            paths,
+            paths or (),
             write=write,
             check=check_only,
             only=only or (),
             skip=skip or (),
-            exact=exact,
+            recipe=recipe or "",
             rename=rename,
-            standalone=standalone,
             json=json,
         )
     )

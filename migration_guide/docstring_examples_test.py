@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("benchmarks", "equivalence_tests", "legacy_optim", "migration_guide", "optax_bridge")
+PACKAGES = ("equivalence_tests", "legacy_optim", "migration_guide", "optax_bridge")
 _EXAMPLE = re.compile(r"^ *>>> ", re.MULTILINE)
 # What an example may use without importing it.
 MODULES = {"jnp": "jax.numpy", "nn": "flax.linen", "np": "numpy"}

@@ -22,6 +22,7 @@ GROUPS = "optimizer = optim.MultiOptimizer((t, optim.Adam(1e-3))).create(params)
 # What stands around an example, where that is not a program with one optimizer: above it, below it.
 AROUND = {
     "apply_gradient": (IMPORTS + GROUPS, ""),
+    "array_type": ("import numpy\n" + JAX, ""),
     "bridge": (f"{IMPORTS}import clipping\n", "optimizer = optimizer.apply_gradient(grad)\n"),
     "dead_imports": ("", "State = struct.dataclass(State)\n"),
     "dynamic_scale": ("", ""),

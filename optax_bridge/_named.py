@@ -88,7 +88,8 @@ def with_own_arguments(name: str) -> Generator[None]:
     sys.argv = [name, *_arguments]
     _enter(program, _absl_flags())
     _parse_flags(program)
-    modules, flags = set(sys.modules), set(_absl_flags() or ())
+    modules = set(sys.modules)
+    flags: set[str] = set(_absl_flags() or ())
     try:
         yield
     finally:

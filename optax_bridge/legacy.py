@@ -72,14 +72,24 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
 
     Returns:
       The transformation; its state is what the definition's `init_state` makes, an `OptimizerState`
-      as a rule, its per-call arguments are the definition's hyper-parameters.
+      as a rule, its per-call arguments are the definition's hyper-parameters. Of a subclass of
+      `MultiOptimizer` these go to every group, and `hyper_params=[...]` is the list of all groups',
+      which `tx.hyper_params["hyper_params"]` holds as the definition does.
     """
     check_definition(definition, "definition")
     own = _Wrapped(definition)
-    fields = getattr(definition.hyper_params, "__dataclass_fields__", {})
-    values = {name: getattr(definition.hyper_params, name) for name in fields}
+    values = _hyper_param_values(definition.hyper_params)
     tx = ExactTransformation(definition.init_state, own.update, own.step, values)
     return with_axis_metadata(tx)
+
+
+def _hyper_param_values(hyper_params: Any) -> dict[str, Any]:
+    """Returns what a step may override, by name; None for what each group has a value of."""
+    if isinstance(hyper_params, list | tuple):
+        names = dict.fromkeys(name for group in hyper_params for name in _hyper_param_values(group))
+        return {**names, "hyper_params": hyper_params}
+    fields = getattr(hyper_params, "__dataclass_fields__", {})
+    return {name: getattr(hyper_params, name) for name in fields}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +107,8 @@ class _Wrapped:
     ) -> tuple[Updates, OptState]:
         if params is None:
             raise ValueError(f"{type(self.definition).__name__}: update(grads, state, params)")
-        fields = getattr(self.definition.hyper_params, "__dataclass_fields__", {})
-        own = {name: value for name, value in extra.items() if name in fields}
+        names = _hyper_param_values(self.definition.hyper_params)
+        own = {name: value for name, value in extra.items() if name in names}
         new_params, new_state = self.step(grads, state, params, **own)
         return difference(new_params, params, grads), new_state
 

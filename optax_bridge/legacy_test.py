@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import legacy_optim
+import optax_bridge
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.legacy import from_legacy, to_legacy, wrap_definition
 
@@ -53,6 +54,28 @@ def test_a_wrapped_definition_follows_optax_s_protocol():
         jax.tree.map(np.testing.assert_array_equal, state, legacy.state)
     with pytest.raises(ValueError, match=r"Momentum: update\(grads, state, params\)"):
         tx.update(grads, state)
+
+
+def test_a_wrapped_subclass_of_multi_optimizer_takes_what_its_groups_take():
+    class Own(legacy_optim.MultiOptimizer):
+        pass
+
+    kernels = legacy_optim.ModelParamTraversal(lambda path, _: "kernel" in path)
+    definition = Own((kernels, legacy_optim.Adam(0.1)))
+    tx = wrap_definition(definition)
+    params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    optimizer = definition.create(params)
+    (hyper_params,) = tx.hyper_params["hyper_params"]
+    for given in ({"learning_rate": 0.5}, {"hyper_params": [hyper_params.replace(beta1=0.0)]}, {}):
+        state = state.apply_gradients(grads=params, **given)
+        optimizer = optimizer.apply_gradient(params, **given)
+        assert jax.tree.map(jnp.array_equal, state.params, optimizer.target) == {
+            "kernel": True,
+            "bias": True,
+        }
+    with pytest.raises(TypeError, match="learnig_rate"):
+        state.apply_gradients(grads=params, learnig_rate=0.5)
 
 
 def test_states_of_other_transformations_are_refused_by_name():

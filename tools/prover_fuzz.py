@@ -22,9 +22,10 @@ import optax
 from jax.extend import core
 
 import optax_bridge
-from equivalence_tests.proof import interpreter, programs
-from equivalence_tests.proof.programs import AnyJaxpr
+from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.prover import prove_equivalence
+from equivalence_tests.proof.reading import programs
+from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 from equivalence_tests.sides.precision import float64
 from optax_bridge.exact.transformation import take_step

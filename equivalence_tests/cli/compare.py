@@ -80,7 +80,7 @@ def compare(
 ) -> None:
     """See `_ABOUT`."""
     from equivalence_tests.cli.outputs import Outputs  # JAX, which no help needs
-    from equivalence_tests.report.environment import NOT_RUN, check_platform
+    from equivalence_tests.environment import NOT_RUN, check_platform
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
     from optax_bridge._named import programs_given
 
@@ -168,7 +168,7 @@ def _compare(
         evidence = Evidence(runs, proof, unproved)
         print(f"proof: {evidence.about_proof()}", flush=True)
         if runs.verdict is Verdict.DIFFERENT and numbers is None:
-            why = explanation(*sides, compared)
+            why = explanation(sides[0], sides[1], compared)
             evidence = Evidence(runs, proof, unproved, "" if why is None else str(why))
     print("\n".join(evidence.remarks()))
     different = evidence.verdict is Verdict.DIFFERENT

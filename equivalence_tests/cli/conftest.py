@@ -40,7 +40,7 @@ def command(
             get_command(app).main([*arguments], prog_name="optax-bridge")
         printed = capsys.readouterr()
         code = ended.value.code
-        return Done(code if isinstance(code, int) else int(bool(code)), *printed)
+        return Done(code if isinstance(code, int) else int(bool(code)), printed.out, printed.err)
 
     yield call
     for name in set(sys.modules) - modules:

@@ -11,10 +11,10 @@ import jax
 
 from equivalence_tests.compare.headline import poisoned_line
 from equivalence_tests.compare.nature import explained
+from equivalence_tests.environment import environment
+from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit
-from equivalence_tests.report.environment import environment
-from equivalence_tests.report.output_files import Written, checked
 from equivalence_tests.report.pair import Report
 from optax_bridge.correspondence import Verdict
 

@@ -37,9 +37,9 @@ def prove(
     """See `_ABOUT`."""
     from rich.progress import Progress  # and JAX, which no help needs
 
+    from equivalence_tests.output_files import Written, checked
     from equivalence_tests.proof.table import prove_task, tasks
     from equivalence_tests.report import proofs
-    from equivalence_tests.report.output_files import Written, checked
     from equivalence_tests.report.table import wide_console
     from equivalence_tests.sides.programs import silence_deprecations
     from optax_bridge._terminal import plain_terminal

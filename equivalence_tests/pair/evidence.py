@@ -71,8 +71,8 @@ class Evidence:
         """The verdict, and what it rests on, in one line."""
         ran, proved = self.runs.verdict, "" if self.proof is None else self.proof.verdict
         if self.verdict is Verdict.DIFFERENT:
-            by = [ran is Verdict.DIFFERENT and "in what ran", proved == DIFFERENT and "by proof"]
-            text = " and ".join(filter(None, by))
+            by = ["in what ran"] * (ran is Verdict.DIFFERENT) + ["by proof"] * (proved == DIFFERENT)
+            text = " and ".join(by)
         else:
             shown = "the same bits" if ran is Verdict.IDENTICAL else "no more than that"
             end = f", and proved {proved} for all inputs" if proved in _PROVED else "; not proved"

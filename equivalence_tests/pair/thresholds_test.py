@@ -32,8 +32,8 @@ BRANCHES: dict[str, Callable[[Any], bool]] = {
 def test_a_branch_on_the_shape_is_reached(case: str, compiled: bool):
     condition = BRANCHES[case]
 
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        return jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), grads), state
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), updates), state
 
     side: Any = optax.GradientTransformation(lambda params: (), update)
     if not compiled:

@@ -4,21 +4,17 @@ The public names are listed in `__init__.pyi`; a module is imported when a name 
 
 A map, in the order of a proof:
 
-- What is compared: `traced_sides` (a side as jaxprs), `symbols` (hyper-parameters), `unknown`
-  (functions of which nothing is known), `known_relations` (the correspondence's state maps).
-- Bit for bit: `programs` reads a jaxpr into a `graph` of `nodes`; `rewriting`, `rewriting_shapes`
-  and `folding` are the rules, which hold in IEEE arithmetic for every input.
-- Over the reals: `reals` and `scalar_functions` read the graph as functions of real numbers, with
-  indices (`indexing`), in the `algebra`: `atoms`, `quotients` of polynomials, `conditions`,
-  `powers`, `sums`. `decimals` and `dtypes` say what constants and integers stand for.
-- The induction: `world` (both sides in one graph), `equality` of two nodes (with `random_values` as
-  hints), `induction`, and what a relation may say: `guessed_relations`, `counters`,
-  `sign_analysis`.
-- The other way: `counterexample`, by an `interpreter` of jaxprs in exact ball arithmetic
-  (`interpreter_rules`, `exact_operations`).
-- Rounding: `bounds`, by branch and bound (`roundoff`) over `intervals` with `rounding_rules`.
-- What comes of it: `prover`, `result`, `certificate`, `checker` (which knows `normal_forms`, and
-  nothing of the prover), the `table` of all claims. `fuzz` tries to have something false proved.
+- `reading`: a side as jaxprs (`traced_sides`), hyper-parameters (`symbols`), functions of which
+  nothing is known (`unknown`), and from a jaxpr to a graph (`programs`).
+- `bits`: the graph, under rules that hold in IEEE arithmetic for every input.
+- `reals`: the graph as functions of real numbers in normal form, by an `algebra` of quotients.
+- `induction`: both sides in one graph (`world`), the equality of two nodes, and relations between
+  the states of both sides.
+- `interpreter`: a jaxpr equation by equation, on numbers of its dtype or on balls.
+- `counterexample`: inputs on which the sides part.
+- `rounding`: how far rounding takes one step, by branch and bound over intervals.
+- `certificate`: a proof as data, and a checker that knows nothing of the prover.
+- `prover`, `result` and `scope` (what a verdict holds for); the `table` of all claims.
 """
 
 import lazy_loader

@@ -1,9 +1,9 @@
 """The public names and where each is; `__init__.py` imports from here what is asked for."""
 
-from .bounds import rounding_bound as rounding_bound
-from .checker import CertificateError as CertificateError
-from .checker import check as check
+from .certificate.checker import CertificateError as CertificateError
+from .certificate.checker import check as check
 from .errors import ProofError as ProofError
 from .prover import prove_equivalence as prove_equivalence
+from .reading.unknown import unknown_schedule as unknown_schedule
 from .result import Proof as Proof
-from .unknown import unknown_schedule as unknown_schedule
+from .rounding.bounds import rounding_bound as rounding_bound

@@ -8,9 +8,10 @@ import optax
 import pytest
 
 import legacy_optim
-from equivalence_tests.proof import ProofError, programs, rounding_bound
-from equivalence_tests.proof.graph import Graph
-from equivalence_tests.proof.roundoff import Roundoff
+from equivalence_tests.proof import ProofError, rounding_bound
+from equivalence_tests.proof.bits.graph import Graph
+from equivalence_tests.proof.reading import programs
+from equivalence_tests.proof.rounding.roundoff import Roundoff
 from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, recipe_of
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_optax

@@ -4,17 +4,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from equivalence_tests.proof import induction
-from equivalence_tests.proof.counterexample import Counterexample, Search
-from equivalence_tests.proof.equality import Level
+from equivalence_tests.proof.counterexample.search import Counterexample, Search
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.guessed_relations import Fits
-from equivalence_tests.proof.induction import Hints, Induction
-from equivalence_tests.proof.interpreter import NoRule, Unclear
-from equivalence_tests.proof.known_relations import correspondence_of as correspondence_of
-from equivalence_tests.proof.result import CaseProof, Proof
-from equivalence_tests.proof.symbols import NotASymbol
-from equivalence_tests.proof.traced_sides import (
+from equivalence_tests.proof.induction import induction
+from equivalence_tests.proof.induction.equality import Level
+from equivalence_tests.proof.induction.guessed_relations import Fits
+from equivalence_tests.proof.induction.induction import Hints, Induction
+from equivalence_tests.proof.induction.known_relations import correspondence_of as correspondence_of
+from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.interpreter.run import NoRule, Unclear
+from equivalence_tests.proof.reading.symbols import NotASymbol
+from equivalence_tests.proof.reading.traced_sides import (
     Inputs,
     MakeSide,
     Program,
@@ -23,7 +23,7 @@ from equivalence_tests.proof.traced_sides import (
     traced,
     traced_relation,
 )
-from equivalence_tests.proof.world import World
+from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -200,7 +200,12 @@ def _case(
     example = None
     if tries is not None:
         try:
-            example = tries.find(quick=False) or tries.find_late() or tries.in_own_dtype()
+            example = (
+                tries.find(quick=False)
+                or tries.find_late()
+                or tries.in_own_dtype()
+                or tries.find_far()
+            )
             stopped = f"no counterexample among {tries.tried} inputs"
         except NoRule as error:
             stopped = str(error)

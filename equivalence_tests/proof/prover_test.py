@@ -12,8 +12,8 @@ import legacy_optim
 import optax_bridge
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import ProofError, unknown_schedule
+from equivalence_tests.proof.reading.symbols import unwrapped
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, UNDECIDED
-from equivalence_tests.proof.symbols import unwrapped
 from equivalence_tests.proof.testing import NUMBERS, PARAMS, proved, train_state
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import check
+from equivalence_tests.proof.reading.symbols import unwrapped
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
-from equivalence_tests.proof.symbols import unwrapped
 from equivalence_tests.proof.testing import NUMBERS, PARAMS, proved, train_state
 
 

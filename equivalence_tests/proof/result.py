@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 
-from equivalence_tests.proof.certificate import VERSION, obligation_rows
-from equivalence_tests.proof.counterexample import Counterexample
-from equivalence_tests.proof.equality import Level
-from equivalence_tests.proof.induction import Induction
-from equivalence_tests.proof.traced_sides import MakeSide, same_for_other_shapes
-from equivalence_tests.proof.world import Obligation, World
+from equivalence_tests.proof.certificate.certificate import VERSION, obligation_rows
+from equivalence_tests.proof.counterexample.search import Counterexample
+from equivalence_tests.proof.induction.equality import Level
+from equivalence_tests.proof.induction.induction import Induction
+from equivalence_tests.proof.induction.world import Obligation, World
+from equivalence_tests.proof.reading.traced_sides import MakeSide
+from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, Scope, coverage
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "identical",
@@ -24,6 +25,7 @@ IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
 )
 VERDICTS = (IDENTICAL, REALS, UNDECIDED, DIFFERENT)
 _MOST_SHOWN = 12
+_MOST_LOOKS = 4
 _OF_LEVEL = {Level.IDENTICAL: IDENTICAL, Level.REALS: REALS, Level.UNKNOWN: UNDECIDED}
 
 
@@ -125,17 +127,36 @@ class Proof:
         return tuple(o for case in self.cases for o in case.induction.obligations)
 
     @functools.cached_property
-    def general(self) -> bool:
-        """Whether it holds for parameters of any shape.
+    def scope(self) -> Scope:
+        """What the verdict holds for: shapes, dtypes, leaves, settings.
 
-        Every element is computed by itself then, and the sides, asked for other shapes, give the
-        same programs: a rate over `param.size`, say, is a number that depends on the shape.
+        Where some element is computed from others than those at its place, by a sum say, the proof
+        is for the shapes that were given. Else it speaks for other shapes as far as the sides do
+        not look at them.
         """
-        return all(o.equality.general for o in self.obligations) and all(
-            same_for_other_shapes(make, case.world.given)
-            for case in self.cases
-            for make in self.sides or ()
+        covered, looks = GIVEN, ()
+        if all(o.equality.general for o in self.obligations) and self.sides is not None:
+            covered, looks = ANY, ()
+            for given in {id(case.world.given): case.world.given for case in self.cases}.values():
+                here, places = coverage(self.sides, given)
+                covered = max(covered, here, key=(ANY, ANY_SIZE, GIVEN).index)
+                looks = (*looks, *places)
+        given = self.cases[0].world.given
+        leaves = zip(given.paths, given.shapes, strict=True)
+        shapes = {path: (str(leaf.dtype), tuple(leaf.shape)) for path, leaf in leaves}
+        return Scope(
+            leaves={path: dtype for path, (dtype, _) in shapes.items()},
+            shapes={path: shape for path, (_, shape) in shapes.items()},
+            coverage=covered,
+            looks=tuple(dict.fromkeys(looks)),
+            settings=self.symbols,
+            fixed=given.fixed,
         )
+
+    @property
+    def general(self) -> bool:
+        """True if it holds for parameters of any shape that have elements."""
+        return self.scope.coverage == ANY
 
     def as_dict(self) -> dict[str, Any]:
         """The certificate as plain data.
@@ -153,7 +174,7 @@ class Proof:
             "kinds": list(self.kinds),
             "symbols": list(self.symbols),
             "shapes": dict(self.shapes),
-            "general": self.general,
+            "scope": self.scope.as_dict(),
             "assumptions": list(self.assumptions),
             "counterexample": None if example is None else example.as_dict(),
             "seconds": self.seconds,
@@ -170,12 +191,11 @@ class Proof:
         proved = {IDENTICAL: ", proved", REALS: ", proved"}.get(self.verdict, "")
         lines = [f"{self.verdict}{proved}: {left} and {right}, {self.seconds:.2g} s"]
         if proved:
-            scope = "parameters, gradients and states"
-            if self.symbols:
-                scope += f", and all {', '.join(self.symbols)}"
-            shapes = ", ".join(f"{path}: {text}" for path, text in self.shapes.items())
-            where = "for arrays of any shape" if self.general else f"for {shapes}"
-            lines.append(f"  for all {scope}; {where}; any number of steps")
+            lines.append(f"  {self.scope}")
+            if self.scope.looks:
+                lines.append(
+                    f"  shapes are looked at in {', '.join(self.scope.looks[:_MOST_LOOKS])}"
+                )
         for case in self.cases:
             if len(self.cases) > 1:
                 numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]

@@ -14,10 +14,10 @@ import pytest
 from jax import lax
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof import indexing, normal_forms
-from equivalence_tests.proof.algebra import Algebra
-from equivalence_tests.proof.equality import Comparer, Level
-from equivalence_tests.proof.graph import Graph
+from equivalence_tests.proof.bits.graph import Graph
+from equivalence_tests.proof.induction.equality import Comparer, Level
+from equivalence_tests.proof.reals import indexing, normal_forms
+from equivalence_tests.proof.reals.algebra import Algebra
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 
 PARAMS = {"k": jnp.ones((2, 3))}
@@ -307,3 +307,35 @@ def test_what_depends_on_the_shape_is_for_that_shape(step: Step):
 
 def test_what_does_not_depend_on_the_shape_is_for_any():
     assert prove_equivalence(_side(jnp.add), _side(lambda p, g: g + p), PARAMS).general
+
+
+def _multiplied(factor: Callable[[Any, Any], Any]) -> optax.GradientTransformation:
+    """Gradient descent whose steps are multiplied by what a function of count and gradient says."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        return jax.tree.map(lambda g: -0.1 * g * factor(state, g), updates), state + 1
+
+    return optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), update)
+
+
+# What differs -> (the factor, what the counterexample has to say).
+ASKED_FOR = {
+    "from a step on": (lambda n, g: jnp.where(n > 50_000, 2.0, 1.0), "from step 50002 on"),
+    "one far step": (lambda n, g: jnp.where(n == 123_456, 2.0, 1.0), "after step 123457"),
+    "periods": (lambda n, g: jnp.where((n + 1) % 211 == 0, 2.0, 1.0), "after step 211"),
+    "a schedule's end": (lambda n, g: jnp.minimum(1.0, 1e5 / (n + 1)), "from step 100001 on"),
+    "a quotient": (lambda n, g: jnp.where(n / 7.0 > 1e4, 2.0, 1.0), "from step 70002 on"),
+    "far and large": (lambda n, g: jnp.where((n > 70_000) & (g > 1e4), 2.0, 1.0), "step 70002"),
+    "huge gradients": (lambda n, g: jnp.where(g > 1e15, 2.0, 1.0), "after step 1"),
+    "tiny gradients": (lambda n, g: jnp.where(jnp.abs(g) < 1e-30, 2.0, 1.0), "after step 1"),
+    "one value": (lambda n, g: jnp.where(g == 0.7310585, 2.0, 1.0), "after step 1"),
+}
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_what_the_programs_ask_for_becomes_an_input(name: str):
+    factor, when = ASKED_FOR[name]
+    proof = prove_equivalence(_multiplied(factor), _multiplied(lambda n, g: 1.0), PARAMS)
+    assert proof.verdict == "different", proof
+    assert when in str(proof)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import legacy_optim
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
+from equivalence_tests.proof.reading.symbols import unwrapped
+from equivalence_tests.proof.reading.traced_sides import HyperParam, MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS, Proof
-from equivalence_tests.proof.symbols import unwrapped
-from equivalence_tests.proof.traced_sides import HyperParam, MakeSide
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.correspondence import (
     ENTRIES,

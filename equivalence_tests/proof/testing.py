@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 import optax_bridge
-from equivalence_tests.proof.checker import check
+from equivalence_tests.proof.certificate.checker import check
 from equivalence_tests.proof.prover import prove_equivalence
+from equivalence_tests.proof.reading.traced_sides import MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS, Proof
-from equivalence_tests.proof.traced_sides import MakeSide
 from equivalence_tests.sides.adapt import SideLike
 
 PARAMS = {"b": jnp.ones(3), "k": jnp.ones((2, 3))}

@@ -1,8 +1,8 @@
 """The table of what is recorded: every case as data, in the words of the legacy constructors.
 
-`record.py` runs this table on the genuine flax.optim with Python 3.10, so nothing here may need a
-newer Python or another part of the project. The tests hold the recordings against this table: a
-case that was added or changed without recording again is an error there.
+`tools/record_reference.py` runs this table on the genuine flax.optim with Python 3.10, so nothing
+here may need a newer Python or another part of the project. The tests hold the recordings against
+this table: a case that was added or changed without recording again is an error there.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ _BFLOAT16 = {"dtype": "bfloat16", "stream": "normal"}
 # A float32 array times a bfloat16 gradient is float32, so the first step promotes the parameters.
 _PROMOTED = {"dtype": "bfloat16", "stream": "short", "rate": "array", "peak": (0.1,)}
 _FLOAT16 = {"dtype": "float16", "stream": "normal"}
+_DECAY = (0.0, 0.01)
 _EAGER = {"jit": False, "stream": "short", "tree": "few"}
 
 CASES: tuple[Case, ...] = (
@@ -454,6 +455,69 @@ CASES: tuple[Case, ...] = (
         tree="pair",
     ),
 )
+
+# Every optimizer in half precision, name: (plain, with decay where it has one).
+_HALF_PRECISION: dict[str, tuple[dict[str, Any], ...]] = {
+    "adabelief": tuple(_optimizer("AdaBelief", learning_rate=0.01, weight_decay=d) for d in _DECAY),
+    "adadelta": tuple(_optimizer("Adadelta", learning_rate=1.0, weight_decay=d) for d in _DECAY),
+    "adafactor": (
+        _optimizer("Adafactor", learning_rate=0.1, min_dim_size_to_factor=3),
+        _optimizer("Adafactor", beta1=0.9, weight_decay_rate=0.01, min_dim_size_to_factor=3),
+    ),
+    "adagrad": (_optimizer("Adagrad", learning_rate=0.1),),
+    "adam": tuple(_optimizer("Adam", learning_rate=0.01, weight_decay=d) for d in _DECAY),
+    "gradient_descent": (_optimizer("GradientDescent", learning_rate=0.1),),
+    "lamb": tuple(_optimizer("LAMB", learning_rate=0.01, weight_decay=d) for d in _DECAY),
+    "lars": (
+        _optimizer("LARS", learning_rate=1.0, trust_coefficient=0.1),
+        _optimizer("LARS", trust_coefficient=0.1, weight_decay=0.01, nesterov=True),
+    ),
+    "momentum": (
+        _optimizer("Momentum", learning_rate=0.1),
+        _optimizer("Momentum", weight_decay=0.01, nesterov=True),
+    ),
+    "multi_optimizer": tuple(
+        _multi(
+            kernel=_optimizer("Adam", learning_rate=0.01, weight_decay=d),
+            table=_optimizer("Momentum", learning_rate=0.1, weight_decay=d),
+        )
+        for d in _DECAY
+    ),
+    "rmsprop": (
+        _optimizer("RMSProp", learning_rate=0.01),
+        _optimizer("RMSProp", centered=True),  # it has no decay
+    ),
+    "weight_norm": tuple(
+        _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=d) for d in _DECAY
+    ),
+}
+
+
+def _half_precision_cases() -> list[Case]:
+    """Returns each optimizer plain, with decay and with an array of rates, jitted and eagerly.
+
+    The array is float32, and so promotes bfloat16 parameters. Bits are equal in bfloat16 but for
+    Adafactor, whose mean of squares is a sum divided by its size: see README.md.
+    """
+    cases = []
+    for name, (plain, *decay) in _HALF_PRECISION.items():
+        table = {name: (plain, {})}
+        table |= {f"{name}_decay": (each, {"rate": "float", "peak": (0.05,)}) for each in decay}
+        for dtype in ("bfloat16", "float16"):
+            for jit in (True, False):
+                ending = dtype if jit else f"{dtype}_eager"
+                settings = {f"{key}_{ending}": value for key, value in table.items()}
+                bits = dtype == "bfloat16" and name != "adafactor"
+                fields = {"tree": "half", "stream": "half", "dtype": dtype, "jit": jit}
+                cases += _cases("half_precision", settings, bits=bits, **fields)
+        if name != "weight_norm":  # there, bfloat16 gradients of promoted parameters are an error
+            scheduled = {f"{name}_scheduled": (plain, _SCHEDULED)}
+            fields = {"tree": "half", "stream": "half", "dtype": "bfloat16"}
+            cases += _cases("half_precision", scheduled, **fields)
+    return cases
+
+
+HALF_PRECISION: tuple[Case, ...] = tuple(_half_precision_cases())
 
 # Saved in mid-training with flax.serialization.to_bytes: the last CHECKPOINT_STEPS steps of the
 # stream continue from the checkpoint, the others lead up to it.

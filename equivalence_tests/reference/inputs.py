@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from equivalence_tests.reference.cases import Case
 
 # Parameter trees: path -> (shape, fill). "tiled" repeats a 4 x 4 block, so that a tensor large
-# enough for Adafactor's default threshold still compresses to next to nothing.
+# enough for Adafactor's default threshold still compresses to next to nothing; a "dead" leaf has
+# gradients of zero only.
 TREES: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = {
     "odd": {
         "scalar": ((), "normal"),
@@ -77,6 +78,14 @@ TREES: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = {
         "kernel": ((3, 2), "normal"),
         "bias": ((2,), "normal"),
     },
+    # The largest leaf meets NaN and the second largest infinity; the last has no gradient at all,
+    # which in half precision is 0 / (0 + eps) with an eps that may be 0.
+    "half": {
+        "kernel": ((5, 4), "normal"),
+        "table": ((4, 3), "normal"),
+        "bias": ((3,), "zeros"),
+        "dead": ((2, 2), "dead"),
+    },
 }
 
 # Gradient streams: the kind of each step's gradients, a key of `_GRADIENTS`.
@@ -98,6 +107,7 @@ STREAMS: Mapping[str, tuple[str, ...]] = {
     "sparse": ("sparse",) * 16,
     "zero_first": ("zero", "zero", *("normal",) * 6),
     "short": ("normal",) * 8,
+    "half": (*("normal",) * 3, "zero", "normal", "nan", "normal", "inf", "normal"),
     # Past step 256, where bfloat16 no longer tells consecutive step numbers apart.
     "long": ("normal",) * 300,
     "checkpoint": (*("normal",) * 5, "sparse", "zero", *("normal",) * 5),
@@ -137,7 +147,8 @@ def draw(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         for path, (shape, fill) in sorted(tree.items()):
             leaf = _draw(rng, shape, "tiled" if fill == "tiled" else "normal")
             previous = steps[-1][path] if steps else leaf
-            step[path] = _GRADIENTS[kind](rng, leaf, previous)
+            dead = fill == "dead"
+            step[path] = _GRADIENTS["zero" if dead else kind](rng, leaf, previous)
         if kind in ("nan", "inf"):
             # Not-a-number in the largest tensor, infinity in the second largest: one element each.
             poisoned = step[largest[kind == "inf"]]

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.reference.cases import CASES, CHECKPOINTS, Case
+from equivalence_tests.reference.cases import CASES, CHECKPOINTS, HALF_PRECISION, Case
 
 FOLDER = Path(__file__).parent
 _FORMAT = 1
@@ -52,7 +52,7 @@ class Recording:
 
 
 def recordings(folder: Path = FOLDER) -> list[Recording]:
-    """Reads every recording of the case table, in its order.
+    """Reads every recording of the case table that starts from the beginning, in its order.
 
     Args:
         folder: where the files lie.
@@ -61,7 +61,7 @@ def recordings(folder: Path = FOLDER) -> list[Recording]:
         RecordingError: a file or one of its recordings is missing, damaged, or was made from
             another version of the case table.
     """
-    return [recording(case, folder) for case in CASES]
+    return [recording(case, folder) for case in (*CASES, *HALF_PRECISION)]
 
 
 def checkpoints(folder: Path = FOLDER) -> list[Recording]:
@@ -80,7 +80,7 @@ def recording(case: Case, folder: Path = FOLDER) -> Recording:
     """Reads the recording of one case.
 
     Args:
-        case: an entry of `CASES` or `CHECKPOINTS`.
+        case: an entry of `CASES`, `HALF_PRECISION` or `CHECKPOINTS`.
         folder: where the files lie.
 
     Raises:

@@ -16,7 +16,7 @@ import pytest
 import legacy_optim
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.reference import inputs, load, replay
-from equivalence_tests.reference.cases import CASES, CHECKPOINTS, Case
+from equivalence_tests.reference.cases import CASES, CHECKPOINTS, HALF_PRECISION, Case
 from equivalence_tests.reference.load import Recording, RecordingError
 from optax_bridge.correspondence import ENTRIES
 
@@ -27,8 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:flax.optim was removed:Deprecati
 # over these recordings, by rounding alone; an error in the algorithm shows above.
 FLOAT32_BOUND = 2e-6
 
-# In units of the dtype's epsilon: what XLA keeps in float32 between two operations decides about
-# half an epsilon a step, and a moment remembers 1 / (1 - 0.9) = 10 steps.
+# In units of the dtype's epsilon: what XLA keeps in float32 between two operations, and whether it
+# divides by a scalar or multiplies by its reciprocal, decides about half an epsilon a step, and a
+# moment remembers 1 / (1 - 0.9) = 10 steps.
 HALF_PRECISION_BOUND = 5.0
 
 # Earlier XLA fuses products and sums elsewhere: there the bound holds, the bits do not.
@@ -249,7 +250,7 @@ def test_a_case_that_was_never_recorded_asks_for_a_recording() -> None:
 
 
 def test_nothing_is_recorded_that_is_not_in_the_table() -> None:
-    expected = {f"{case.name.split('/')[0]}.npz" for case in CASES}
+    expected = {f"{case.name.split('/')[0]}.npz" for case in (*CASES, *HALF_PRECISION)}
     expected |= {f"{case.name}{end}" for case in CHECKPOINTS for end in (".npz", ".msgpack")}
     suffixes = {".npz", ".msgpack"}
     files = [path for path in load.FOLDER.rglob("*") if path.suffix in suffixes]
@@ -289,6 +290,8 @@ def test_every_optimizer_is_recorded_in_every_way(name: str) -> None:
     assert own, f"{name}: no case in the table"
     assert {"constructor"} < {case.rate for case in own}, f"{name}: no scheduled learning rate"
     assert "hostile" in {case.stream for case in own}, f"{name}: no hostile gradients"
+    half = {(c.dtype, c.jit) for c in HALF_PRECISION if c.optimizer["class"] == name}
+    assert len(half) == 4, f"{name}: in half precision only {half}"
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -301,6 +304,6 @@ def test_every_hyper_parameter_leaves_its_default_somewhere(name: str) -> None:
 
 
 def test_streams_and_trees_are_all_used() -> None:
-    every = (*CASES, *CHECKPOINTS)
+    every = (*CASES, *HALF_PRECISION, *CHECKPOINTS)
     assert {case.tree for case in every} == set(inputs.TREES)
     assert {case.stream for case in every} == set(inputs.STREAMS)

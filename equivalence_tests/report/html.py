@@ -12,7 +12,7 @@ from typing import Any
 from equivalence_tests.compare.comparison import Comparison
 from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import explained
-from equivalence_tests.report.output_files import write_text
+from equivalence_tests.output_files import write_text
 from equivalence_tests.report.plot import RULES, divergence, key, losses
 from equivalence_tests.suite.case import Result
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from equivalence_tests.compare.headline import headline
 from equivalence_tests.compare.nature import explained
-from equivalence_tests.report.output_files import write_text
+from equivalence_tests.output_files import write_text
 from equivalence_tests.suite.case import Result
 
 

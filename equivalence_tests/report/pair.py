@@ -15,7 +15,7 @@ from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
 from equivalence_tests.compare.nature import explained, is_of_a_constant, nature
 from equivalence_tests.compare.relation import Relation, shown
-from equivalence_tests.report.environment import environment
+from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
 from optax_bridge.correspondence import Verdict
 

@@ -14,7 +14,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from equivalence_tests.report.environment import xla_flags
+from equivalence_tests.environment import xla_flags
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check, checks, groups, run
 from equivalence_tests.suite.matrix import run as matrix_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from equivalence_tests.report.output_files import write_bytes_with
+from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase

@@ -7,13 +7,14 @@ of that name.
 """
 
 import functools
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from migration_guide.codemod import flow, imports, use
+from migration_guide.codemod import flow, imports, legacy_arguments, use
 from migration_guide.codemod.expressions import Expressions
 from migration_guide.codemod.facts import Callable_, parameters
 from migration_guide.codemod.kinds import (
@@ -28,6 +29,7 @@ from migration_guide.codemod.kinds import (
 )
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project, portable
+from migration_guide.codemod.tree import names_bound
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
@@ -52,6 +54,9 @@ class Analysis(Expressions):
         self.forget(project)
         self._given: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
+        self.legacy_arguments: dict[str, frozenset[int | str]] = {}
+        self.legacy_results: set[str] = set()
+        self.legacy_fields: set[str] = set()
         self.external: set[cst.CSTNode] = set()
         self.legacy: set[cst.CSTNode] = set()
         self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
@@ -150,6 +155,7 @@ class Analysis(Expressions):
             if not self._changed:
                 self._memo.clear()
                 use.learn(self, self.applications)
+                legacy_arguments.keep(self)
             if not self._changed and self._follows_foreign:
                 break
             self._follows_foreign |= not self._changed
@@ -225,8 +231,8 @@ class Analysis(Expressions):
 
     def give(self, call: cst.Call) -> None:
         """Notes for other files what a function of theirs is given."""
-        name = self.names.of(call.func)
-        if name is None or name.startswith(("jax.", "flax.")):
+        name = self.imported_function(call)
+        if name is None:
             return
         for index, arg in enumerate(call.args):
             if arg.star:
@@ -234,7 +240,7 @@ class Analysis(Expressions):
             kind = portable(self.kind(arg.value))
             if kind:
                 key = arg.keyword.value if arg.keyword is not None else index
-                given = self._given.setdefault(".".join(name.split(".")[-2:]), {})
+                given = self._given.setdefault(name, {})
                 given[key] = joined([given.get(key, NOTHING), kind])
 
     @property
@@ -262,32 +268,66 @@ class Analysis(Expressions):
         """Notes for other files what a function of theirs must return."""
         self._expected.setdefault(".".join(name.split(".")[-2:]), what)
 
+    def imported_function(self, call: cst.Call) -> str | None:
+        """What other files know the function by that is called, if it is one of theirs."""
+        name = self.names.of(call.func)
+        if name is None or name.startswith(("jax.", "flax.")):
+            return None
+        return ".".join(name.split(".")[-2:])
+
+    def demand_argument(self, function: Callable_, keys: Collection[int | str]) -> None:
+        """Notes for other files what they give to a function of this one as legacy code."""
+        name = self.function_name(function)
+        self.legacy_arguments[name] = self.legacy_arguments.get(name, frozenset()) | set(keys)
+
+    def demand_result(self, name: str) -> None:
+        """Notes for other files that a function of theirs returns legacy code."""
+        self.legacy_results.add(name)
+
+    def demand_field(self, name: str) -> None:
+        """Notes for other files that fields of a name hold legacy code."""
+        self.legacy_fields.add(name)
+
     def function_name(self, function: Callable_) -> str:
         """What other files know a function by."""
         return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
 
-    def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
-        """All that a variable is assigned."""
+    def assigned_to(
+        self, node: cst.Name, *, within_tuples: bool = False
+    ) -> list[cst.BaseExpression]:
+        """All that a variable is assigned.
+
+        Args:
+          node: the variable.
+          within_tuples: what is taken apart into several variables counts as well, as a whole.
+        """
         key = self._key(node)
         return [
             value
             for target, value in self.facts.assignments
-            if isinstance(target, cst.Name)
-            and target.value == node.value
-            and self._key(target) == key
+            for name in (names_bound(target) if within_tuples else [target])
+            if isinstance(name, cst.Name) and name.value == node.value and self._key(name) == key
         ]
 
     def makes_own_definition(self, call: cst.Call) -> bool:
         """Whether a call makes an instance of a definition class of the user's own."""
-        if not isinstance(call.func, cst.Name | cst.Attribute):
-            return False
         if self.is_own_definition(self.names.of(call.func) or ""):
             return True
-        if not isinstance(call.func, cst.Name):
-            return False
-        made = [getattr(a, "node", None) for a in self.names.assignments(call.func)]
-        classes = [node for node in made if isinstance(node, cst.ClassDef)]
+        classes = self._classes_called(call)
         return bool(classes) and all(node in self.legacy_classes for node in classes)
+
+    def makes_own_groups(self, call: cst.Call) -> bool:
+        """Whether it makes one of a class of the user's own that derives from MultiOptimizer."""
+        if self.imported_function(call) in self.project.own_groups:
+            return True
+        classes = self._classes_called(call)
+        return bool(classes) and all(self.is_groups(node) for node in classes)
+
+    def _classes_called(self, call: cst.Call) -> list[cst.ClassDef]:
+        if not isinstance(call.func, cst.Name):
+            return []
+        nodes = [assignment.node for assignment in self.names.assignments(call.func)]
+        return [node for node in nodes if isinstance(node, cst.ClassDef)]
 
     def _defines_apply_gradient(self, node: cst.ClassDef) -> bool:
         methods = [s.name.value for s in node.body.body if isinstance(s, cst.FunctionDef)]

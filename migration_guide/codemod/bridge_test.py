@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import NOTE
 from migration_guide.codemod.rewrite import rewrite
 
 BRIDGED = {
@@ -102,6 +103,32 @@ CHILDREN = {
     "nested": ("d = Own((t, Own((t, optim.Adam(1)))))", "Own((t, Own((t, legacy_optim.Adam(1)))))"),
     "chosen": ("d = Own((t, getattr(optim, n)(1)))", "Own((t, getattr(legacy_optim, n)(1)))"),
     "by-function": ("def f(): return optim.Adam(1)\nd = Own((t, f()))", "return legacy_optim.Adam"),
+    "appended": ("a = []\na.append((t, optim.Adam(1)))\nd = Own(*a)", "(t, legacy_optim.Adam(1))"),
+    "added": ("a = []\na += [(t, optim.Adam(1))]\nd = Own(*a)", "(t, legacy_optim.Adam(1))"),
+    "by-key": ("a = {}\na['x'] = optim.Adam(1)\nd = Own((t, a['x']))", "legacy_optim.Adam(1)"),
+    "zipped": ("a = [optim.Adam(1)]\nd = Own(*zip(ts, a))", "[legacy_optim.Adam(1)]"),
+    "values": ("a = dict(x=optim.Adam(1))\nd = Own(*a.values())", "dict(x=legacy_optim.Adam(1))"),
+    "by-loop": (
+        "a = []\nfor o in [optim.Adam(1)]:\n    a.append((t, o))\nd = Own(*a)",
+        "in [legacy_optim.Adam(1)]",
+    ),
+    "by-parameter": (
+        "def f(t, o): return Own((t, o))\nd = f(t, o=optim.Adam(1))",
+        "o=legacy_optim.Adam(1)",
+    ),
+    "by-starred-parameter": (
+        "def f(*a): return Own(*a)\nd = f((t, optim.Adam(1)))",
+        "(t, legacy_optim.Adam(1))",
+    ),
+    "by-field": (
+        "class A:\n    def __init__(self): self.o = optim.Adam(1)\n"
+        "    def f(self): return Own((t, self.o))\nd = A().f()",
+        "self.o = legacy_optim.Adam(1)",
+    ),
+    "traversal": (
+        "k = optim.ModelParamTraversal(f)\nd = Own((k, optim.Adam(1)))",
+        "k = legacy_optim.ModelParamTraversal(f)",
+    ),
 }
 
 
@@ -110,7 +137,7 @@ def test_a_definition_of_ones_own_keeps_legacy_children(case: str):
     before, expected = CHILDREN[case]
     code = rewrite(f"from flax import optim\n{OWN}{before}\no = d.create(p)\n", Options()).code
     assert expected in code
-    assert "d = optax_bridge.wrap_definition(Own((" in code
+    assert "optax_bridge.wrap_definition(Own(" in code
     assert "tx=d)" in code
     assert "optax.adam" not in code
     assert code.count("wrap_definition") == 1
@@ -119,6 +146,31 @@ def test_a_definition_of_ones_own_keeps_legacy_children(case: str):
 def test_a_child_that_is_also_used_by_itself():
     code = f"from flax import optim\n{OWN}a = optim.Adam(1)\nd = Own((t, a))\no = a.create(p)\n"
     assert "tx=optax_bridge.from_legacy(a))" in rewrite(code, Options()).code
+
+
+def test_what_holds_a_legacy_child_stays_legacy_too():
+    code = (
+        f"from flax import optim\n{OWN}a = optim.Adam(1)\nd = Own((t, a))\n"
+        "o = optim.MultiOptimizer((t, a)).create(p)\n"
+    )
+    new = rewrite(code, Options()).code
+    assert "tx=optax_bridge.from_legacy(legacy_optim.MultiOptimizer((t, a)))" in new
+
+
+def test_hyper_parameters_of_own_groups_stay_legacy_code():
+    code = (
+        f"from flax import optim\n{OWN}o = Own((t, optim.Adam(0.1))).create(p)\n"
+        "hps = o.optimizer_def.hyper_params\nlr = hps[0].learning_rate\n"
+        "hps = [hps[0].replace(learning_rate=lr), *(hp.replace(beta1=lr) for hp in hps[1:])]\n"
+        "o = o.apply_gradient(g, hyper_params=hps)\no = o.apply_gradient(g, beta1=0.5)\n"
+    )
+    result = rewrite(code, Options())
+    assert not result.messages
+    assert 'hps = o.tx.hyper_params["hyper_params"]\n' in result.code
+    assert code.splitlines()[5] in result.code and code.splitlines()[6] in result.code
+    assert "o.apply_gradients(grads=g, hyper_params=hps)" in result.code
+    assert "o.apply_gradients(grads=g, beta1=0.5)" in result.code
+    assert rewrite(result.code, Options()).code == result.code
 
 
 TREES = {
@@ -167,6 +219,42 @@ TREES = {
             "main.py": "from compat import *\nd = Adam(0.1)\n",
         },
         "d = optax.adam(learning_rate=0.1,",
+    ),
+    "part-of-own-groups-by-a-result": (
+        {
+            "groups.py": "import main\nfrom flax import optim\n"
+            "class Own(optim.MultiOptimizer): pass\nd = Own((main.t, main.make(0.1)))\n",
+            "main.py": "from flax import optim\ndef make(r): return optim.Adam(r)\n",
+        },
+        "return legacy_optim.Adam(r)",
+    ),
+    "part-of-own-groups-by-an-argument": (
+        {
+            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
+            "def make(t, tx): return Own((t, tx))\n",
+            "main.py": "import groups\nfrom flax import optim\nk = optim.ModelParamTraversal(f)\n"
+            "d = groups.make(k, tx=optim.Adam(0.1))\n",
+        },
+        "k = legacy_optim.ModelParamTraversal(f)\nd = groups.make(k, tx=legacy_optim.Adam(0.1))",
+    ),
+    "part-of-own-groups-by-a-field": (
+        {
+            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
+            "def make(trainer): return Own((trainer.where, trainer.tx))\n",
+            "main.py": "import groups\nfrom flax import optim\nclass T:\n"
+            "    def __init__(self): self.tx = optim.Adam(0.1)\nd = groups.make(T())\n",
+        },
+        "self.tx = legacy_optim.Adam(0.1)",
+    ),
+    "reader-of-own-groups": (
+        {
+            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
+            "def make(p): return Own((t, optim.Adam(0.1))).create(p)\n",
+            "main.py": "import groups\no = groups.make(p)\nhps = o.optimizer_def.hyper_params\n"
+            "o = o.apply_gradient(g, hyper_params=[hp.replace(beta1=1) for hp in hps])\n",
+        },
+        'hps = o.tx.hyper_params["hyper_params"]\n'
+        "o = o.apply_gradients(grads=g, hyper_params=[hp.replace(beta1=1) for hp in hps])\n",
     ),
     "class-chosen-in-another-file": (
         {

@@ -12,11 +12,10 @@ import libcst as cst
 
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
+from migration_guide.codemod.marks import NOTE, PREFIX, is_skip, is_skipped
 from migration_guide.codemod.names import OPTIM
-from migration_guide.codemod.tree import comments, walk
+from migration_guide.codemod.tree import comments, is_statement, walk
 
-PREFIX = "# optax-bridge: "
-NOTE = "# optax-bridge (note): "
 # What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
 _OLD = frozenset(
     {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
@@ -30,16 +29,26 @@ class Options:
     """What the user asked for.
 
     Attributes:
-      exact: this project's transformations also where public Optax agrees up to rounding.
+      recipe: `stock`: public Optax where it is the same but for rounding; `exact`: this project's
+        transformations there as well; `standalone`: public Optax and Flax alone, where that is the
+        same but for rounding.
       rules: names of the rules to apply; all if None.
       rename: call variables named `optimizer` `state`, where that is safe.
-      standalone: public Optax and Flax alone, where that is the same up to rounding.
     """
 
-    exact: bool = False
+    recipe: str = "stock"
     rules: frozenset[str] | None = None
     rename: bool = False
-    standalone: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """True if this project's transformations are written everywhere."""
+        return self.recipe == "exact"
+
+    @property
+    def standalone(self) -> bool:
+        """True if public Optax and Flax alone are written."""
+        return self.recipe == "standalone"
 
 
 @dataclass(frozen=True, order=True)
@@ -67,6 +76,7 @@ class Message:
 
 
 UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
+UNKNOWN_PATH = "OLD"
 
 
 @dataclass(frozen=True)
@@ -74,33 +84,38 @@ class Restored:
     """A checkpoint that a program restores.
 
     Attributes:
-      path: as the program has it.
-      template: the function of the module that makes what it is restored into,
-        `UNKNOWN_TEMPLATE` where one is needed and none is seen, or "".
-      definition: the one constructor call of flax.optim in that file, or "".
-      recipe: `stock` or `exact`, what became of it, or "".
+      path: as the program has it, or `UNKNOWN_PATH`.
+      template: the function of the module that makes what it is restored into, or "".
+      optimizers: where each optimizer stands in it, "" for the whole, and its constructor call of
+        flax.optim; empty if some call is not written out.
+      recipe: `exact` or `standalone` if all of them became that, else "".
       format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
     """
 
     path: str
     template: str = ""
-    definition: str = ""
+    optimizers: tuple[tuple[str, str], ...] = ()
     recipe: str = ""
     format: str = ""
+
+    @property
+    def is_to_be_filled_in(self) -> bool:
+        """True if the command lacks the function that makes what is restored into."""
+        return not (self.optimizers or self.template)
 
     def command(self, file: str) -> str:
         """The command that converts it; the function of the template stands in a file."""
         old = Path(self.path)
         name = f"{old.stem}_new{old.suffix if self.format else ''}"
         unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
-        new = unnamed if self.path == "OLD" else str(old.with_name(name))
+        new = unnamed if self.path == UNKNOWN_PATH else str(old.with_name(name))
         parts = ["optax-bridge", "convert", self.path, new]
         parts += ["--format", self.format] if self.format else []
-        if self.template:
-            parts += ["--like", f"{file}:{self.template}"]
-        else:
-            parts += ["--optimizer", self.definition] if self.definition else []
-            parts += [f"--{self.recipe}"] if self.recipe else []
+        if not self.optimizers:
+            return shlex.join([*parts, "--like", f"{file}:{self.template or UNKNOWN_TEMPLATE}"])
+        for path, call in self.optimizers:
+            parts += ["--optimizer", f"{path}={call}" if path else call]
+        parts += ["--recipe", self.recipe] if self.recipe else []
         return shlex.join(parts)
 
 
@@ -229,13 +244,27 @@ class Context:
         A statement that has such a comment since an earlier run gets no other: it is a person's.
         """
         statement = self.statement(node)
-        if self._earlier_comments(statement):
+        if self._earlier_comments(statement) or statement in self.skipped:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{PREFIX}{text}"
         if line not in above:
             self._say(node, text)
             above.append(line)
+
+    def is_skipped(self, node: cst.CSTNode) -> bool:
+        """True if a person has marked the statement that a node is in as one to leave alone."""
+        if not self.skipped or isinstance(node, cst.Module):
+            return False
+        return self.statement(node) in self.skipped
+
+    @functools.cached_property
+    def skipped(self) -> frozenset[cst.CSTNode]:
+        """The statements that a person has marked as ones to leave alone."""
+        if not any(map(is_skip, comments(self.analysis.module))):
+            return frozenset()
+        statements = (node for node in walk(self.analysis.module) if is_statement(type(node)))
+        return frozenset(filter(is_skipped, statements))
 
     def list_earlier(self) -> None:
         """Lists in the summary what an earlier run has left by hand and is still there."""
@@ -262,7 +291,7 @@ class Context:
         if statement in self.analysis.module.body[:1]:
             lines += self.analysis.module.header
         found = [line.comment.value for line in lines if line.comment is not None]
-        return [comment for comment in found if comment.startswith(prefix)]
+        return [c for c in found if c.startswith(prefix) and not is_skip(c)]
 
     def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
         """Leaves a comment about what is done already, but may matter when the program runs.
@@ -274,7 +303,8 @@ class Context:
         """
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
-        if about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier):
+        said = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
+        if said or statement in self.skipped:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
@@ -284,7 +314,8 @@ class Context:
 
     def note(self, node: cst.CSTNode, text: str) -> None:
         """Lists something in the summary alone."""
-        self._say(node, text, by_hand=False)
+        if not self.is_skipped(node):
+            self._say(node, text, by_hand=False)
 
     def _say(self, node: cst.CSTNode, text: str, by_hand: bool = True) -> None:
         if (node, text, by_hand) not in self.said:

@@ -18,7 +18,7 @@ from migration_guide.codemod.project import Project, merged
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.source import TooLargeError, parse
 
-_ROUNDS = 3  # what files tell each other settles in two
+_ROUNDS = 8  # what files tell each other settles in two, as a rule
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,33 @@ class Report:
 
     Attributes:
       results: of the files with something to say.
-      seen: number of files that were looked at.
+      seen: number of Python files and notebooks that were looked at, and of others that were named.
       parsed: number of files that were parsed.
       seconds: the whole took.
+      users: number of files that use flax.optim, or have comments of an earlier run.
+      migrated: number of files that use optax_bridge or legacy_optim.
     """
 
     results: tuple[FileResult, ...]
     seen: int
     parsed: int
     seconds: float
+    users: int = 0
+    migrated: int = 0
 
     @property
     def changed(self) -> list[FileResult]:
         return [result for result in self.results if result.changed]
+
+    @property
+    def refused(self) -> list[FileResult]:
+        """Those that could not be read, rewritten or written."""
+        return [result for result in self.results if result.refused]
+
+    @property
+    def by_hand(self) -> bool:
+        """True if something is left to a person."""
+        return any(message.by_hand for result in self.results for message in result.messages)
 
 
 @dataclass
@@ -107,34 +121,18 @@ def migrate(
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, *thresholds[1:])
     try:
-        return _migrated(paths, options, progress)
+        return _migrate(paths, options, progress)
     finally:
         gc.set_threshold(*thresholds)
 
 
-def _migrated(
+def _migrate(
     paths: Iterable[Path], options: Options, progress: Callable[[str, int, int], None]
 ) -> Report:
     start = time.perf_counter()
-    found: dict[str, files.File] = {}
-    for item in files.walk(paths):
-        progress("looking", len(found), 0)
-        where = os.path.realpath(item.path)
-        if where not in found or (found[where].outside and not item.outside):
-            found[where] = item
     results: list[FileResult] = []
-    candidates: list[_Candidate] = []
-    for index, item in enumerate(found.values()):
-        progress("reading", index, len(found))
-        try:
-            data = item.path.read_bytes()
-        except OSError as error:
-            results.append(_failed(item.path, str(error)))
-            continue
-        if pins.is_project_file(item.path):
-            results += _pins(item.path, data)
-        if files.is_code(item.path) or (item.explicit and not pins.is_project_file(item.path)):
-            candidates.append(_Candidate(item, data, files.uses_optim(data)))
+    looked_at = _files(paths, progress)
+    candidates = _read_all(looked_at, results, progress)
     groups: dict[str, list[_Candidate]] = {}
     for candidate in candidates:
         groups.setdefault(candidate.file.group, []).append(candidate)
@@ -145,11 +143,53 @@ def _migrated(
             chosen += _chosen(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
         progress("rewriting", index, len(chosen))
-        made = _result(candidate, options, project)
-        results += map(_left_outside, made) if candidate.file.outside else made
+        rewritten = _result(candidate, options, project)
+        results += map(_left_outside, rewritten) if candidate.file.outside else rewritten
     progress("rewriting", len(chosen), len(chosen))
     results.sort(key=lambda result: str(result.path))
-    return Report(tuple(results), len(found), len(chosen), time.perf_counter() - start)
+    return Report(
+        tuple(results),
+        sum(file.explicit or files.is_code(file.path) for file in looked_at),
+        len(chosen),
+        time.perf_counter() - start,
+        users=sum(candidate.uses_optim for candidate in candidates),
+        migrated=sum(files.is_migrated(candidate.data) for candidate in candidates),
+    )
+
+
+def _files(
+    paths: Iterable[Path], progress: Callable[[str, int, int], None]
+) -> Sequence[files.File]:
+    """The files to look at, each once, whatever leads to it."""
+    by_path: dict[str, files.File] = {}
+    for file in files.walk(paths):
+        progress("looking", len(by_path), 0)
+        path = os.path.realpath(file.path)
+        if path not in by_path or (by_path[path].outside and not file.outside):
+            by_path[path] = file
+    return list(by_path.values())
+
+
+def _read_all(
+    looked_at: Sequence[files.File],
+    results: list[FileResult],
+    progress: Callable[[str, int, int], None],
+) -> list[_Candidate]:
+    """The Python files and notebooks, read; adds pins, and what cannot be read, to the results."""
+    candidates: list[_Candidate] = []
+    for index, file in enumerate(looked_at):
+        progress("reading", index, len(looked_at))
+        is_project_file = pins.is_project_file(file.path)
+        try:
+            data = file.path.read_bytes()
+        except OSError as error:
+            results.append(_failed(file.path, str(error)))
+            continue
+        if is_project_file:
+            results += _pins(file.path, data)
+        if files.is_code(file.path) or (file.explicit and not is_project_file):
+            candidates.append(_Candidate(file, data, files.uses_optim(data)))
+    return candidates
 
 
 def save(results: Iterable[FileResult], written: list[Path] | None = None) -> list[FileResult]:
@@ -272,6 +312,7 @@ def _project(
     for _ in range(_ROUNDS):
         shared = merged(map(exported, analyses))
         shared.modules, shared.follows_arrays = start.modules, start.follows_arrays
+        shared.expected = project.expected | shared.expected  # once met, use says no more of it
         if shared == project:
             break
         project = shared
@@ -301,13 +342,11 @@ def _result(candidate: _Candidate, options: Options, project: Project) -> list[F
 
 
 def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[FileResult]:
-    if not (made.messages or made.refused or new != candidate.text):
-        return []
-    refused = made.refused if candidate.uses_optim or made.messages else ""
     forth = moved(candidate.code, made.code)
     messages = tuple(dataclasses.replace(m, new_line=forth(m.line)) for m in made.messages)
     if candidate.book is not None:
         messages = _of_notebook(candidate.book, notebook.read(new), forth, messages)
+    refused = made.refused if candidate.uses_optim or messages else ""
     if not (messages or refused or new != candidate.text):
         return []
     return [

@@ -58,13 +58,77 @@ def test_check_is_for_ci(file: Path):
     assert _migrate("--check", str(file))[0] == 0
 
 
-@pytest.mark.parametrize(
-    "args",
-    [["--only", "nothing", "."], ["--skip", "nothing", "."], ["/no/such/folder"], []],
-    ids=["only", "skip", "path", "none"],
-)
-def test_misuse(args: list[str]):
-    assert _migrate(*args)[0] == 2
+MISUSE = {
+    "rule": (["--only", "creat", "."], "no rule 'creat'; is 'create' meant?"),
+    "skipped-rule": (["--skip", "nothing", "."], "no rule 'nothing'; `optax-bridge migrate --list"),
+    "recipe": (["--recipe", "stok", "."], "'stok' is not one of"),
+    "missing": (["no/such/folder"], "no/such/folder: no such file or folder"),
+    "no-path": ([], "name at least one file or folder"),
+    "no-file": (["."], "no Python file and no notebook"),
+}
+
+
+@pytest.mark.parametrize("case", MISUSE)
+def test_misuse(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.txt").write_text("flax\n")
+    args, text = MISUSE[case]
+    code, output = _migrate(*args)
+    assert (code, text in " ".join(output.split())) == (2, True), output
+
+
+WHY = {
+    "other": ("import jax\n", "1 looked at", "it does not use flax.optim."),
+    "migrated": ("import optax_bridge\n", "1 looked at", "it is migrated already."),
+    "marked": (f"{OLD.rstrip()}  # optax-bridge: skip\n", "1 looked at", "stays as it is."),
+    "left": ("import jax\n# optax-bridge: do this\nf(x)\n", "1 looked at", "is for a person"),
+}
+
+
+@pytest.mark.parametrize("case", WHY)
+def test_where_nothing_changes_it_says_why(case: str, file: Path):
+    text, count, why = WHY[case]
+    file.write_text(text, encoding="utf-8")
+    code, output = _migrate("--write", str(file))
+    assert count in output and "Nothing to rewrite: " in output and why in output
+    assert (code, file.read_text(encoding="utf-8")) == (int(case == "left"), text)
+
+
+def test_of_several_files_it_says_how_many_are_migrated(file: Path):
+    file.write_text("import optax_bridge\n", encoding="utf-8")
+    file.with_name("other.py").write_text("import jax\n", encoding="utf-8")
+    assert "2 looked at" in (output := _migrate(str(file.parent))[1])
+    assert "none of them uses flax.optim any longer; migrated already: 1 file." in output
+
+
+LEFT = {
+    "by-hand": ({"a.py": f"{OLD}f(optim)\n"}, "a.py:"),
+    "pin": ({"a.py": OLD, "requirements.txt": "flax==0.5.3\n"}, "requirements.txt:1: "),
+    "unreadable": ({"a.py": OLD, "b.py": f"{OLD}def (:\n"}, "b.py: "),
+    "other-cell": (
+        {
+            "a.ipynb": '{"cells": [{"cell_type": "code", "source": '
+            "\"%%bash\\npython -c 'from flax import optim'\"}]}"
+        },
+        "a.ipynb:cell 1:1: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("flags", [(), ("--write",), ("--check",), ("--json",)], ids=str)
+@pytest.mark.parametrize("case", LEFT)
+def test_what_is_left_to_a_person_makes_the_exit_code_1(
+    case: str, flags: tuple[str, ...], tmp_path: Path
+):
+    texts, place = LEFT[case]
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    code, output = _migrate(*flags, str(tmp_path))
+    assert code == 1
+    assert f"{tmp_path / place.split(':')[0]}" in output
+    assert "--json" in flags or place in output
+    # A second run finds the same left.
+    assert _migrate(*flags, str(tmp_path))[0] == 1
 
 
 def test_only_and_skip_choose_rules(file: Path):

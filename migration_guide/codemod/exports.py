@@ -24,9 +24,14 @@ def exported(analysis: Analysis) -> Project:
     }
     fields = {name: portable(kind) for name, kind in analysis.fields.items()}
     classes = [f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes]
+    groups = [
+        f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes if analysis.is_groups(c)
+    ]
     for known, here in _handed_on(analysis):
         if known in analysis.project.definitions:
             classes.append(here)
+        if known in analysis.project.own_groups:
+            groups.append(here)
         if known in analysis.project.returns:
             functions.setdefault(here, analysis.project.returns[known])
     return Project(
@@ -44,6 +49,11 @@ def exported(analysis: Analysis) -> Project:
         calls_classes=analysis.calls_classes,
         overridden=analysis.overridden,
         reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
+        jax_modules=frozenset([analysis.key] if analysis.imports_jax else []),
+        legacy_arguments=analysis.legacy_arguments,
+        legacy_results=frozenset(analysis.legacy_results),
+        legacy_fields=frozenset(analysis.legacy_fields),
+        own_groups=frozenset(groups),
         uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _named(analysis)),
     )
 

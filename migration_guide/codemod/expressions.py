@@ -1,6 +1,8 @@
 """What the expressions of a module may be, by what is known of its variables and fields so far."""
 
 import abc
+import functools
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -13,8 +15,10 @@ from migration_guide.codemod.kinds import (
     DEFINITION,
     FOREIGN,
     HYPER_PARAMS,
+    LEGACY,
     NOTHING,
     OPTIMIZER,
+    OWN_GROUPS,
     STATE,
     Function,
     Instance,
@@ -29,6 +33,8 @@ from migration_guide.codemod.names import OPTIM, Names
 from migration_guide.codemod.project import Project
 from migration_guide.codemod.scopes import scopes
 from migration_guide.codemod.tree import last_name
+
+_JAX = ("flax", "jax", "legacy_optim", "optax_bridge")
 
 
 class Expressions(abc.ABC):
@@ -52,9 +58,15 @@ class Expressions(abc.ABC):
         self.forget(project)
 
     def forget(self, project: Project) -> None:
-        """Starts anew with what is known from other files."""
-        self.project = project
-        self.names.follow(project.aliases)
+        """Starts anew with what is known from other files.
+
+        What a file imports decides: fields and functions of the same names are others in one that
+        trains with another library.
+        """
+        self._known_modules = project.modules, project.jax_modules
+        known = not self._has_another_library or self.imports_jax
+        self.project = project if known else project.for_another_library()
+        self.names.follow(self.project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
         self._returns: dict[cst.CSTNode, Kind] = {}
@@ -65,6 +77,23 @@ class Expressions(abc.ABC):
         # has arrived somewhere stays, and there must be something that rules it out.
         self._follows_foreign = False
 
+    @functools.cached_property
+    def _has_another_library(self) -> bool:
+        return any(flow.is_without_jax(name[0]) for name in self._origins)
+
+    @property
+    def imports_jax(self) -> bool:
+        """True if the file imports JAX or Flax, or another file of the program that does."""
+        modules, of_jax = self._known_modules
+        return any(
+            name[0] in _JAX or (name[0] in ("", *modules) and not of_jax.isdisjoint(name))
+            for name in self._origins
+        )
+
+    @functools.cached_property
+    def _origins(self) -> list[tuple[str, ...]]:
+        return [name for node in self.facts.imports for name in imports.origins(node)]
+
     def kind(self, node: cst.CSTNode) -> Kind:
         """What an expression of the original module may hold."""
         if node not in self._memo:
@@ -74,16 +103,36 @@ class Expressions(abc.ABC):
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
         """Whether a class derives from one of flax.optim's definitions, directly or by another."""
+        return self._derives(
+            node,
+            lambda base, name: (
+                name == f"{OPTIM}.OptimizerDef"
+                or self.names.entry(base) is not None
+                or self.is_own_definition(name)
+            ),
+        )
+
+    def is_groups(self, node: cst.ClassDef) -> bool:
+        """Whether a class derives from MultiOptimizer, directly or by another."""
+        return self._derives(
+            node,
+            lambda base, name: (
+                name == f"{OPTIM}.MultiOptimizer"
+                or ".".join(name.split(".")[-2:]) in self.project.own_groups
+            ),
+        )
+
+    def _derives(
+        self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
+    ) -> bool:
+        """Whether some base of a class is one, by the expression and its imported name."""
         for base in node.bases:
-            name = self.names.of(base.value)
-            if name == f"{OPTIM}.OptimizerDef" or self.names.entry(base.value) is not None:
-                return True
-            if name is not None and self.is_own_definition(name):
+            if is_one(base.value, self.names.of(base.value) or ""):
                 return True
             if isinstance(base.value, cst.Name):
-                parents = [a.node for a in self.names.assignments(base.value) if hasattr(a, "node")]
+                parents = [assignment.node for assignment in self.names.assignments(base.value)]
                 if any(
-                    isinstance(p, cst.ClassDef) and p is not node and self.legacy_base(p)
+                    isinstance(p, cst.ClassDef) and p is not node and self._derives(p, is_one)
                     for p in parents
                 ):
                     return True
@@ -231,11 +280,14 @@ class Expressions(abc.ABC):
             return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
-            of = {"state": only(STATE), "optimizer_def": only(DEFINITION)}
+            definition = only(DEFINITION) | (base & {OWN_GROUPS})
+            of = {"state": only(STATE), "optimizer_def": definition}
             of |= {"target": only(ARRAY)} if self._array_target else {}
             return of.get(attribute, NOTHING)
         if DEFINITION in base and attribute in ("hyper_params", "create"):
-            return only(HYPER_PARAMS) if attribute == "hyper_params" else only(CREATE)
+            if attribute == "create":
+                return only(CREATE) | (base & {OWN_GROUPS})
+            return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
         if self._is_something_else(node, base):
             return NOTHING
         methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]

@@ -121,6 +121,9 @@ class Facts:
     def _in_class_body(self) -> bool:
         return bool(self._within) and isinstance(self._within[-1], cst.ClassDef)
 
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self.assignments.append((node.target, node.value))
+
     def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
         self.assignments.append((node.target, node.value))
 

@@ -26,7 +26,7 @@ except ImportError:  # Windows
 _COMMENT = b"# optax-bridge: "
 # What a file of a program with flax.optim has, and what other files of the same program may have.
 _IMPORTS = re.compile(
-    rb"(?:^|\\n|\")(?:\xef\xbb\xbf)?[ \t\"]*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
+    rb"(?:^|\\n|[\"'])(?:\xef\xbb\xbf)?[ \t\"']*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
     rb"|from\s+flax\s+import\s[^\n]*(?:\boptim\b|\*)"
     rb"|from\s+flax\s+import\s*\([^)]*\boptim\b|import\s+flax\b)"
     rb"|(?:\bimport_module|__import__)\(\s*\\?[\"']flax\.optim\b",
@@ -127,6 +127,11 @@ def uses_optim(data: bytes) -> bool:
     if found <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
         return bool(found) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
     return True
+
+
+def is_migrated(data: bytes) -> bool:
+    """True if a file uses this package in place of flax.optim, as an earlier run wrote it."""
+    return (b"optax_bridge" in data or b"legacy_optim" in data) and not uses_optim(data)
 
 
 def has_old_names(data: bytes) -> bool:

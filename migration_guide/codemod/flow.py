@@ -15,6 +15,7 @@ from migration_guide.codemod.kinds import (
     LEGACY,
     NOTHING,
     OPTIMIZER,
+    OWN_GROUPS,
     REPLICATED,
     STATE,
     TRAVERSAL,
@@ -65,7 +66,13 @@ _WRAPPERS = {
     "named_scope",
     "wraps",
 }
-_FOREIGN = ("torch", "tensorflow", "keras", "paddle", "mxnet", "optax", "chainer", "numpyro")
+# Libraries with optimizers of their own. What imports one of the first, and nothing of JAX, has
+# nothing to do with ours.
+_WITHOUT_JAX = (
+    "chainer", "fastai", "keras", "mxnet", "paddle", "pytorch_lightning", "sonnet", "tensorflow",
+    "tf_agents", "torch",
+)  # fmt: skip
+_FOREIGN = (*_WITHOUT_JAX, "numpyro", "optax")
 # What an optimizer becomes: what a first run has left for a person is found by a second one as
 # well.
 TRAIN_STATE = "optax_bridge.TrainState"
@@ -83,6 +90,11 @@ _TUPLES = {"Tuple", "tuple"}
 def is_foreign(name: str) -> bool:
     """Whether an imported name belongs to another library with optimizers."""
     return name.split(".")[0] in _FOREIGN
+
+
+def is_without_jax(name: str) -> bool:
+    """Whether an imported name belongs to a library that trains without JAX."""
+    return name.split(".")[0] in _WITHOUT_JAX
 
 
 def index_of(node: cst.Subscript) -> int | None:
@@ -103,12 +115,17 @@ def call(a: Inference, node: cst.Call) -> Kind:
     if node in a.external:
         return only(DEFINITION)
     if node in a.legacy:
+        if a.names.of(node.func) == f"{OPTIM}.ModelParamTraversal":
+            return only(TRAVERSAL)
         return frozenset([DEFINITION, LEGACY])
+    if a.makes_own_groups(node):
+        return frozenset([DEFINITION, OWN_GROUPS])
     found = _of_module(a, node) or _of_method(a, node)
     if found is not None:
         return found
     results = []
-    for atom in a.kind(node.func):
+    called = a.kind(node.func)
+    for atom in called:
         if isinstance(atom, Function):
             results.append(a.returned(atom.node))
         elif isinstance(atom, Instance):
@@ -116,7 +133,7 @@ def call(a: Inference, node: cst.Call) -> Kind:
         elif atom == CLASS:
             results.append(only(DEFINITION))
         elif atom == CREATE:
-            results.append(only(OPTIMIZER))
+            results.append(only(OPTIMIZER) | (called & {OWN_GROUPS}))
         elif atom == FOREIGN:
             results.append(only(FOREIGN))
     imported = a.names.of(node.func)
@@ -138,9 +155,10 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
     if imported in ("optax_bridge.from_legacy", "optax_bridge.wrap_definition"):
         return only(DEFINITION)
     if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
-        if a.names.of(node.args[0].value) != OPTIM:
-            return None
-        return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        if a.names.of(node.args[0].value) == OPTIM:
+            return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        name = argument(node, 1)
+        return _field(a, str(name.evaluated_value)) if isinstance(name, cst.SimpleString) else None
     if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
         return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported
@@ -192,17 +210,17 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
     if DEFINITION in base and method == "create":
         if node.args and ARRAY in a.kind(node.args[0].value):
             a.note_array_target()
-        return only(OPTIMIZER)
+        return only(OPTIMIZER) | (base & {OWN_GROUPS})
     if base == only(ARRAY):
         return base
     if FOREIGN in base and OPTIMIZER not in base:
         return only(FOREIGN)
     if OPTIMIZER in base:
-        same = base & {OPTIMIZER, REPLICATED}
+        same = base & {OPTIMIZER, OWN_GROUPS, REPLICATED}
         if method == "replicate":
             return same | {REPLICATED}
         if method == "unreplicate":
-            return only(OPTIMIZER)
+            return same - {REPLICATED}
         if method in _RETURN_OPTIMIZERS:
             return same
         if method == "optimize":
@@ -224,7 +242,9 @@ def _is_builtin(a: Inference, node: cst.BaseExpression) -> bool:
 
 def _called(a: Inference, kind: Kind) -> Kind:
     results = [a.returned(atom.node) for atom in kind if isinstance(atom, Function)]
-    return joined([*results, only(OPTIMIZER) if CREATE in kind else NOTHING])
+    return joined(
+        [*results, only(OPTIMIZER) | (kind & {OWN_GROUPS}) if CREATE in kind else NOTHING]
+    )
 
 
 def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:

@@ -1,7 +1,10 @@
 """How optimizers get from where they are made to where they are used."""
 
+from pathlib import Path
+
 import pytest
 
+from migration_guide.codemod import driver
 from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import rewrite
 
@@ -86,3 +89,38 @@ def test_what_may_be_of_either_library_is_said():
     result = rewrite(code, Options())
     assert "x.target" in result.code
     assert "is this an optimizer of flax.optim?" in result.messages[0].text
+
+
+OURS = (
+    "from flax import optim\nclass Learner:\n    def __init__(self, p):\n"
+    "        self._optimizer = optim.Adam(1e-3).create(p)\n"
+)
+AGENT = (
+    "class Agent(tf_agent.TFAgent):\n    def train(self, gv):\n"
+    "        self._optimizer.apply_gradients(gv)\n"
+    "        return self._optimizer.target, self._optimizer.name.replace('x', 'y')\n"
+    "    def saved(self): return self._optimizer.state_dict()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("imported", "is_ours"),
+    [
+        ("from tf_agents.agents import tf_agent", False),
+        ("import tensorflow as tf\nfrom . import losses", False),
+        ("import torch\nimport jax", True),
+        ("import torch\nfrom .learner import Learner", True),
+        ("import learner\nimport tensorflow as tf", True),
+        ("", True),
+    ],
+)
+def test_what_a_file_imports_decides_what_its_fields_are(
+    tmp_path: Path, imported: str, is_ours: bool
+):
+    (tmp_path / "learner.py").write_text(OURS, encoding="utf-8")
+    (tmp_path / "losses.py").write_text("import torch\n", encoding="utf-8")
+    (tmp_path / "agent.py").write_text(f"{imported}\n{AGENT}", encoding="utf-8")
+    results = {r.path.name: r for r in driver.migrate([tmp_path], Options()).results}
+    assert "TrainState.create" in results["learner.py"].new
+    assert ("agent.py" in results) == is_ours
+    assert not is_ours or "self._optimizer.params" in results["agent.py"].new

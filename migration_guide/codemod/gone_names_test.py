@@ -3,7 +3,8 @@
 import pytest
 
 from legacy_optim import gone
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 # Modules before Linen have one comment in a file: see the cases below.
@@ -70,8 +71,8 @@ CASES = {
         "give the argument by position",
     ),
     "told-of-the-later-name": (
-        "import jax\nx = jax.api.device_put_sharded(a, b)",
-        "What to do: stack the shards",
+        "import jax\nx = jax.api.custom_transforms(f)",
+        "What to do: use jax.custom_jvp",
     ),
     "keyword": ("import jax.numpy as jnp\nx = jnp.clip(y, a_max=1)", "x = jnp.clip(y, max=1)"),
     "keyword-gone": ("import jax\nx = jax.nn.softmax(y, initial=0.0)", "# optax-bridge: jax.nn"),
@@ -141,3 +142,72 @@ def test_a_module_within_a_name_that_is_written_anew_is_no_second_matter():
     result = rewrite("import jax\nf = jax.api.jit(g)\n", Options())
     assert result.code == "import jax\nf = jax.jit(g)\n"
     assert not result.messages
+
+
+@pytest.mark.parametrize("spelling", ["jax.device_put_sharded", "jax.api.device_put_sharded"])
+def test_sharded_arrays_are_put_as_run_puts_them(spelling: str):
+    code = f"import jax\nx = {spelling}([{{'w': jax.numpy.ones(2)}}], jax.devices()[:1])\n"
+    result = rewrite(code, Options())
+    assert not result.messages
+    names = {}
+    exec(result.code, names)
+    assert names["x"]["w"].tolist() == [[1.0, 1.0]]
+
+
+AFTER_A_REWRITE = {
+    "function": "from jax.config import config\nconfig.enable_omnistaging()\n",
+    "attribute": "from jax.config import config\nprint(config.FLAGS.debug)\n",
+    "variable": "from jax.config import config\nc = config\nc.FLAGS\n",
+    "class": "import jax\nx = jax.ShapedArray(s, d).named_shape, jax.ShapedArray.named_shape\n",
+    "module": "from jax.experimental import stax\nstax.normalize(x)\n",
+    "keyword": "import jax\njax.ShapedArray(s, d, named_shape={})\n",
+}
+
+
+@pytest.mark.parametrize("case", AFTER_A_REWRITE, ids=str)
+def test_the_result_of_a_rewrite_is_looked_up_again(case: str):
+    """`config.FLAGS` becomes `jax.config.FLAGS`, which is gone as well."""
+    result = rewrite(AFTER_A_REWRITE[case], Options())
+    assert result.refused == ""
+    assert any(message.by_hand and " is gone: " in message.text for message in result.messages)
+    assert rewrite(result.code, Options()).code == result.code
+
+
+TYPES = {
+    "type(x) is jnp.DeviceArray": "isinstance(x, jax.Array)",
+    "type(x) == jax.interpreters.xla.DeviceArray": "isinstance(x, jax.Array)",
+    "x.__class__ is jnp.DeviceArray": "isinstance(x, jax.Array)",
+    "jnp.DeviceArray is type(x)": "isinstance(x, jax.Array)",
+    "type(x) in (jnp.DeviceArray,)": "isinstance(x, jax.Array)",
+    "type(x) is not jnp.DeviceArray": "not isinstance(x, jax.Array)",
+    "type(x) != jnp.DeviceArray": "not isinstance(x, jax.Array)",
+    "1 + (type(x) != jnp.DeviceArray)": "1 + (not isinstance(x, jax.Array))",
+    "type(x) in (int, jnp.DeviceArray)": "isinstance(x, jax.Array) or type(x) is int",
+    "y and type(x) not in [int, float, jnp.DeviceArray]": (
+        "y and not (isinstance(x, jax.Array) or type(x) in (int, float))"
+    ),
+    "y and type(x) in {int, jnp.DeviceArray}": "y and (isinstance(x, jax.Array) or type(x) is int)",
+}
+
+
+@pytest.mark.parametrize("before", TYPES)
+def test_the_type_of_an_array_is_asked_by_isinstance(before: str):
+    """`jax.Array` is the type of no array: a comparison would never be true."""
+    result = rewrite(f"import jax\nimport jax.numpy as jnp\nx = {before}\n", Options())
+    assert result.code.endswith(f"\nx = {TYPES[before]}\n")
+    assert not result.messages
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "kind is jnp.DeviceArray",
+        "type(f(x)) in (int, jnp.DeviceArray)",
+        "type(x).__name__ == 'DeviceArray'",
+        "self.assertEqual(type(x), jnp.DeviceArray)",
+        "type(x) is type(y) is jnp.DeviceArray",
+    ],
+)
+def test_another_question_of_that_type_is_left_to_a_person(code: str):
+    result = rewrite(f"import jax\nimport jax.numpy as jnp\nx = {code}\n", Options())
+    assert [m.by_hand for m in result.messages] == [True]

@@ -6,6 +6,7 @@ from typing import Any
 
 import libcst as cst
 
+from migration_guide.codemod.marks import is_skipped
 from migration_guide.codemod.tree import children, dotted, transformed, walk
 
 ImportNode = cst.Import | cst.ImportFrom
@@ -23,6 +24,18 @@ def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
     for alias in node.names:
         name = prefix + (dotted(alias.name) or "")
         yield name, bound(alias), not prefix and alias.asname is None and "." in name
+
+
+def origins(node: ImportNode) -> Iterator[tuple[str, ...]]:
+    """Yields the parts of the names that a statement imports, "" first where it is relative."""
+    home = ("",) if isinstance(node, cst.ImportFrom) and node.relative else ()
+    if isinstance(node, cst.ImportFrom) and node.module is not None:
+        home += tuple((dotted(node.module) or "").split("."))
+    if isinstance(node.names, cst.ImportStar):
+        yield home
+        return
+    for alias in node.names:
+        yield (*home, *(dotted(alias.name) or "").split("."))
 
 
 def bound(alias: cst.ImportAlias) -> str:
@@ -95,7 +108,7 @@ def without(
 ) -> cst.Module:
     """The module without some aliases and the statements that become empty.
 
-    Comments above those stay, and so do imports within `try:`.
+    Comments above those stay, and so do imports within `try:`, and what a comment leaves alone.
 
     Args:
       module: the module.
@@ -117,6 +130,8 @@ def without(
         return updated
 
     def into(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.SimpleStatementLine) and is_skipped(node):
+            return False
         return not isinstance(node, cst.Try | cst.TryStar | cst.BaseExpression)
 
     return transformed(module, leave, into)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 IMPORTS = "import jax\nfrom flax import optim\n"
@@ -168,9 +169,9 @@ def test_what_sets_the_environment_stays_above(rest: str):
 
 OPTIONS = {
     "default": Options(),
-    "standalone": Options(standalone=True),
+    "standalone": Options(recipe="standalone"),
     "rename": Options(rename=True),
-    "exact": Options(exact=True),
+    "exact": Options(recipe="exact"),
 }
 SETTINGS = {
     "item": "os.environ['JAX_ENABLE_X64'] = '1'",

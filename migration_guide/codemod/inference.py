@@ -1,6 +1,7 @@
 # pyright: strict
 """What the parts of the analysis know of each other."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 import libcst as cst
@@ -73,6 +74,10 @@ class Inference(Protocol):
         """Whether a call makes an instance of a definition class of the user's own."""
         ...
 
+    def makes_own_groups(self, call: cst.Call) -> bool:
+        """Whether it makes one of a class of the user's own that derives from MultiOptimizer."""
+        ...
+
     def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
         """All that a variable is assigned."""
         ...
@@ -87,6 +92,22 @@ class Inference(Protocol):
 
     def note_array_target(self) -> None:
         """Notes that some optimizer's target is an array by itself."""
+        ...
+
+    def imported_function(self, call: cst.Call) -> str | None:
+        """What other files know the function by that is called, if it is one of theirs."""
+        ...
+
+    def demand_argument(self, function: Callable_, keys: Collection[int | str]) -> None:
+        """Notes for other files what they give to a function of this one as legacy code."""
+        ...
+
+    def demand_result(self, name: str) -> None:
+        """Notes for other files that a function of theirs returns legacy code."""
+        ...
+
+    def demand_field(self, name: str) -> None:
+        """Notes for other files that fields of a name hold legacy code."""
         ...
 
     def give(self, call: cst.Call) -> None:

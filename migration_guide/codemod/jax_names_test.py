@@ -3,7 +3,8 @@
 import pytest
 
 from legacy_optim import removed_names
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 # `jax.xla` and `jax.pxla` stand for their one name, which is in the table of their own module.

@@ -19,8 +19,11 @@ HYPER_PARAMS = "hyper_params"  # of a definition, or the list of them of a Multi
 TRAVERSAL = "traversal"
 CLASS = "class"  # an optimizer class taken as a value
 CREATE = "create"  # the bound method
-LEGACY = "legacy"  # a definition that stays one, for a definition of the user's own
-ARRAY = "array"  # followed with `--standalone` alone
+OWN_GROUPS = "own groups"  # of a user's own subclass of MultiOptimizer, and its optimizer
+LEGACY = (
+    "legacy"  # a definition that stays one, for a definition of the user's own; its hyper_params
+)
+ARRAY = "array"  # followed with `--recipe standalone` alone
 FOREIGN = "foreign"  # an optimizer of another library
 
 
@@ -104,7 +107,7 @@ def item(kind: Kind, index: int | None = None) -> Kind:
             elif -len(atom.items) <= index < len(atom.items):
                 found.append(atom.items[index])
         elif atom in (HYPER_PARAMS, CLASS):
-            found.append(frozenset([atom]))
+            found.append(frozenset([atom]) | (kind & {LEGACY}))
     return joined(found)
 
 

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from migration_guide.codemod.context import PREFIX, Options
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 IMPORTS = "import jax\nfrom flax import optim\n"
@@ -205,6 +206,12 @@ BY_HAND = {
         "from flax import core\nx = isinstance(params, core.FrozenDict)",
         "ask for (dict, flax.core.FrozenDict)",
     ),
+    "frozen-by-its-type": (
+        "from flax import core\nx = type(params) is core.FrozenDict",
+        "ask for (dict, flax.core.FrozenDict)",
+    ),
+    "looked-up-by-name": ("x = getattr(agent, name).target", "Nothing here says so"),
+    "looked-up-in-vars": ("x = vars(agent)[name].state.step", "Nothing here says so"),
     "index-update-by-name": (
         "x = jax.ops.index_update(x, i, y=1)",
         "x.at[index].set(value)",

@@ -4,7 +4,7 @@
 import difflib
 from collections.abc import Callable
 
-from migration_guide.codemod.context import NOTE, PREFIX
+from migration_guide.codemod.marks import NOTE, PREFIX
 
 
 def moved(old: str, new: str) -> Callable[[int], int]:

@@ -145,7 +145,7 @@ FEW = settings(
     derandomize=True,
 )
 OPTIONS = st.sampled_from(
-    [Options(), Options(exact=True), Options(rename=True), Options(standalone=True)]
+    [Options(), Options(recipe="exact"), Options(rename=True), Options(recipe="standalone")]
 )
 
 

@@ -1,4 +1,4 @@
-"""`--standalone`: groups by `optax.partition`, where functions of path and leaf select them.
+"""`--recipe standalone`: groups by `optax.partition`, where functions of path and leaf select them.
 
 Before:
 

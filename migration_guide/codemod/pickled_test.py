@@ -1,12 +1,20 @@
 """What is pickled is left to a person where it holds an optimizer, however deep."""
 
+import pickle
+
+import flax.serialization
+import jax.numpy as jnp
+import optax
 import pytest
 
-from migration_guide.codemod.context import PREFIX, Options
+import optax_bridge
+import optax_bridge.checkpoints
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
 
 HEAD = "import pickle\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"
-WRITTEN = f"{PREFIX}a TrainState holds functions, which pickle refuses"
+WRITTEN = f"{PREFIX}a TrainState holds the functions of its transformation, and pickle refuses"
 READ = f"{PREFIX}what flax.optim pickled cannot be read without it"
 AGENT = (
     "class Agent:\n"
@@ -85,13 +93,16 @@ LOOKUPS = {
     "pop": "d = serialization.msgpack_restore(b)\nn = d['opt'].pop('target')",
     "in": "d = serialization.msgpack_restore(b)\nx = 'target' in d",
     "taken-apart": "o = opt.restore_state({'target': d['a']['target'], 'state': s})",
+    "without-a-template": "p = checkpoints.restore_checkpoint(d, None)['optimizer']['target']",
+    "of-a-function": "def f(): return checkpoints.restore_checkpoint(d)\np = f()['o']['target']",
     "picked": "d = {k: v for k, v in f(opt).items() if k in ('target', 'state')}",
 }
 
 
 @pytest.mark.parametrize("code", LOOKUPS.values(), ids=LOOKUPS)
 def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
-    result = rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options())
+    imports = "from flax import serialization\nfrom flax.training import checkpoints\n"
+    result = rewrite(f"{imports}{HEAD}{code}\n", Options())
     assert result.code.count(NAMES) == 1
     assert rewrite(result.code, Options()).code == result.code
 
@@ -103,8 +114,9 @@ def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
         "d = e()\nd['target'], d.pop('target'), 'target' in d",
         "x = [k for k in d if k in ('target', 'label')]",
         "o = serialization.from_state_dict(opt, {'target': d, 'state': d['state']})",
+        "p = flax.training.checkpoints.restore_checkpoint(d, {'target': 1})['target']",
     ],
-    ids=["other-names", "other-dict", "other-pair", "another-s-parts"],
+    ids=["other-names", "other-dict", "other-pair", "another-s-parts", "with-a-template"],
 )
 def test_other_names_and_dicts_get_none(code: str):
     assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
@@ -134,7 +146,20 @@ def test_what_may_be_a_dict_by_now_is_said():
     assert any("flax.core.unfreeze(it)" in message.text for message in result.messages)
 
 
-def test_an_archive_of_arrays_is_spoken_of_in_the_summary():
+def test_an_archive_of_arrays_is_spoken_of_where_an_optimizer_is_near():
     result = rewrite(f"import numpy as np\n{HEAD}np.savez('x', **arrays)\n", Options())
     assert PREFIX not in result.code
     assert any("unflatten_dict" in message.text for message in result.messages)
+    code = "import numpy as np\nfrom flax import optim\nnp.savez('x', **arrays)\n"
+    assert not rewrite(code, Options()).messages
+
+
+def test_pickle_refuses_a_state_of_public_optax_and_what_is_advised_takes_it():
+    params = {"w": jnp.ones(2)}
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax.adam(0.1))
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(state)
+    data = flax.serialization.to_bytes(state.apply_gradients(grads=params))
+    again = optax_bridge.checkpoints.from_bytes(state, data)
+    assert int(again.step) == 1
+    assert jnp.asarray(again.params["w"]).tolist() != [1.0, 1.0]

@@ -27,7 +27,13 @@ class Project:
       overridden: hyper-parameters that some step gives.
       reads_hyper_params: some file reads what a definition was made with.
       uses_pmap: some file maps over devices, or replicates for that.
-      leaves_some: with `--standalone`, some definition stays on this package.
+      leaves_some: with `--recipe standalone`, some definition stays on this package.
+      jax_modules: names of files that import JAX or Flax, by themselves or from each other.
+      legacy_arguments: `module.function` -> the positions and names of arguments that stay legacy
+        code.
+      legacy_results: `module.function` of those whose results do.
+      legacy_fields: names of fields that hold such.
+      own_groups: `module.Class` of subclasses of MultiOptimizer.
       follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
     """
 
@@ -48,7 +54,18 @@ class Project:
     reads_hyper_params: bool = False
     uses_pmap: bool = False
     leaves_some: bool = False
+    jax_modules: frozenset[str] = frozenset()
+    legacy_arguments: dict[str, frozenset[int | str]] = field(default_factory=dict)
+    legacy_results: frozenset[str] = frozenset()
+    legacy_fields: frozenset[str] = frozenset()
+    own_groups: frozenset[str] = frozenset()
     follows_arrays: bool = False
+
+    def for_another_library(self) -> "Project":
+        """What holds for a file that trains with another library: nothing about optimizers."""
+        return Project(
+            modules=self.modules, jax_modules=self.jax_modules, follows_arrays=self.follows_arrays
+        )
 
 
 def merged(parts: Iterable[Project]) -> Project:
@@ -72,6 +89,12 @@ def merged(parts: Iterable[Project]) -> Project:
         whole.overridden |= part.overridden
         whole.reads_hyper_params |= part.reads_hyper_params
         whole.uses_pmap |= part.uses_pmap
+        whole.jax_modules |= part.jax_modules
+        whole.legacy_results |= part.legacy_results
+        whole.legacy_fields |= part.legacy_fields
+        whole.own_groups |= part.own_groups
+        for name, keys in part.legacy_arguments.items():
+            whole.legacy_arguments[name] = whole.legacy_arguments.get(name, frozenset()) | keys
         for name, given in part.given.items():
             known = whole.given.setdefault(name, {})
             for key, kind in given.items():

@@ -30,6 +30,7 @@ def renamed(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
             context.is_optimizer(node)
             and DEFINITION not in analysis.kind(node)
             and not analysis.scopes[node].is_class
+            and not context.is_skipped(node)
             for node in uses
         )
     )

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from migration_guide.codemod import command, driver
-from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod import driver, summary
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import NOTE
 from migration_guide.codemod.rewrite import rewrite
 
 HEAD = "from flax import optim\nopt = optim.Adam(0.1).create(p)\n"
@@ -201,10 +202,10 @@ def test_a_class_of_the_program_s_own_needs_a_template(made: str, tmp_path: Path
         "opt = checkpoints.restore_checkpoint('own', opt)\n"
     )
     report = driver.migrate([path], Options())
-    (said,) = command.convert_commands(report)
+    (said,) = summary.convert_commands(report)
     assert said == f"optax-bridge convert own own_new --like {path}:FUNCTION"
     assert "where FUNCTION makes, without arguments, what is restored into" in (
-        command.summary(report)
+        summary.summary(report, Options())
     )
 
 
@@ -212,16 +213,16 @@ def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
     path = tmp_path / "train.py"
     path.write_text(
         "import os\nfrom flax import serialization\nfrom flax.training import checkpoints\n"
-        f"DIR = 'my runs'\n{HEAD}def make(): return optim.Adam(0.1).create(p)\n"
+        f"DIR = 'my runs'\n{HEAD}def make(): return optim.Adam(0.1, eps=E).create(p)\n"
         "opt = checkpoints.restore_checkpoint(DIR, make())\n"
         "with open(os.path.join(DIR, 'a.msgpack'), 'rb') as f:\n"
-        "    opt = serialization.from_bytes(opt, f.read())\n"
+        "    other = serialization.from_bytes(optim.Momentum(0.2).create(p), f.read())\n"
         "opt = checkpoints.restore_checkpoint(elsewhere, opt)\n"
         "opt = serialization.from_bytes(opt, 'a string'.encode())\n"
     )
-    first, second = command.convert_commands(driver.migrate([path], Options()))
+    first, second = summary.convert_commands(driver.migrate([path], Options()))
     assert first == f"optax-bridge convert 'my runs' 'my runs_new' --like {path}:make"
-    new = "'my runs/a_new.msgpack' --format msgpack --stock"
+    new = "'my runs/a_new.msgpack' --format msgpack --optimizer 'Momentum(learning_rate=0.2)'"
     assert second == f"optax-bridge convert 'my runs/a.msgpack' {new}"
 
 

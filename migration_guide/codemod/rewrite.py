@@ -10,9 +10,10 @@ from typing import Any
 
 import libcst as cst
 
+from legacy_optim.gone.usage import uses_gone_names
 from migration_guide.codemod import imports, placement
 from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Message, Options, Restored
+from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.lines import moved
 from migration_guide.codemod.names import OPTIM, dotted
 from migration_guide.codemod.project import Project
@@ -87,7 +88,7 @@ def rewrite(
     refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
     for _ in range(_ROUNDS):
         refused = refused or (_objection(code, new) if new != code else "")
-        if refused or new == code or not _may_go_on(context):
+        if refused or new == code or not _may_go_on(context, new):
             break
         again, later = _applied(Analysis(parse(new), project, path), options, rules)
         if again == new:
@@ -102,14 +103,11 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    recipe = next(iter(context.recipes)) if len(context.recipes) == 1 else ""
-    # A class of the program's own is known to the program alone.
-    own = any(map(analysis.makes_own_definition, analysis.facts.calls))
+    recipe = "standalone" if options.standalone else ""
+    recipe = "exact" if context.recipes == {"exact"} else recipe
     restored = tuple(
-        dataclasses.replace(
-            found, recipe=recipe, template=found.template or (UNKNOWN_TEMPLATE if own else "")
-        )
-        for _, found in sorted(context.checkpoints.items())
+        dataclasses.replace(checkpoint, recipe=recipe)
+        for _, checkpoint in sorted(context.checkpoints.items())
     )
     return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)
 
@@ -143,19 +141,21 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
     return updated.code, context
 
 
-def _may_go_on(context: Context) -> bool:
-    """Whether a second round may find something that the first did not.
+def _may_go_on(context: Context, code: str) -> bool:
+    """True if a second round may find something in the result that the first did not.
 
-    What was left or bridged may be seen otherwise once the rest is rewritten, and what is imported
-    now may give meaning to a name that had none.
+    What was left or bridged may be seen otherwise once the rest is rewritten, what is imported now
+    may give meaning to a name that had none, and a new name may lead to one that is gone as well.
     """
     analysis = context.analysis
     top = analysis.scopes[analysis.module]
     roots = {name.split(".")[0] for name in context.needed}
     new = {root for root in roots if not top.find(root)}
     before = {name.split(".")[0] for name in imports.references(analysis.module)}
-    left = any(by_hand for _, _, by_hand in context.said)
-    return left or bool(context.needed & {"legacy_optim"}) or bool(new & before)
+    remaining = any(by_hand for _, _, by_hand in context.said)
+    if remaining or "legacy_optim" in context.needed or new & before:
+        return True
+    return bool(uses_gone_names(code))
 
 
 def _old_import(context: Context) -> int | None:
@@ -217,6 +217,8 @@ class _Dispatcher:
 
     def leave(self, original: Any, updated: Any) -> Any:
         """What the rules make of a node, with what they have to say above it."""
+        if self._context.is_skipped(original):
+            return updated
         node = updated
         kind = type(original)
         if kind is cst.Call:
@@ -229,6 +231,8 @@ class _Dispatcher:
             if self._is_use(original):
                 node = self._reference(original, node, cst.Name)
             return node
+        elif kind is cst.Comparison:
+            node = self._through("rewrite_comparison", original, node, cst.Comparison)
         elif kind is cst.ClassDef:
             node = self._through("rewrite_class", original, node, cst.ClassDef)
         elif kind is cst.SimpleStatementLine:

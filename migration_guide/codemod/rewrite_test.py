@@ -36,6 +36,19 @@ REWRITES = {
         "v = v.copy({'params': q})\nu = u.copy(add_or_replace=w)",
         "v = flax.core.copy(v, {'params': q})\nu = flax.core.copy(u, w)",
     ),
+    "frozen-dict-of-a-variable": (
+        "v = M().init(k, x)\nv = v.unfreeze()\n_, w = m.apply(v, x)\nw.unfreeze()",
+        "v = M().init(k, x)\nv = flax.core.unfreeze(v)\n_, w = m.apply(v, x)\n"
+        "flax.core.unfreeze(w)",
+    ),
+    "frozen-dict-of-a-function": (
+        "def f(): return M().init(k, x)\nf().unfreeze()",
+        "def f(): return M().init(k, x)\nflax.core.unfreeze(f())",
+    ),
+    "looked-up-by-a-literal": (
+        "a.o = opt\ngetattr(a, 'o').target",
+        "a.o = opt\ngetattr(a, 'o').params",
+    ),
     "frozen-dict-unfreeze": (
         "a = m.init(k).unfreeze()\nb = v['params'].unfreeze()\nf(opt.target.pretty_repr())",
         "a = flax.core.unfreeze(m.init(k))\nb = flax.core.unfreeze(v['params'])\n"
@@ -327,7 +340,7 @@ def test_constructors(case: str):
 
 
 def test_exact_writes_legacy_arithmetic():
-    result = _rewritten(IMPORTS + "x = optim.Adam(lr, beta1=0.8)", Options(exact=True))
+    result = _rewritten(IMPORTS + "x = optim.Adam(lr, beta1=0.8)", Options(recipe="exact"))
     assert _body(result.code) == "x = optax_bridge.adam(learning_rate=lr, b1=0.8)"
 
 

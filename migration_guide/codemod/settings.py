@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
-from migration_guide.codemod.names import Names
 from optax_bridge.correspondence import Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Source
 
@@ -39,23 +38,6 @@ def value(module: cst.Module, arg: cst.Arg) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return Source(text)
-
-
-def only_definition(names: Names, module: cst.Module, calls: Iterable[cst.Call]) -> str:
-    """The one constructor call of flax.optim among some, if all its settings are known, or ""."""
-    found = [(names.entry(call.func), call) for call in calls]
-    made = [(entry, call) for entry, call in found if entry is not None]
-    if len(made) != 1:
-        return ""
-    ((entry, call),) = made
-    arguments = given(entry, call.args, call.args)
-    if not arguments and call.args:
-        return ""
-    values = {name: value(module, arg) for name, arg in (arguments or {}).items()}
-    if any(isinstance(setting, Source) for setting in values.values()):
-        return ""
-    shown = ", ".join(f"{name}={setting!r}" for name, setting in values.items())
-    return f"{entry.legacy.__name__}({shown})"
 
 
 def why_not_stock(

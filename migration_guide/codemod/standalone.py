@@ -1,5 +1,5 @@
 # pyright: strict
-"""`--standalone`: public Optax and Flax alone, where that is the same up to rounding."""
+"""`--recipe standalone`: public Optax and Flax alone, where that is the same up to rounding."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""`--standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
+"""`--recipe standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import pytest
 from flax.core import FrozenDict
 
-from migration_guide.codemod import command, driver, partition
-from migration_guide.codemod.context import NOTE, Options
+from migration_guide.codemod import driver, partition
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.marks import NOTE
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 
 HEAD = "import jax\nfrom flax import optim\n"
-STANDALONE = Options(standalone=True)
+STANDALONE = Options(recipe="standalone")
 STATE = "flax.training.train_state.TrainState"
 SGD = "optax.sgd(learning_rate=learning_rate, momentum=0.9, nesterov=False)"
 INJECTED = (
@@ -249,7 +250,7 @@ def test_what_restores_gets_the_command_that_converts():
         "o = serialization.from_bytes(o, data)\no = o.restore_state(d)\n"
     )
     result = _rewritten(body)
-    options = "--optimizer 'Adam(learning_rate=0.1)' --stock"
+    options = "--optimizer 'Adam(learning_rate=0.1)' --recipe standalone"
     said = f"{NOTE}files written before need converting: optax-bridge convert"
     assert f"{said} /runs/a /runs/a_new {options}\n" in result.code
     assert result.code.count(f"{said} OLD NEW --format msgpack {options}\n") == 2
@@ -313,13 +314,9 @@ def test_a_note_about_converting_comes_once(tmp_path: Path):
         r.new for r in driver.migrate([tmp_path], STANDALONE).results if "main" in r.path.name
     )
     assert code.count("files written before need converting") == 1
-    assert "convert /runs/a /runs/a_new --optimizer 'Adam(learning_rate=0.1)' --stock; what" in code
+    options = "--optimizer 'Adam(learning_rate=0.1)' --recipe standalone"
+    assert f"convert /runs/a /runs/a_new {options}; what" in code
     assert "one copy, to be restored into one and replicated then" in code
-
-
-def test_exact_and_standalone_exclude_each_other(capsys: pytest.CaptureFixture[str]):
-    assert command.run([Path(__file__)], exact=True, standalone=True) == command.MISUSE
-    assert "give one of them" in capsys.readouterr().err
 
 
 def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():
@@ -333,7 +330,7 @@ def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():
     assert "optax.inject_hyperparams" in code
     assert "convert OLD NEW/checkpoint_STEP --like" in code
     assert ":FUNCTION, where FUNCTION makes" in code
-    assert "--stock" not in code
+    assert "--recipe" not in code
 
 
 def test_the_helper_of_an_earlier_run_is_used_again():

@@ -158,6 +158,15 @@ def root_name(node: cst.CSTNode | None) -> cst.Name | None:
     return node if isinstance(node, cst.Name) else None
 
 
+def names_bound(target: cst.CSTNode) -> Iterator[cst.Name]:
+    """The variables that a target of an assignment or a loop binds."""
+    if isinstance(target, cst.Name):
+        yield target
+    elif isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from names_bound(element.value)
+
+
 def last_name(node: cst.CSTNode) -> str:
     """`c` of `a.b.c`, also where `a` is no name."""
     if isinstance(node, cst.Attribute):

@@ -11,9 +11,9 @@ import libcst as cst
 from migration_guide.codemod import flow
 from migration_guide.codemod.inference import Inference
 from migration_guide.codemod.kinds import (
-    CLASS,
     DEFINITION,
     OPTIMIZER,
+    OWN_GROUPS,
     Function,
     Instance,
     Kind,
@@ -36,7 +36,6 @@ def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
     for call in a.facts.calls:
         for value, known in flow.places(a, call):
             _from_place(a, value, known)
-        _keep_legacy(a, call)
     for function in a.facts.functions:
         expected = a.project.expected.get(a.function_name(function))
         if expected is not None:
@@ -67,7 +66,7 @@ def _from_step(a: Inference, call: cst.Call) -> None:
 
 def _backwards(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
     """`opt = state.opt`: what is known of the one holds for the other."""
-    known = a.kind(target)
+    known = a.kind(target) - {OWN_GROUPS}
     if isinstance(value, cst.Call):
         if OPTIMIZER in known:
             expect_optimizer(a, value)
@@ -86,7 +85,7 @@ def expect_optimizer(a: Inference, value: cst.BaseExpression, deep: int = 0) -> 
     made = value.func
     if isinstance(made, cst.Attribute) and made.attr.value == "create":
         # An Optimizer has no `create`: in `x = x.create(params)`, x was a definition.
-        undecided = not a.kind(made.value) - only(OPTIMIZER)
+        undecided = not a.kind(made.value) - {OPTIMIZER, OWN_GROUPS}
         positional = bool(value.args) and not value.args[0].keyword
         if positional and undecided and a.names.of(made.value) is None:
             expect_definition(a, made.value)
@@ -96,7 +95,7 @@ def expect_optimizer(a: Inference, value: cst.BaseExpression, deep: int = 0) -> 
 
 def expect_definition(a: Inference, value: cst.BaseExpression, deep: int = 0) -> None:
     """An expression that use shows to be a definition."""
-    if a.kind(value) - only(OPTIMIZER) or deep > 4:
+    if a.kind(value) - {OPTIMIZER, OWN_GROUPS} or deep > 4:
         return
     if isinstance(value, cst.Call):
         name = a.names.of(value.func)
@@ -141,43 +140,5 @@ def _from_place(a: Inference, value: cst.BaseExpression, known: Kind) -> None:
 
 def _surely(kind: Kind) -> Kind:
     """Without the methods and classes that are guessed by their name alone."""
-    return frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
-
-
-def _keep_legacy(a: Inference, call: cst.Call) -> None:
-    """A definition that stays legacy code, a user's own say, needs legacy ones inside it."""
-    chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None
-    if chosen or a.makes_own_definition(call):
-        for arg in call.args:
-            _mark_legacy(a, arg.value)
-
-
-def _mark_legacy(a: Inference, node: cst.CSTNode, deep: int = 0) -> None:
-    if deep > 8:
-        return
-    if isinstance(node, cst.Call):
-        if a.names.entry(node.func) is not None or a.makes_own_definition(node):
-            a.mark(a.legacy, node)
-            for arg in node.args:
-                _mark_legacy(a, arg.value, deep + 1)
-            return
-        if CLASS in a.kind(node.func):
-            a.mark(a.legacy, node)
-        for atom in a.kind(node.func):
-            for returned in (
-                a.facts.returns.get(atom.node, ()) if isinstance(atom, Function) else ()
-            ):
-                _mark_legacy(a, returned, deep + 1)
-    elif isinstance(node, cst.Name):
-        for value in a.assigned_to(node):
-            _mark_legacy(a, value, deep + 1)
-    elif isinstance(node, cst.Subscript):
-        _mark_legacy(a, node.value, deep + 1)
-    elif isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
-        _mark_legacy(a, node.elt, deep + 1)
-    elif isinstance(node, cst.List | cst.Tuple | cst.Set | cst.Dict):
-        for element in node.elements:
-            _mark_legacy(a, element.value, deep + 1)
-    elif isinstance(node, cst.IfExp):
-        _mark_legacy(a, node.body, deep + 1)
-        _mark_legacy(a, node.orelse, deep + 1)
+    sure = frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
+    return sure - {OWN_GROUPS}

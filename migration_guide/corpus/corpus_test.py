@@ -59,20 +59,20 @@ def test_migrated_gives_the_recorded_numbers(program: Path):
 
 @each_program
 def test_migrated_exactly_gives_the_same_bits_as_run(program: Path):
-    assert numbers(_migrated(Options(exact=True))[program.stem]) == numbers(
+    assert numbers(_migrated(Options(recipe="exact"))[program.stem]) == numbers(
         _as_they_are()[program.stem]
     )
 
 
 @each_program
 def test_standalone_gives_the_recorded_numbers(program: Path):
-    printed = _migrated(Options(standalone=True))[program.stem]
+    printed = _migrated(Options(recipe="standalone"))[program.stem]
     assert_close(numbers(printed), RECORDED[program.stem])
 
 
 @each_program
 def test_what_stays_on_this_package_says_why(program: Path):
-    report = driver.migrate([program], Options(standalone=True))
+    report = driver.migrate([program], Options(recipe="standalone"))
     for result in report.changed:
         uses = "optax_bridge." in result.new or "legacy_optim." in result.new
         assert uses == any(_STAYS.search(m.text) for m in result.messages)

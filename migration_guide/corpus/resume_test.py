@@ -52,11 +52,12 @@ def _as_they_are() -> Resumed:
 
 @functools.cache
 def _migrated(exact: bool) -> Resumed:
+    options = Options(recipe="exact" if exact else "stock")
     with tempfile.TemporaryDirectory() as folder:
         copies = []
         for program in PROGRAMS:
             copy = Path(shutil.copy(program, folder))
-            driver.save(driver.migrate([copy], Options(exact=exact)).results)
+            driver.save(driver.migrate([copy], options).results)
             copies.append(copy)
         return _resumed("plain", copies)
 

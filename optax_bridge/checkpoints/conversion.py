@@ -12,7 +12,7 @@ import numpy as np
 
 import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
-from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fitting import LAYOUT, is_state
 from optax_bridge.checkpoints.formats.registry import written_as
@@ -114,6 +114,7 @@ def convert_file(
         file_format = _LEGACY
     written_as(file_format)
     progress = progress or told
+    remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
     read = read_checkpoint(source)
     _check_apart(read.path, destination)
     definition: Any = optimizer_def

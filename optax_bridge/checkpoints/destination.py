@@ -23,8 +23,7 @@ with contextlib.suppress(ImportError):  # not on Windows, where nothing is clean
     import fcntl
 
 # How long threads may go on after a failure.
-_SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY = 10, 0.3
-_SECONDS_TO_START = 60
+_SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY, _SECONDS_BETWEEN_TRIES = 10, 0.3, 0.01
 _PART = re.compile(r"\.optax-bridge-[0-9a-f]{8}\.part")
 _OLD = ".replaced"  # where a system that cannot swap two paths has the old one for a moment
 _log = logging.getLogger(__name__)
@@ -41,25 +40,23 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
 
     Yields:
       The path to write a file or a folder to. After an error it is removed; after a kill it stays
-      behind, beside the destination, until the next call for any destination in that folder, which
-      logs that it has removed it.
+      behind, beside the destination, until the next `convert` or call for any destination in that
+      folder, see `remove_abandoned`.
 
     Raises:
       CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or
         what it is to stand in is no folder.
     """
     destination = Path(os.path.abspath(destination))  # `.` has no name
+    remove_abandoned(destination.parent)
     _check(destination, force)
     # A folder of its own: Orbax has temporary folders beside what it writes.
     missing = [path for path in destination.parents if not os.path.lexists(path)]
-    if not missing:
-        _remove_abandoned(destination.parent)
     folder = destination.with_name(f".optax-bridge-{uuid.uuid4().hex[:8]}.part")
     part = folder / destination.name
     try:  # around the first and the last step as well: a signal may come at any of them
         destination.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-        with _claimed(folder):
+        with _locked_folder(folder):
             yield part
             _synced(part)
             _check(destination, force)  # something else may be there by now
@@ -98,37 +95,61 @@ def _remove_for_good(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _claimed(folder: Path) -> Generator[bool, None, None]:
-    """Locks a folder as long as this process lives; gives whether nobody else has."""
+def _locked_folder(folder: Path) -> Generator[None, None, None]:
+    """Makes a folder and locks it as long as this process lives.
+
+    Between the two it looks abandoned, so whoever cleans up may remove it: then it is made again.
+    """
+    while True:
+        folder.mkdir(exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            try:
+                is_locked = stack.enter_context(_lock(folder))
+            except FileNotFoundError:
+                continue
+            if is_locked is None or (is_locked and folder.is_dir()):
+                yield
+                return
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Generator[bool | None, None, None]:
+    """Locks a folder; gives whether it did: False if a process has it, None without locks."""
     if fcntl is None:
-        yield False
+        yield None
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
+        is_locked: bool | None = True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # somebody else has it, or the file system knows no locks
-            yield False
-        else:
-            yield True
+        except BlockingIOError:
+            is_locked = False
+        except OSError:  # the file system knows no locks
+            is_locked = None
+        yield is_locked
     finally:
         os.close(descriptor)
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Removes what earlier runs left behind when they were killed, and says so."""
-    for path in parent.iterdir():
+def remove_abandoned(folder: Path) -> None:
+    """Removes what runs that wrote into a folder left behind when they were killed; logs each.
+
+    What a living process writes is locked and stays, and so does the only copy of a checkpoint that
+    a killed run was to replace.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
         if not _PART.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
-        # Somebody who is just starting has a folder that is empty and not locked yet.
-        with contextlib.suppress(OSError), _claimed(path) as is_ours:
-            is_old = time.time() - path.stat().st_mtime > _SECONDS_TO_START
+        with contextlib.suppress(OSError), _lock(path) as is_locked:
             names = sorted(entry.name for entry in path.iterdir())
-            if _OLD in names and not any(os.path.lexists(parent / name) for name in names):
+            if _OLD in names and not any(os.path.lexists(folder / name) for name in names):
                 _log.warning("%s: a killed run left what it was to replace here", path / _OLD)
-            elif is_ours and (is_old or names):
+            elif is_locked:
                 shutil.rmtree(path, ignore_errors=True)
-                _log.warning("removed %s, the rest of a killed run: %s", path, ", ".join(names))
+                what = f": {', '.join(names)}" if names else ", an empty folder"
+                _log.warning("removed %s, the rest of a killed run%s", path, what)
 
 
 def _check(destination: Path, force: bool) -> None:

@@ -332,21 +332,48 @@ def test_kill_at_any_point_leaves_all_or_nothing(
     for number in range(len(found)):
         with written_whole(tmp_path / f"new{number}" / "another") as part:
             part.write_text("whole")
-    # What was killed before it had a name of its own, some may start with just now.
-    assert not any(any(path.iterdir()) for path in tmp_path.glob("*/.*.part"))
+    assert not list(tmp_path.glob("*/.*.part"))
 
 
-def test_rest_of_a_killed_run_is_removed_and_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("names", [(), ("new",)], ids=["empty", "half"])
+@pytest.mark.parametrize("outcome", ["written", "exists", "no source"])
+def test_rest_of_a_killed_run_is_removed_and_named_by_the_next(
+    outcome: str, names: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rest = tmp_path / ".optax-bridge-0123abcd.part"
     rest.mkdir()
-    (rest / "new").write_text("half")
+    for name in names:
+        (rest / name).write_text("half")
     (tmp_path / ".optax-bridge-notes.part").mkdir()
-    with written_whole(tmp_path / "other") as part:
-        part.write_text("whole")
-    assert sorted(os.listdir(tmp_path)) == [".optax-bridge-notes.part", "other"]
+    if outcome == "exists":
+        (tmp_path / "other").write_text("mine")
+    source = tmp_path / "nothing" if outcome == "no source" else ADAM_FILE
+    with pytest.raises(CheckpointError) if outcome != "written" else contextlib.nullcontext():
+        convert_file(source, tmp_path / "other", adam())
+    assert not rest.exists() and (tmp_path / ".optax-bridge-notes.part").exists()
     assert str(rest) in caplog.text
+
+
+def test_those_who_clean_up_take_nothing_from_those_who_begin(tmp_path: Path) -> None:
+    """Between making the folder and locking it, it looks abandoned."""
+    done = threading.Event()
+
+    def clean() -> None:
+        while not done.is_set():
+            destination.remove_abandoned(tmp_path)
+
+    threads = [threading.Thread(target=clean) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(100):
+            with written_whole(tmp_path / str(number)) as part:
+                part.write_text("whole")
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(100)))
 
 
 def test_what_a_killed_run_was_to_replace_is_kept(

@@ -30,7 +30,7 @@ _OTHER_OPTIMIZER = (
 )
 _OTHER_DTYPE = (
     "Its bits would be lost: restore into the exact transformation (optax_bridge's own, "
-    "from_legacy(definition), `migrate --exact`, `convert --exact`), which keeps that dtype."
+    "from_legacy(definition), `--recipe exact` of migrate and convert), which keeps that dtype."
 )
 
 

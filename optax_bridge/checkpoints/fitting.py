@@ -38,7 +38,7 @@ _fitted = contextvars.ContextVar("what is restored has been fitted", default=Fal
 _SAME_MAKE = "Restore into the model and the transformation that it was saved from."
 _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
-    "--exact, --stock or --like."
+    "another --recipe, or with --like."
 )
 _BESIDE = (
     "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "

@@ -59,12 +59,12 @@ def halved(tree: Any) -> Any:
 
 # Template, state dict, what the error says and what it does not.
 MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
-    "the other kind": (fresh, lambda: taken(exact=True), r"--exact, --stock or --like", "replicat"),
+    "the other kind": (fresh, lambda: taken(exact=True), r"another --recipe", "replicat"),
     "lost": (
         fresh,
         lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
         r"no \['step'\].*saved from\. optax",
-        "--exact",
+        "--recipe exact",
     ),
     "another shape": (
         lambda: fresh(params={"dense": {**PARAMS["dense"], "kernel": jnp.ones(6)}}),

@@ -2,7 +2,8 @@
 
 import math
 import mmap
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from optax_bridge.metadata.trees import Leaf
 
 MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
 BLOCK = 2**24  # bytes that are handled at a time
+# How much a checkpoint may hold once it is unpacked: a multiple of its own size, and what every
+# machine has. Moments that are zero compress to nothing, parameters hardly.
+_UNPACKED_RATIO, _UNPACKED_AT_LEAST = 32, 2**28
+UNPACKED_LIMIT = "OPTAX_BRIDGE_MAX_UNPACKED_BYTES"  # the environment variable that raises it
 # What tensorstore raises for files that are damaged or promise too much.
 ERRORS = (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError)
 
@@ -127,6 +132,34 @@ def is_shape(dims: Any) -> bool:
     if not all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims):
         return False
     return math.prod(dim or 1 for dim in dims) <= MAX_ELEMENTS
+
+
+def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> None:
+    """Checks what the arrays of a checkpoint say they hold, before any is unpacked.
+
+    Args:
+      leaves: of the checkpoint; those in memory, or mapped, count for nothing.
+      path: the checkpoint.
+      requested: bytes that whoever reads has room for, those of a template.
+
+    Raises:
+      CheckpointError: they say more than a multiple of the checkpoint's size, and more than the
+        environment variable `OPTAX_BRIDGE_MAX_UNPACKED_BYTES` allows.
+    """
+    packed = (leaf for leaf in leaves if isinstance(leaf, LazyArray))
+    unpacked = sum(leaf.nbytes for leaf in packed if not isinstance(leaf, ChunkedArray))
+    if unpacked <= max(_UNPACKED_AT_LEAST, requested):
+        return
+    size = own_files(path) if path.is_dir() else path.stat().st_size
+    setting = os.environ.get(UNPACKED_LIMIT, "")
+    limit = max(_UNPACKED_RATIO * size + _UNPACKED_AT_LEAST, requested)
+    limit = max(limit, int(setting) if setting.isdecimal() else 0)
+    if unpacked > limit:
+        raise CheckpointError(
+            path, f"arrays of at most {limit:,} bytes in {size:,} bytes of files",
+            f"{unpacked:,} bytes", "Nothing was unpacked. If the file is one that you trust, set "
+            f"the environment variable {UNPACKED_LIMIT}={unpacked} and try again.",
+        )  # fmt: skip
 
 
 def own_files(folder: Path) -> int:

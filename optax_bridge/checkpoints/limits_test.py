@@ -2,6 +2,7 @@
 
 import io
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 
-from optax_bridge.checkpoints import CheckpointError, read_checkpoint
+from optax_bridge.checkpoints import (
+    CheckpointError,
+    convert_file,
+    lazy,
+    read_checkpoint,
+    restore_checkpoint,
+)
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.lazy import is_shape
@@ -44,9 +51,11 @@ def test_only_what_numpy_takes_is_a_shape() -> None:
         assert not is_shape(shape)
 
 
-@pytest.mark.parametrize("kind", ["npz", "t5x gzip", "t5x zstd", "orbax"])
-def test_what_compresses_as_well_as_can_be_is_no_bomb(kind: str, tmp_path: Path) -> None:
-    zeros = np.zeros((1024, 512), np.float32)
+PACKED = ["npz", "t5x gzip", "t5x zstd", "orbax"]
+
+
+def packed(kind: str, zeros: np.ndarray, tmp_path: Path) -> Path:
+    """A checkpoint of zeros, which compress a thousandfold."""
     if kind == "npz":
         np.savez_compressed(tmp_path / "x.npz", w=zeros)
     elif kind == "orbax":
@@ -55,9 +64,50 @@ def test_what_compresses_as_well_as_can_be_is_no_bomb(kind: str, tmp_path: Path)
     else:
         tree = {"target": {"w": zeros}, "state": {"step": np.int32(1)}}
         write_t5x(tmp_path / "x", tree, largest_chunk=512, compressor=kind[4:])
-    read: Any = read_checkpoint(tmp_path / ("x.npz" if kind == "npz" else "x")).tree
+    return tmp_path / ("x.npz" if kind == "npz" else "x")
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_what_compresses_as_well_as_can_be_is_no_bomb(kind: str, tmp_path: Path) -> None:
+    zeros = np.zeros((1024, 512), np.float32)
+    read: Any = read_checkpoint(packed(kind, zeros, tmp_path)).tree
     (leaf,) = (leaf for leaf in jax.tree.leaves(read) if leaf.shape == zeros.shape)
     np.testing.assert_array_equal(np.asarray(leaf), zeros)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_what_would_not_fit_is_refused_before_it_is_unpacked(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = np.zeros((1024, 512), np.float32)
+    path = packed(kind, zeros, tmp_path)
+    monkeypatch.setattr(lazy, "_UNPACKED_AT_LEAST", 2**10)
+    said = rf"2,097,1\d\d bytes\. Nothing was unpacked.*{lazy.UNPACKED_LIMIT}=2097"
+    refused: list[Any] = [
+        lambda: read_checkpoint(path),
+        lambda: restore_checkpoint(path, None),
+        lambda: restore_checkpoint(path, {"w": np.zeros(3)}),
+        lambda: convert_file(path, tmp_path / "new", params_only=True),
+    ]
+    with monkeypatch.context() as context:
+        context.setattr(lazy.LazyArray, "__array__", lambda *_, **__: pytest.fail("unpacked"))
+        for call in refused:
+            with pytest.raises(CheckpointError, match=said):
+                call()
+    assert read_checkpoint(path, requested=2**22)
+    monkeypatch.setenv(lazy.UNPACKED_LIMIT, str(2**22))
+    assert read_checkpoint(path)
+
+
+def test_an_array_of_an_npz_file_is_in_memory_once(tmp_path: Path) -> None:
+    zeros = np.zeros(2**24, np.float32)
+    np.savez_compressed(tmp_path / "x.npz", w=zeros)
+    leaf = read_checkpoint(tmp_path / "x.npz").tree["w"]
+    tracemalloc.start()
+    array = np.asarray(leaf)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert array.nbytes == zeros.nbytes and peak < 1.2 * zeros.nbytes
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def _check_kept(
             raise CheckpointError(
                 f"{place}, {leaf_name((*chosen.path, 'state', 'param_states', *path))}",
                 f"a dtype that public Optax keeps, {after[path].dtype} here", str(leaf.dtype),
-                "Its bits would be lost: convert to the exact recipe (no --stock, exact=True).",
+                "Its bits would be lost: convert to the exact recipe (--recipe exact, exact=True).",
             )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.formats import orbax, registry
-from optax_bridge.checkpoints.recognise import find_states
+from optax_bridge.checkpoints.lazy import check_unpacked
+from optax_bridge.checkpoints.recognise import find_states, leaves
 from optax_bridge.metadata.trees import PyTree
 
 ORBAX = orbax.FORMAT.name
@@ -54,19 +55,23 @@ class Read:
         return f"{self.format}, {variant}" if variant else self.format
 
 
-def read_checkpoint(path: Path | str) -> Read:
+def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
     """Reads a checkpoint.
 
     Args:
       path: a file or folder of a known format, see `optax-bridge inspect`; or a folder of
         step-numbered ones, of which the one with the highest number is read.
+      requested: bytes that are asked for, those of a template; see `check_unpacked`.
 
     Raises:
-      CheckpointError: nothing is there, nothing that is known, or something damaged.
+      CheckpointError: nothing is there, nothing that is known, something damaged, or something
+        that says it holds far more than its files may.
     """
     path = Path(path)
     try:
-        return _read(path)
+        read = _read(path)
+        check_unpacked((leaf for _, leaf in leaves(read.tree)), read.path, requested)
+        return read
     except OSError as error:
         raise CheckpointError(
             path, "a file or folder that can be read", shown(error.strerror or str(error)),

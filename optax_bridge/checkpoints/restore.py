@@ -21,6 +21,7 @@ from optax_bridge.checkpoints.fitting import (
     Names,
     dtype_of,
     fields_of,
+    is_key,
     is_state,
     leaves,
     legacy_states,
@@ -156,7 +157,7 @@ def restore_checkpoint(
             return target
         if "://" in path:  # in a bucket, where Flax reads
             return _restored(target, by_flax(path, None), path, missing)
-        read = read_checkpoint(path)
+        read = read_checkpoint(path, _size_of(target))
         if target is None:
             return as_arrays(read.tree)
         try:
@@ -172,6 +173,12 @@ def restore_checkpoint(
         if fit.is_exact and not scalars:
             return placed_like(target, by_flax(path, outline_on_host(target)))
         return placed_like(target, restored(target, as_arrays(fitted)))
+
+
+def _size_of(target: PyTree) -> int:
+    """The bytes of a template's arrays, which may be shapes."""
+    leaves_of_it = (leaf for leaf in jax.tree.leaves(target) if is_array(leaf) and not is_key(leaf))
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves_of_it)
 
 
 def path_restored(

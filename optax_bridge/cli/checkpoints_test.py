@@ -22,6 +22,7 @@ from optax_bridge.cli import app
 
 FILES = Path(__file__).parents[1] / "checkpoints" / "testdata"
 ADAM = str(FILES / "adam.msgpack")
+STANDALONE = ["--recipe", "standalone"]
 AS_ADAM = ["--optimizer", "Adam(learning_rate=1e-2)"]
 
 
@@ -44,7 +45,7 @@ def same(one: Path, other: Path) -> None:
 def test_there_and_back(name: str, file_format: str, tmp_path: Path) -> None:
     source, optimizer = FILES / f"{name}.msgpack", ["--optimizer", OPTIMIZERS[name]]
     if "bfloat16" in name:  # which public Optax keeps otherwise, and convert says so
-        optimizer.append("--exact")
+        optimizer.append("--recipe=exact")
     done = bridge("convert", source, tmp_path / "new", *optimizer, "--format", file_format)
     assert (done.exit_code, done.stderr) == (0, ""), done.stderr
     assert "read again and compared" in done.stdout
@@ -111,7 +112,7 @@ def test_settings_that_shape_the_state_are_inferred_with_it(name: str, tmp_path:
     """Momentum, its dtype, and which axes are long enough to be factored."""
     done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new")
     assert done.exit_code == 0, done.stderr
-    optimizer = ["--optimizer", OPTIMIZERS[name], "--exact"]
+    optimizer = ["--optimizer", OPTIMIZERS[name], "--recipe=exact"]
     assert bridge("convert", FILES / f"{name}.msgpack", tmp_path / "x", *optimizer).exit_code == 0
     same(tmp_path / "new", tmp_path / "x")
 
@@ -165,7 +166,13 @@ FAILURES = {
     "parameters_alone": ([str(FILES / "params_only.msgpack"), "{new}", *AS_ADAM], "inspect"),
     "not_a_new_one": ([ADAM, "{new}", *AS_ADAM, "--to", "legacy"], "a TrainState"),
     "no_stock_equal": (
-        [str(FILES / "weight_norm.msgpack"), "{new}", "--optimizer", "LAMB(1e-3, 0.5)", "--stock"],
+        [
+            str(FILES / "weight_norm.msgpack"),
+            "{new}",
+            "--optimizer",
+            "LAMB(1e-3, 0.5)",
+            *STANDALONE,
+        ],
         "expected",
     ),
 }
@@ -254,13 +261,15 @@ def test_part_goes_back_to_its_place(part: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "noted"), [("adam_bfloat16", True), ("adam", False)])
 def test_stock_in_bfloat16_is_noted(name: str, noted: bool, tmp_path: Path) -> None:
-    done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new", *AS_ADAM, "--stock")
+    done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new", *AS_ADAM, *STANDALONE)
     assert done.exit_code == 0
     assert ("float32" in done.stderr) == noted
 
 
 @pytest.mark.parametrize(
-    ("options", "recipe"), [(["--exact"], "exact"), (["--stock"], "stock"), ([], "stock")], ids=str
+    ("options", "recipe"),
+    [(["--recipe", "exact"], "exact"), (STANDALONE, "stock"), ([], "stock")],
+    ids=str,
 )
 def test_convert_says_which_recipe_and_makes_folders(
     options: list[str], recipe: str, tmp_path: Path

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from optax_bridge._options import Recipe
 from optax_bridge.cli.interrupts import Interrupts
 
 
@@ -22,6 +23,10 @@ class Layout(enum.StrEnum):
 
     KEEP = "keep"
     FLAT = "flat"
+
+
+# Whether the state is that of the exact recipe; None where that depends on the optimizer.
+_EXACT = {None: None, Recipe.STOCK: None, Recipe.EXACT: True, Recipe.STANDALONE: False}
 
 
 def convert(
@@ -48,12 +53,12 @@ def convert(
     params_only: Annotated[
         bool, typer.Option("--params-only", help="Write the parameters alone.")
     ] = False,
-    exact: Annotated[
-        bool | None,
+    recipe: Annotated[
+        Recipe | None,
         typer.Option(
-            "--exact/--stock",
-            help="The state of the exact recipe, or of public Optax; as `migrate` unless given: "
-            "public Optax where it is the same but for rounding.",
+            help="Whose state: `stock`, the default: that of public Optax where it is the same but "
+            "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
+            "public Optax wherever it has an equal."
         ),
     ] = None,
     layout: Annotated[
@@ -112,7 +117,7 @@ def convert(
             to_legacy=to is Target.LEGACY,
             file_format=file_format,
             params_only=params_only,
-            exact=exact,
+            exact=_EXACT[recipe],
             layout=layout.value,
             part=part,
             allow_nan=allow_nan,

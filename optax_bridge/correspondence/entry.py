@@ -51,6 +51,50 @@ class StepBound:
         return f"{self.ulp:g} ULP a step, for {text}"
 
 
+# Dtypes in which every claim holds: what rounds, rounds finely.
+FULL_PRECISION = frozenset({"float32", "float64"})
+HALF_PRECISION = ("bfloat16", "float16")
+
+# The largest distance in 100 steps, in ULP of the dtype, that still counts as rounding in half
+# precision: one ULP is 0.8 % of a tensor's scale in bfloat16.
+HALF_BOUND = 1.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Whether a claim holds in one dtype, and how that is known.
+
+    Attributes:
+      holds: whether parameters of this dtype may be given to the recipe.
+      how: "proved", "measured 0.44 ULP", or why the two part.
+    """
+
+    holds: bool
+    how: str
+
+
+def proved() -> Known:
+    """Holds in this dtype, for all inputs: `optax-bridge prove` shows it."""
+    return Known(True, "proved")
+
+
+def measured(ulp: float) -> Known:
+    """What runs of 100 steps came to; holds where that is rounding alone."""
+    return Known(ulp <= HALF_BOUND, f"measured {ulp:g} ULP")
+
+
+def apart(why: str) -> Known:
+    """Holds not: the two part in this dtype."""
+    return Known(False, why)
+
+
+NOT_MEASURED = apart("not measured")
+
+
+def _in_both(known: Known) -> dict[str, Known]:
+    return dict.fromkeys(HALF_PRECISION, known)
+
+
 @dataclass(frozen=True)
 class Claim:
     """What is claimed of a recipe, and what the suite therefore holds it to.
@@ -65,6 +109,8 @@ class Claim:
         all of them.
       why: where the rounding or the difference comes from.
       key: under which the suite records what it measures of it; see `seen`.
+      half: for bfloat16 and float16 each, whether the claim holds there too. In float32 and float64
+        it always does; hyper-parameters are plain numbers in either.
     """
 
     verdict: Verdict
@@ -72,10 +118,18 @@ class Claim:
     why: str = ""
     step: StepBound | None = None
     key: str = field(default="", compare=False)
+    half: Mapping[str, Known] = field(default_factory=lambda: _in_both(NOT_MEASURED), compare=False)
 
     def __post_init__(self):
         if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
             raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """The dtypes of parameters in which it is identical or rounding only."""
+        if self.verdict is Verdict.DIFFERENT:
+            return frozenset()
+        return FULL_PRECISION | {dtype for dtype, known in self.half.items() if known.holds}
 
     @property
     def seen(self) -> float | None:
@@ -99,13 +153,21 @@ class Claim:
 
 
 def identical(why: str = "") -> Claim:
-    """Claims that every bit is the same."""
-    return Claim(Verdict.IDENTICAL, why=why)
+    """Claims that every bit is the same, in every dtype."""
+    return Claim(Verdict.IDENTICAL, why=why, half=_in_both(proved()))
 
 
-def rounding(ulp: float, why: str, step: StepBound | None = None) -> Claim:
+def rounding(
+    ulp: float,
+    why: str,
+    step: StepBound | None = None,
+    *,
+    bfloat16: Known = NOT_MEASURED,
+    float16: Known = NOT_MEASURED,
+) -> Claim:
     """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
-    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step)
+    half = {"bfloat16": bfloat16, "float16": float16}
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, half=half)
 
 
 def different(why: str) -> Claim:

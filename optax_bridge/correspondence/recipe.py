@@ -147,7 +147,7 @@ def _modules(node: Any) -> set[str]:
         return set().union(*map(_modules, node))
     if isinstance(node, float):
         return set() if math.isfinite(node) else {"math"}
-    return {"jax.numpy"} if _is_dtype(node) or _is_array(node) else set()
+    return {"jax.numpy"} if _is_dtype(node) or is_array(node) else set()
 
 
 def _literal(value: Any) -> str:
@@ -157,7 +157,7 @@ def _literal(value: Any) -> str:
         return repr(value) if math.isfinite(value) else f"math.{_infinite(value)}"
     if _is_dtype(value):
         return f"jax.numpy.{np.dtype(value).name}"
-    if _is_array(value) and np.ndim(value) == 0:
+    if is_array(value) and np.ndim(value) == 0:
         return f'jax.numpy.asarray({np.asarray(value).item()!r}, "{np.asarray(value).dtype.name}")'
     raise ValueError(
         f"{value!r} has no source form: expected a number, a string, None, a dtype or a scalar "
@@ -169,7 +169,7 @@ def _infinite(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "inf * -1"
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     """Whether this is an array of NumPy or JAX, which need not be imported to tell."""
     return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "ndim")
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import legacy_optim
 from optax_bridge._definition import is_legacy
 from optax_bridge.correspondence import entries
-from optax_bridge.correspondence.entry import Claim, Entry, UnsupportedSetting, Verdict
-from optax_bridge.correspondence.recipe import Call
+from optax_bridge.correspondence.entry import Entry
 
 
 def _collected() -> dict[str, Entry]:
@@ -70,47 +68,10 @@ def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.
     entry = entry_of(definition)
     if entry is None:
         return definition
-    return Described(entry, _with_inner(entry.settings(definition), describe))
+    return Described(entry, with_inner(entry.settings(definition), describe))
 
 
-def recipe_of(
-    optimizer: Described | legacy_optim.OptimizerDef, exact: bool = True
-) -> tuple[Call, Claim]:
-    """The recipe for an optimizer, and what it claims.
-
-    Args:
-      optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
-      exact: this project's transformation in legacy arithmetic, or else public Optax.
-
-    Returns:
-      The recipe, ready for `recipe.build` and `recipe.render`, and its claim. For wrapped and
-      grouped optimizers with `exact=False` the parts are stock, and the claim is that of the
-      weakest part.
-
-    Raises:
-      UnsupportedSetting: there is no such recipe.
-    """
-    described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
-    if not isinstance(described, Described):
-        return Call("optax_bridge.wrap_definition", (described,)), EXACT
-    claims: list[Claim] = []
-
-    def inner(optimizer: Any) -> Call:
-        call, claim = recipe_of(optimizer, exact)
-        claims.append(claim)
-        return call
-
-    settings = _with_inner(described.settings, inner)
-    if exact:
-        return described.entry.exact_recipe(settings), EXACT
-    if claims:
-        around = replace(described.entry.around, key=f"{described.entry.name}/around")
-        weakest = max([around, *claims], key=_weakness)
-        return described.entry.exact_recipe(settings), weakest
-    return described.entry.stock_recipe(settings)
-
-
-def _with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """Settings with each optimizer in them changed."""
 
     def changed(value: Any) -> Any:
@@ -119,38 +80,3 @@ def _with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> di
         return tuple(map(changed, value)) if isinstance(value, tuple) else value
 
     return {name: changed(value) for name, value in settings.items()}
-
-
-def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
-    """The recipe that `migrate` writes unless told otherwise: public Optax where it is the same.
-
-    Args:
-      optimizer: see `recipe_of`.
-
-    Returns:
-      The stock recipe where it is identical or differs by rounding alone, else the exact one; for
-      wrapped and grouped optimizers each part for itself.
-    """
-    described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
-    if not isinstance(described, Described):
-        return Call("optax_bridge.wrap_definition", (described,))
-    within: list[Call] = []
-
-    def inner(optimizer: Any) -> Call:
-        within.append(default_recipe(optimizer))
-        return within[-1]
-
-    settings = _with_inner(described.settings, inner)
-    if not within:
-        with contextlib.suppress(UnsupportedSetting):
-            recipe, claim = described.entry.stock_recipe(settings)
-            if claim.verdict is not Verdict.DIFFERENT:
-                return recipe
-    return described.entry.exact_recipe(settings)
-
-
-EXACT = Claim(Verdict.IDENTICAL, why="the legacy operations in the legacy order")
-
-
-def _weakness(claim: Claim) -> tuple[int, float]:
-    return list(Verdict).index(claim.verdict), claim.ulp or 0.0

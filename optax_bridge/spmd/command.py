@@ -36,6 +36,14 @@ def train(
         int,
         typer.Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers of a new run."),
     ] = 0,
+    resume_from: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="STEP",
+            help="Go on from the checkpoint of this step; later ones are set aside, not deleted.",
+        ),
+    ] = None,
     devices: Devices = None,
     coordinator: Annotated[
         str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
@@ -65,6 +73,7 @@ def train(
             overrides or (),
             print_config=print_config,
             seed=seed,
+            resume_from=resume_from,
             devices=devices,
             coordinator=coordinator,
             processes=processes,

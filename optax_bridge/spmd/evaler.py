@@ -17,9 +17,11 @@ from optax_bridge.spmd.config import (
     config_for_function,
     maybe_instantiate,
 )
+from optax_bridge.spmd.forward import forward_pass
 from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
-from optax_bridge.spmd.module import Module, functional, nowrap
+from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trees import cast_floats, prune_empty
 
@@ -57,7 +59,7 @@ def every_n_steps_policy(
 class BaseMetricCalculator(Module):
     """Computes metrics of a model over batches."""
 
-    def __init__(self, cfg: Module.Config, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Module.Config, *, parent: Module | None, model: BaseModel):
         """Keeps the model, which is the trainer's.
 
         Args:
@@ -99,7 +101,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         metric_accumulator: MetricAccumulator.Config = MetricAccumulator.default_config()
         model_method: str = "forward"
 
-    def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
 
@@ -129,11 +131,11 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         next_key, key = jax.random.split(prng_key)
         parent: Any = self.parent
         batch = parent.prepared(batch)
-        (loss, aux), collection = functional(
+        loss, aux, collection = forward_pass(
             self._model,
             key,
             parent.cast(model_params),
-            {"input_batch": batch},
+            batch,
             method=self._config.model_method,
             is_training=False,
         )
@@ -168,7 +170,7 @@ class SpmdEvaler(Module):
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
         eval_dtype: DTypeLike | None = None
 
-    def __init__(self, cfg: Config, *, parent: Module | None, model: Module):
+    def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         """Makes input, writer and calculator.
 
         Args:

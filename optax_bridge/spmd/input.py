@@ -1,5 +1,6 @@
 """Input of a trainer: each process reads its own part, and the parts become one global array."""
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -147,8 +148,18 @@ class IteratorInput(Input):
 
     @nowrap
     def dataset(self) -> Iterable[PyTree]:
-        """What the source returns."""
-        return _made(self._config.source)
+        """What the source returns.
+
+        Raises:
+          ValueError: it cannot be called without arguments, or returns nothing to iterate.
+        """
+        data = _from_source(self.path(), self._config.source)
+        if not hasattr(data, "__iter__"):
+            raise ValueError(
+                f"{self.path()}: source gives a {type(data).__name__}, expected batches that can "
+                "be iterated: a generator, a list, a dataset."
+            )
+        return data
 
 
 class ArrayInput(Input):
@@ -178,10 +189,19 @@ class ArrayInput(Input):
 
     @nowrap
     def dataset(self) -> "ArrayBatches":
-        """The batches from the first on."""
+        """The batches from the first on.
+
+        Raises:
+          ValueError: the source cannot be called without arguments, or returns no arrays by name.
+        """
         cfg = self._config
+        arrays = _from_source(self.path(), cfg.source)
+        if not isinstance(arrays, Mapping):
+            raise ValueError(
+                f"{self.path()}: source gives a {type(arrays).__name__}, expected a dict of arrays."
+            )
         return ArrayBatches(
-            _made(cfg.source),
+            arrays,
             global_batch_size=cfg.global_batch_size,
             seed=cfg.seed,
             shuffle=cfg.shuffle,
@@ -268,8 +288,15 @@ class ArrayBatches:
         return {"position": self._position}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        """Goes on after so many batches."""
-        self._position = int(state["position"])
+        """Goes on after so many batches.
+
+        Raises:
+          ValueError: this is no such state.
+        """
+        position = state.get("position") if isinstance(state, Mapping) else None
+        if type(position) is not int or position < 0:
+            raise ValueError(f"expected {{'position': number of batches}}, found {state!r}")
+        self._position = position
 
 
 def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
@@ -321,11 +348,30 @@ def partition_by_path_rank(
     return partitioned
 
 
-def _made(source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
-    """What a source returns; what a config of it makes, unless that is a function again."""
-    made: PyTree = maybe_instantiate(source)
-    is_function = callable(made) and not hasattr(made, "__iter__")
-    return made() if is_function else made
+def _from_source(where: str, source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
+    """Returns what a source of data stands for: what its config makes, what a function returns.
+
+    Args:
+      where: the input, for messages.
+      source: data, a function or class of no arguments, or a config of any of these.
+
+    Raises:
+      ValueError: a function or class that needs arguments.
+    """
+    data: PyTree = maybe_instantiate(source)
+    if not isinstance(data, type) and (hasattr(data, "__iter__") or not callable(data)):
+        return data
+    try:
+        inspect.signature(data).bind()
+    except TypeError as error:
+        kind = "class" if isinstance(data, type) else "function"
+        raise ValueError(
+            f"{where}: source is {data!r}, which cannot be called without arguments: {error}. Give "
+            f"a config that has them: config_for_{kind}(...).set(...)."
+        ) from error
+    except ValueError:  # written in C, without a signature
+        pass
+    return data()
 
 
 def _concrete_mesh() -> Mesh | AbstractMesh:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from optax_bridge.spmd.config import config_for_class, register_validator
 from optax_bridge.spmd.input import (
     ArrayBatches,
     ArrayInput,
@@ -115,3 +116,50 @@ def test_grains_datasets_are_inputs_whose_position_can_be_saved():
     again = iter(batches.dataset())
     again.set_state(state)
     assert [x.tolist() for x in batches.batches(again)] == rest
+
+
+class _Reader:
+    def __init__(self, count=2):
+        self.count = count
+
+    def __iter__(self):
+        return iter(range(self.count))
+
+
+register_validator(match_fn=lambda v: isinstance(v, _Reader), validate_fn=lambda v: None)
+
+
+class _ReaderOf(_Reader):
+    def __init__(self, count):
+        super().__init__(count)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (_Reader, [0, 1]),
+        (_Reader(3), [0, 1, 2]),
+        (lambda: [4], [4]),
+        (config_for_class(_ReaderOf).set(count=1), [0]),
+        (_ReaderOf, r"source is <class .*_ReaderOf'>, which cannot be called without.*'count'"),
+        (lambda count: [count], "cannot be called without arguments"),
+        (lambda: 3, "source gives a int, expected batches"),
+    ],
+)
+def test_sources_of_an_iterator_input(source, expected):
+    cfg = IteratorInput.default_config().set(name="input", source=source)
+    data = cfg.instantiate(parent=None)
+    if isinstance(expected, list):
+        assert list(data.dataset()) == expected
+        return
+    with pytest.raises(ValueError, match=expected):
+        data.dataset()
+
+
+def test_a_source_of_arrays_gives_a_dict():
+    cfg = ArrayInput.default_config().set(name="input", source=lambda: [1], global_batch_size=1)
+    with pytest.raises(ValueError, match="source gives a list, expected a dict of arrays"):
+        cfg.instantiate(parent=None).dataset()
+    for state in (3, {}, {"position": -1}, {"position": "1"}, {"position": True}):
+        with pytest.raises(ValueError, match=r"expected {'position': number of batches}"):
+            ArrayBatches(DATA, global_batch_size=2).set_state(state)

@@ -43,6 +43,7 @@ def run(
     *,
     print_config: bool,
     seed: int,
+    resume_from: int | None,
     devices: int | None,
     coordinator: str | None,
     processes: int | None,
@@ -71,7 +72,7 @@ def run(
     except (ValueError, TypeError) as error:
         console.print(_message(error))
         return MISUSE
-    return _train(trainer, seed, console)
+    return _train(trainer, seed, resume_from, console)
 
 
 def load_config(name: str) -> Any:
@@ -137,7 +138,7 @@ def _connect(coordinator: str | None, processes: int | None, process_id: int | N
     )
 
 
-def _train(trainer: SpmdTrainer, seed: int, console: Terminal) -> int:
+def _train(trainer: SpmdTrainer, seed: int, resume_from: int | None, console: Terminal) -> int:
     cfg = trainer.config
     is_first = jax.process_index() == 0
     received: list[int] = []
@@ -149,7 +150,7 @@ def _train(trainer: SpmdTrainer, seed: int, console: Terminal) -> int:
                 stack.enter_context(_log_messages(console))
                 trainer.add_listener(stack.enter_context(log))
                 trainer.add_listener(stack.enter_context(progress_line(console, cfg.max_step)))
-            outputs = trainer.run(jax.random.PRNGKey(seed))
+            outputs = trainer.run(jax.random.PRNGKey(seed), restore_step=resume_from)
             if outputs is not None and trainer.stopped_at is None:
                 trainer.save_checkpoint()  # whatever the policy says: it is what was trained for
     except (UndefinedLossException, SavingError, ValueError, OSError) as error:
@@ -229,4 +230,5 @@ def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[
 
 
 def _message(error: BaseException) -> str:
-    return "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
+    notes = [n for n in getattr(error, "__notes__", ()) if "JAX_TRACEBACK_FILTERING" not in n]
+    return "\n".join([f"error: {error}", *notes])

@@ -149,6 +149,7 @@ def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
 DEFAULTS = {
     SpmdTrainer: """\
 batch_axis_names: 'data'
+checkpointer.fall_back: False
 checkpointer.keep_last_n: 1
 checkpointer.klass: 'optax_bridge.spmd.checkpointer.checkpointer.Checkpointer'
 checkpointer.save_policy.fn: 'optax_bridge.spmd.checkpointer.policies.every_n_steps_policy'
@@ -263,12 +264,109 @@ def test_profiles_cover_the_steps_asked_for(tmp_path, monkeypatch, steps, each):
     assert set(seen) == expected
 
 
-@pytest.mark.parametrize("saved", [True, False])
-def test_an_input_that_begins_anew_is_said(tmp_path, caplog, saved):
-    for steps in (2, 3):
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("now", [True, False])
+def test_an_input_that_begins_anew_is_said(tmp_path, caplog, before, now):
+    for steps, saved in ((2, before), (3, now)):
         assert "begins anew" not in caplog.text
         run(config(tmp_path, steps=steps, save_input_iterator=saved))
-    assert ("resumed at step 2, and the input begins anew" in caplog.text) is not saved
+    assert ("input begins anew" in caplog.text) is not (before and now)
+
+
+def test_only_a_missing_position_begins_anew(tmp_path):
+    run(config(tmp_path, steps=2))
+    cfg = config(tmp_path)
+    cfg.input = IteratorInput.default_config().set(source=batches_of)
+    with pytest.raises(ValueError, match="iterator generator has no get_state and set_state"):
+        run(cfg)
+    cfg.input.source = Counted
+    with pytest.raises(ValueError, match=r"no position that Counted .*begins anew"):
+        run(cfg)
+    cfg.save_input_iterator = False
+    assert sorted(run(cfg)[0]) == [3, 4, 5, 6]
+
+
+def batches_of():
+    yield from _from({"position": 0})
+
+
+class Counted:
+    """An input whose position is another one than that of `ArrayBatches`."""
+
+    def __init__(self):
+        self.batches = _from({"position": 0})
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+    def get_state(self):
+        return {"count": self.batches.get_state()["position"]}
+
+    def set_state(self, state):
+        self.batches.set_state({"position": state["count"]})
+
+
+def test_a_run_goes_on_from_the_step_that_is_asked_for(whole, tmp_path):
+    expected, _ = whole
+    cfg = with_randomness(config(tmp_path, steps=6))
+    cfg.checkpointer.keep_last_n = 3
+    run(cfg)
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+    losses = {}
+    trainer.add_listener(losses.__setitem__)
+    trainer.run(KEY, restore_step=2)
+    assert losses == {step: x for step, x in expected.items() if step > 2}
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    steps = {f"step_0000000{step}" for step in (2, 4, 6)}
+    assert names == steps | {"aside_step_00000004", "aside_step_00000006"}
+    with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[2, 4, 6"):
+        cfg.instantiate(parent=None, devices=jax.devices()[:4]).run(KEY, restore_step=3)
+
+
+class _Vector(regression.Regression):
+    def forward(self, input_batch):
+        return jnp.square(self.first(input_batch["x"])[:, 0]), {}
+
+
+class _NoAux(regression.Regression):
+    def forward(self, input_batch):
+        return jnp.mean(self.first(input_batch["x"]))
+
+
+class _OtherKey(regression.Regression):
+    def forward(self, input_batch):
+        return jnp.mean(self.first(input_batch["images"])), {}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (_Vector, r"forward: expected a scalar loss .*found float32\[16\]"),
+        (_NoAux, r"forward: expected \(loss, aux\).*found float32\[\]"),
+        (_OtherKey, r"forward: there is no 'images' \(trainer_test.py, line .*has 'x', 'y'"),
+    ],
+)
+def test_what_a_model_does_wrong_is_said_of_the_model(tmp_path, model, message):
+    cfg = config(tmp_path)
+    cfg.model = model.default_config().set(dtype=jnp.float32)
+    with pytest.raises(ValueError, match=message):
+        run(cfg)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("as_config", [True, False])
+def test_a_legacy_definition_is_an_optimizer(whole, tmp_path, as_config):
+    expected, _ = whole
+    optimizer: Any = config_for_class(legacy_optim.Adam).set(learning_rate=1e-2)
+    cfg = with_randomness(config(tmp_path, steps=3))
+    cfg.learner.optimizer = optimizer if as_config else optimizer.instantiate()
+    assert run(cfg)[0] == {step: expected[step] for step in (1, 2, 3)}
+    cfg.learner.optimizer = config_for_class(legacy_optim.Adam)
+    with pytest.raises(ValueError, match=r"trainer.learner.optimizer: .*has no learning rate"):
+        run(cfg)
 
 
 def test_profile(tmp_path):
@@ -314,6 +412,12 @@ def bad_field(cfg):
         (lambda c: c.model.set(hidden=5), ValueError, r"first/.*size 5 cannot be divided"),
         (lambda c: c.model.set(dtype=None), ValueError, "model.dtype"),
         (lambda c: c.input.set(global_batch_size=6), ValueError, "'x' has 6 examples"),
+        (
+            lambda c: setattr(c.learner, "optimizer", optax_bridge.adam()),
+            ValueError,
+            "learner.optimizer: the optimizer has no learning rate",
+        ),
+        (lambda c: c.set(dir=__file__), ValueError, "is a file, expected a folder"),
         (lambda c: c.set(max_step=math.nan), ValueError, "max_step is nan, expected a number"),
         (lambda c: c.set(max_step="9"), ValueError, "max_step is '9', expected a number"),
         (lambda c: c.set(prune_empty_state_updates=False), ValueError, "not supported"),

@@ -160,17 +160,23 @@ def test_the_mean_of_half_precision_is_taken_before_it_is_rounded():
     assert state.params == -jnp.asarray(263 / 3, jnp.bfloat16)
 
 
-def test_accumulated_gradients_make_one_step_with_their_mean():
-    state, whole = create(accumulate_every=4), create()
-    for factor in (1.0, 3.0, 0.0, 4.0):
-        grads = jax.tree.map(lambda g, f=factor: f * g, GRADS)
-        assert_equal(state.params, PARAMS)
-        state = jax.jit(lambda s, g: s.apply_gradients(grads=g))(state, grads)
-    whole = whole.apply_gradients(grads=jax.tree.map(lambda g: 2 * g, GRADS))
-    assert (int(state.step), int(state.micro_step)) == (1, 0)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.params, whole.params
-    )
+@pytest.mark.parametrize("every", [3, 5])
+def test_accumulated_gradients_make_one_step_with_their_mean(every: int):
+    """Through several steps, and no two gradients are the same."""
+    state, whole = create(accumulate_every=every), create()
+    apply = jax.jit(lambda s, g: s.apply_gradients(grads=g))
+    for step in range(5):
+        before = state.params
+        factors = [1.0 + 2.0 * step + micro**2 for micro in range(every)]
+        for micro, factor in enumerate(factors):
+            assert (int(state.step), int(state.micro_step)) == (step, micro)
+            assert_equal(state.params, before)
+            state = apply(state, jax.tree.map(lambda g, f=factor: f * g, GRADS))
+        mean = sum(factors) / every
+        whole = whole.apply_gradients(grads=jax.tree.map(lambda g, m=mean: m * g, GRADS))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.params, whole.params
+        )
 
 
 @pytest.mark.parametrize(

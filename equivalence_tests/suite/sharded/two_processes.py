@@ -14,8 +14,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from equivalence_tests.report.environment import xla_flags
-from equivalence_tests.report.output_files import write_bytes_with
+from equivalence_tests.environment import xla_flags
+from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.suite.sharded import training
 from equivalence_tests.suite.sharded.layouts import DEVICES
 from equivalence_tests.suite.sharded.training import ShardedCase

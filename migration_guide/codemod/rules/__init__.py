@@ -4,6 +4,7 @@
 - `rewrite_attribute(context, original, updated)`: for each `a.b`.
 - `rewrite_reference(context, original, updated)`: for each imported name that is used, `Adam` or
   `optim.Adam`.
+- `rewrite_comparison(context, original, updated)`: for each `a is b`, `a == b`, `a in b`.
 - `rewrite_class(context, original, updated)`: for each class statement.
 - `rewrite_statement(context, original, updated)`: for each simple statement; may return several.
 - `rewrite_module(context, original, updated)`: for the module, after all else.

@@ -21,7 +21,7 @@ import libcst as cst
 
 from migration_guide.codemod import standalone
 from migration_guide.codemod.context import Context, with_keyword
-from migration_guide.codemod.kinds import OPTIMIZER
+from migration_guide.codemod.kinds import OPTIMIZER, OWN_GROUPS
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.optimizer_def import INSTEAD
 from migration_guide.codemod.rules.replicate import averaged
@@ -98,6 +98,8 @@ def _argument(
             return None
         new = new.with_changes(value=averaged(context, holder, new.value))
         return with_keyword(new, "grads")
+    if OWN_GROUPS in context.analysis.kind(holder):
+        return new  # legacy code takes them, under its own names
     if old.keyword.value == "hyper_params":
         if not is_one(context, old.value):
             return None

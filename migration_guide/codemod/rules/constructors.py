@@ -11,8 +11,8 @@ After:
     definition = optax_bridge.momentum()
 
 What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical
-or differs in rounding alone, else (and with `--exact`, and where steps override hyper-parameters)
-this project's transformation in legacy arithmetic.
+or differs in rounding alone, else (and with `--recipe exact`, and where steps override
+hyper-parameters) this project's transformation in legacy arithmetic.
 """
 
 import contextlib

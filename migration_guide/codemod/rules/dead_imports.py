@@ -19,7 +19,8 @@ from typing import Any
 import libcst as cst
 
 from migration_guide.codemod import imports
-from migration_guide.codemod.context import PREFIX, Context
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.marks import PREFIX
 from migration_guide.codemod.names import EXPORTS, OPTIM, canonical, is_legacy
 from migration_guide.codemod.tree import transformed
 
@@ -72,7 +73,12 @@ def _with_comments(context: Context, original: cst.Module, updated: cst.Module) 
     """Says of an import that stays why it does, where nothing else of the file is left by hand."""
     if any(by_hand for _, _, by_hand in context.said):
         return updated
-    left = [node for node in imports.statements(updated) if imports.mentions(node, OPTIM)]
+    kept = {ref.split(".")[0] for node in context.skipped for ref in imports.references(node)}
+    left = [
+        node
+        for node in imports.statements(updated)
+        if imports.mentions(node, OPTIM) and not _bound(node) & kept
+    ]
     if not left:
         return updated
     names = set[str]().union(*map(_bound, left))

@@ -16,8 +16,9 @@ After:
 Modules returned a FrozenDict then, whose `pop` returns the rest as well and whose `copy` takes what
 to replace; they return a dict now. Only a collection of Linen's, taken apart into two names, is
 popped so, and only a `copy` of such with something to replace is meant: a dict's own takes nothing.
-`unfreeze` and `pretty_repr` become functions where names say that it is of Linen's collections.
-What asks for a FrozenDict, `isinstance(params, FrozenDict)`, is left for a person.
+`unfreeze` and `pretty_repr` become functions where a value's origin or its name says that it is one
+of Linen's collections. What asks for a FrozenDict, `isinstance(params, FrozenDict)` or
+`type(params) is FrozenDict`, is left for a person.
 """
 
 import re
@@ -25,7 +26,7 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.context import Context, separated
-from migration_guide.codemod.kinds import Instance
+from migration_guide.codemod.kinds import Function, Instance
 from migration_guide.codemod.tree import last_name
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
@@ -37,6 +38,7 @@ _NO_LONGER = (
     "ask for (dict, flax.core.FrozenDict), or the other branch is taken"
 )
 _METHODS = ("unfreeze", "pretty_repr")
+_MAKERS = ("init", "init_with_output", "apply", "freeze", "FrozenDict")
 _COLLECTIONS = ("params", "batch_stats", "cache", "params_axes")
 
 
@@ -51,7 +53,7 @@ def rewrite_call(
     if not isinstance(func, cst.Attribute) or not isinstance(old, cst.Attribute):
         return None
     if func.attr.value in _METHODS and not original.args and _is_method(context, old):
-        if not _is_frozen(old.value):
+        if not _is_frozen(context, old.value, set()):
             context.remark(original, _PERHAPS.format(func.attr.value))
             return None
         function = context.dotted(f"flax.core.{func.attr.value}")
@@ -75,11 +77,21 @@ def rewrite_call(
     )
 
 
+def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.Comparison) -> None:
+    """`type(params) is FrozenDict`."""
+    del updated
+    if any(_are_frozen(context, part.comparator) for part in original.comparisons):
+        context.by_hand(original, _NO_LONGER)
+
+
 def _asks_for_frozen(context: Context, call: cst.Call) -> bool:
     """Whether this is `isinstance(x, FrozenDict)`, for no kind of dict beside it."""
-    if last_name(call.func) != "isinstance" or len(call.args) != 2:
-        return False
-    asked = call.args[1].value
+    is_asked = last_name(call.func) == "isinstance" and len(call.args) == 2
+    return is_asked and _are_frozen(context, call.args[1].value)
+
+
+def _are_frozen(context: Context, asked: cst.BaseExpression) -> bool:
+    """Whether a class, or one of several, is FrozenDict, and none is another kind of dict."""
     classes = [e.value for e in asked.elements] if isinstance(asked, cst.Tuple) else [asked]
     names = {context.name(node).rpartition(".")[2] or last_name(node) for node in classes}
     is_ours = any(context.name(node).startswith("flax.core.") for node in classes)
@@ -96,18 +108,34 @@ def _is_method(context: Context, method: cst.Attribute) -> bool:
     return not (context.name(method) or is_own or any(isinstance(a, Instance) for a in atoms))
 
 
-def _is_frozen(node: cst.BaseExpression) -> bool:
-    """Whether an expression is what `init` returned, or a part of it, by the names in it."""
+def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
+    """Whether an expression is what a module returned, or a part of it: by its origin or its names.
+
+    Args:
+      context: of the file.
+      node: the expression.
+      seen: the expressions on the way, each looked at once.
+    """
+    if node in seen:
+        return False
+    seen.add(node)
     if isinstance(node, cst.Call):
-        made = last_name(node.func)
-        return made in ("init", "freeze", "FrozenDict") or (
-            made == "copy" and isinstance(node.func, cst.Attribute) and _is_frozen(node.func.value)
-        )
+        if last_name(node.func) in _MAKERS:
+            return True
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "copy":
+            return _is_frozen(context, node.func.value, seen)
+        functions = [a.node for a in context.analysis.kind(node.func) if isinstance(a, Function)]
+        results = [value for f in functions for value in context.analysis.facts.returns.get(f, ())]
+        return any(_is_frozen(context, value, seen) for value in results)
     if isinstance(node, cst.Subscript):
         index = node.slice[0].slice
         text = index.value if isinstance(index, cst.Index) else None
         is_one = isinstance(text, cst.SimpleString) and text.evaluated_value in _COLLECTIONS
-        return is_one or _is_frozen(node.value)
+        return is_one or _is_frozen(context, node.value, seen)
+    if isinstance(node, cst.Name):
+        values = context.analysis.assigned_to(node, within_tuples=True)
+        if any(_is_frozen(context, value, seen) for value in values):
+            return True
     name = last_name(node)
     return name == "target" or bool(_VARIABLES.search(name))
 

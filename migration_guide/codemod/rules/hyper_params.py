@@ -15,12 +15,15 @@ After:
     optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
 
 This project's transformations keep what they were constructed with; those of public Optax do not,
-so the rule for constructors writes the former in a file that reads hyper-parameters.
+so the rule for constructors writes the former in a file that reads hyper-parameters. A definition
+that stays legacy code keeps its own: of a wrapped subclass of MultiOptimizer the list is
+`optimizer.tx.hyper_params["hyper_params"]`.
 """
 
 import libcst as cst
 
 from migration_guide.codemod.context import Context, keyword
+from migration_guide.codemod.kinds import LEGACY, OWN_GROUPS
 from migration_guide.codemod.names import port_names
 from migration_guide.codemod.tree import last_name
 
@@ -43,13 +46,19 @@ def rewrite_attribute(
         if isinstance(above, cst.AssignTarget | cst.AugAssign | cst.AnnAssign):
             context.by_hand(original, _FIXED)
             return None
+        kind = context.analysis.kind(original.value)
+        if LEGACY in kind:
+            return None
+        if OWN_GROUPS in kind:
+            name = context.string(original, "hyper_params")
+            return cst.Subscript(updated, [cst.SubscriptElement(cst.Index(name))])
         # A field of it, or its `replace`; by its new name where this ran before.
         of_one = isinstance(above, cst.Attribute) or _is_by_name(above)
         if not context.once(_is_multiple) or of_one:
             return None
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
         return cst.ListComp(cst.parse_expression("tx.hyper_params"), every)
-    if not context.is_hyper_params(original.value) or name == "replace":
+    if not _is_mapping(context, original.value) or name == "replace":
         return None
     port = port_name(context, name)
     if port is None:
@@ -149,8 +158,13 @@ def _is_replace(context: Context, node: cst.Call) -> bool:
     return (
         isinstance(node.func, cst.Attribute)
         and node.func.attr.value == "replace"
-        and context.is_hyper_params(node.func.value)
+        and _is_mapping(context, node.func.value)
     )
+
+
+def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:
+    """Whether hyper-parameters are a mapping now, and not those of legacy code."""
+    return context.is_hyper_params(node) and LEGACY not in context.analysis.kind(node)
 
 
 def _is_by_name(node: cst.CSTNode | None) -> bool:

@@ -23,7 +23,7 @@ from migration_guide.codemod.context import Context
 
 # What `import jax` alone imports; other new names are left to the rule for names that are gone.
 _IMPORTED = ("flax.jax_utils", "jax", "jax.nn", "jax.numpy", "jax.random", "jax.sharding")
-_EQUAL = {"jax.host_id": "jax.process_index", "jax.host_count": "jax.process_count"} | {
+EQUAL = {"jax.host_id": "jax.process_index", "jax.host_count": "jax.process_count"} | {
     name: entry.new
     for name in gone.names()
     if (entry := gone.find(name)) and name.startswith("jax.") and entry.new
@@ -35,15 +35,15 @@ _BY_HAND = {
 }
 
 IN_DEFINITIONS = True
-ANSWERS_FOR = {*_EQUAL, *_BY_HAND}
-REMOVES = {*_EQUAL, "jax.config"}
+ANSWERS_FOR = {*EQUAL, *_BY_HAND}
+REMOVES = {*EQUAL, "jax.config"}
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
     """A class of arrays that is called."""
     del updated
     name = context.name(original.func)
-    if _EQUAL.get(name) == "jax.Array":
+    if EQUAL.get(name) == "jax.Array":
         context.by_hand(
             original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
         )
@@ -57,7 +57,7 @@ def rewrite_reference(
     if name in _BY_HAND:
         context.by_hand(original, f"JAX has removed {name}: {_BY_HAND[name]}")
         return None
-    new = _EQUAL.get(name)
+    new = EQUAL.get(name)
     if new is None:
         return None
     alias, _, last = new.rpartition(".")

@@ -12,7 +12,8 @@ After:
     definition = optax_bridge.multi_optimizer((kernels, optax.sgd(learning_rate=0.1, ...)))
 
 Both see the same '/'-joined paths. A file that also updates or iterates through a traversal keeps
-it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well.
+it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well; so does what goes
+into a definition that stays legacy code.
 """
 
 import libcst as cst
@@ -24,7 +25,7 @@ from migration_guide.codemod.context import Context
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """With `--standalone`, a traversal that only selects groups is its function."""
+    """With `--recipe standalone`, a traversal that only selects groups is its function."""
     if context.legacy(original.func) != "ModelParamTraversal":
         return None
     return updated.args[0].value if _becomes_function(context, original) else None
@@ -46,7 +47,7 @@ def rewrite_reference(
     called = isinstance(above, cst.Call) and above.func is original
     if isinstance(above, cst.Call) and called and _becomes_function(context, above):
         return None
-    if called and not _is_traversed(context):
+    if called and above not in context.analysis.legacy and not _is_traversed(context):
         return context.dotted("optax_bridge.path_mask")
     if context.options.standalone:
         context.remark(original, "stays on legacy_optim: Flax's own warns of its end")

@@ -17,6 +17,7 @@ have no equal, and are left for a person.
 import libcst as cst
 
 from migration_guide.codemod.context import Context
+from migration_guide.codemod.kinds import LEGACY, OPTIMIZER
 
 INSTEAD = (
     "use tx.init and tx.update(grads, opt_state, params, learning_rate=...); the step of a "
@@ -34,7 +35,8 @@ def rewrite_attribute(
     name = original.attr.value
     if name == "optimizer_def" and context.is_optimizer(original.value):
         return updated.with_changes(attr=cst.Name("tx"))
-    if context.is_definition(original.value) and not context.is_optimizer(original.value):
+    kind = context.analysis.kind(original.value)
+    if context.is_definition(original.value) and not kind & {OPTIMIZER, LEGACY}:
         if name == "init_state":
             return updated.with_changes(attr=cst.Name("init"))
         if name not in _HAVE_EQUALS:

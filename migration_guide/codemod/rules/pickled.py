@@ -7,13 +7,14 @@ Before:
 
 After:
 
-    # optax-bridge: a TrainState holds functions, which pickle refuses: ...
+    # optax-bridge: a TrainState holds the functions of its transformation, ...
     pickle.dump(optimizer, file)
     # optax-bridge: what flax.optim pickled cannot be read without it: ...
     optimizer = pickle.load(file)
 
-A legacy optimizer was numbers and a class, and could be pickled; a TrainState has a transformation,
-which is functions made on the spot. What is in an old pickle is known to flax.optim alone.
+A legacy optimizer was numbers and a class, and could be pickled; a TrainState has a transformation:
+functions, which public Optax makes on the spot. What is in an old pickle is known to flax.optim
+alone.
 """
 
 import libcst as cst
@@ -28,8 +29,8 @@ _MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "nu
 _WRITES = ("dump", "dumps", "save")
 _READS = ("load", "loads")
 _WRITTEN = (
-    "a TrainState holds functions, which pickle refuses: write "
-    "flax.serialization.to_bytes(state), and read it with "
+    "a TrainState holds the functions of its transformation, and pickle refuses those of public "
+    "Optax: write flax.serialization.to_bytes(state), and read it with "
     "optax_bridge.checkpoints.from_bytes(template, data)"
 )
 _READ = (

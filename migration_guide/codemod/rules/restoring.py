@@ -22,11 +22,10 @@ import dataclasses
 
 import libcst as cst
 
-from migration_guide.codemod import constants, partition, standalone
-from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Context, Restored
+from migration_guide.codemod import constants, definitions, partition, standalone
+from migration_guide.codemod.context import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Context, Restored
 from migration_guide.codemod.kinds import OPTIMIZER, within
 from migration_guide.codemod.lookups import without_taken
-from migration_guide.codemod.settings import only_definition
 from migration_guide.codemod.tree import argument, last_name
 
 # Flax's name -> where the template stands among the arguments, and where the file does.
@@ -92,29 +91,16 @@ def reads_nothing_old(context: Context) -> bool:
 
 def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     """What to do with the old files that a call of a function, or of a method, reads."""
-    file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
-    path = None if file is None else _path(context, file)
-    known = context.checkpoints.get(path) if path is not None else None
-    found = known or Restored("OLD", "", context.once(_definition), format=_format(name))
-    unknown = not (found.template or found.definition)
-    inner = context.rate_per_call or partition.is_grouped(context.analysis)
-    if not found.template and (unknown or inner):
-        # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
-        # the optimizers.
-        found = dataclasses.replace(found, template=UNKNOWN_TEMPLATE)
-    command = dataclasses.replace(found, recipe="stock").command(f"{context.analysis.stem}.py")
+    restored = _restored(context, name, call)
+    command = dataclasses.replace(restored, recipe="standalone").command(
+        f"{context.analysis.stem}.py"
+    )
     said = f"{CONVERTING}: {command}"
-    if found.template == UNKNOWN_TEMPLATE:
+    if restored.is_to_be_filled_in:
         said += f", {FILL_IN}"
     if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
         said += "; what it writes has one copy, to be restored into one and replicated then"
     return said
-
-
-def _definition(context: Context) -> str:
-    """The one constructor call of flax.optim in the file, or ""."""
-    analysis = context.analysis
-    return only_definition(analysis.names, analysis.module, analysis.facts.calls)
 
 
 def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
@@ -169,22 +155,49 @@ def _is_none(node: cst.BaseExpression) -> bool:
 
 def _see(context: Context, name: str, call: cst.Call) -> None:
     """Notes the file that a call reads, where its path is written out."""
-    file = argument(call, FUNCTIONS[name][1], "ckpt_dir")
+    restored = _restored(context, name, call)
+    if restored.path != UNKNOWN_PATH:
+        context.checkpoints.setdefault(restored.path, restored)
+
+
+def _restored(context: Context, name: str, call: cst.Call | None) -> Restored:
+    """The file that a call reads, and what is known of what it holds."""
+    file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
-    if path is None:
-        return
-    template = argument(call, FUNCTIONS[name][0], "target")
-    if isinstance(template, cst.Name):
-        template = constants.assigned(context, template)
-    like = ""
-    if isinstance(template, cst.Call) and not template.args and isinstance(template.func, cst.Name):
-        made = context.analysis.names.assignments(template.func)
-        if len(made) == 1 and context.parent(getattr(made[0], "node", call)) is (
-            context.analysis.module
-        ):
-            like = template.func.value
-    restored = Restored(path, like, context.once(_definition), format=_format(name))
-    context.checkpoints.setdefault(path, restored)
+    template = argument(call, FUNCTIONS[name][0], "target") if call is not None else None
+    optimizers: dict[str, str] = {}
+    # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
+    # the optimizers, which only a template shows.
+    has_own_states = context.rate_per_call or partition.is_grouped(context.analysis)
+    function = "" if template is None else _function(context, template)
+    if not (context.options.standalone and has_own_states):
+        if template is not None:
+            optimizers = definitions.restored_optimizers(context.analysis, template)
+        if not optimizers and not function:
+            optimizers = context.once(_only_definition)
+    return Restored(
+        UNKNOWN_PATH if path is None else path,
+        function,
+        tuple(optimizers.items()),
+        format=_format(name),
+    )
+
+
+def _only_definition(context: Context) -> dict[str, str]:
+    return definitions.only_definition(context.analysis)
+
+
+def _function(context: Context, template: cst.BaseExpression) -> str:
+    """The function of the module that makes a template without arguments, or ""."""
+    try:
+        made = definitions.origin(context.analysis, template)
+    except definitions.Unknown:
+        return ""
+    if not isinstance(made, cst.Call) or made.args or not isinstance(made.func, cst.Name):
+        return ""
+    bound = context.analysis.names.assignments(made.func)
+    home = context.parent(getattr(bound[0], "node", made)) if len(bound) == 1 else None
+    return made.func.value if home is context.analysis.module else ""
 
 
 def _format(name: str) -> str:

@@ -28,10 +28,12 @@ import libcst as cst
 
 from migration_guide.codemod import lookups, tree
 from migration_guide.codemod.context import Context
+from migration_guide.codemod.kinds import OPTIMIZER, STATE, Function, within
 from migration_guide.codemod.rules.restoring import reads_nothing_old
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.tree import argument, last_name
 
-_MAKERS = ("msgpack_restore", "to_state_dict", "state_dict")
+_MAKERS = ("msgpack_restore", "to_state_dict", "state_dict", "restore_checkpoint")
+_DEEPEST = 4  # functions that return what functions return
 _TAKERS = ("restore_state", "from_state_dict")
 _NAMES = (
     "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
@@ -56,11 +58,12 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     del updated
     if not (context.analysis.uses_optim or context.analysis.project.uses_optim):
         return
-    if context.name(original.func) in ("numpy.savez", "numpy.savez_compressed"):
+    is_archive = context.name(original.func) in ("numpy.savez", "numpy.savez_compressed")
+    if is_archive and context.once(_holds_some):
         context.note(original, _ARCHIVE)
     if last_name(original.func) in _TAKERS and any(_repeats(context, a) for a in original.args):
         context.by_hand(original, _names(context))
-    if last_name(original.func) not in _MAKERS:
+    if last_name(original.func) not in _MAKERS or _has_template(original):
         return
     for lookup in _lookups(context, original):
         context.by_hand(lookup, _names(context))
@@ -82,9 +85,25 @@ def rewrite_statement(
                 context.by_hand(original, _names(context))
 
 
+def _holds_some(context: Context) -> bool:
+    """Whether some expression of the file is, or has in it, an optimizer or a part of one."""
+    analysis = context.analysis
+    nodes = [*analysis.facts.calls, *analysis.facts.attributes]
+    atoms = {atom for node in nodes for atom in within(analysis.kind(node))}
+    return bool(atoms & {OPTIMIZER, STATE})
+
+
 def _names(context: Context) -> str:
-    """What to do about the names; Flax's own TrainState, of `--standalone`, has no way back."""
+    """What to do about the names; Flax's own TrainState has no way back."""
     return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
+
+
+def _has_template(call: cst.Call) -> bool:
+    """Whether a checkpoint is restored into something, whose names the result has."""
+    if last_name(call.func) != "restore_checkpoint":
+        return False
+    template = argument(call, 1, "target")
+    return template is not None and last_name(template) != "None"
 
 
 def _repeats(context: Context, given: cst.Arg) -> bool:
@@ -106,16 +125,21 @@ def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
     for root, keys, lookup in found:
         if not _is_old(keys):
             continue
-        made = context.analysis.assigned_to(root) if isinstance(root, cst.Name) else [root]
-        if any(_is_made_by(value, call) for value in made):
+        values = context.analysis.assigned_to(root) if isinstance(root, cst.Name) else [root]
+        if any(_is_made_by(context, value, call) for value in values):
             yield lookup
 
 
-def _is_made_by(value: cst.BaseExpression, call: cst.Call) -> bool:
+def _is_made_by(context: Context, value: cst.BaseExpression, call: cst.Call, deep: int = 0) -> bool:
     """Whether a value is what a call returns, or that in other hands: `device_get(...)` of it."""
     if value is call:
         return True
-    return isinstance(value, cst.Call) and any(_is_made_by(a.value, call) for a in value.args)
+    if not isinstance(value, cst.Call) or deep > _DEEPEST:
+        return False
+    functions = [a.node for a in context.analysis.kind(value.func) if isinstance(a, Function)]
+    returned = [r for f in functions for r in context.analysis.facts.returns.get(f, ())]
+    parts = [*(arg.value for arg in value.args), *returned]
+    return any(_is_made_by(context, part, call, deep + 1) for part in parts)
 
 
 def _is_old(keys: list[str]) -> bool:

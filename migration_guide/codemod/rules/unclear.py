@@ -126,7 +126,11 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
     named = holder
     if isinstance(holder, cst.Attribute) and holder.attr.value == "state":
         named = holder.value
-    if not context.uses_optim or not isinstance(named, cst.Name | cst.Attribute):
+    if not context.uses_optim:
+        return False
+    if _is_looked_up(named) and not context.analysis.kind(named):
+        return True
+    if not isinstance(named, cst.Name | cst.Attribute):
         return False
     kind = context.analysis.kind(named)
     if FOREIGN in kind and kind & {OPTIMIZER, DEFINITION}:
@@ -136,6 +140,15 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
     if len(MARKS & context.analysis.read_of(named)) > 1 and not _is_self(named):
         return True
     return bool(_NAMED.search(last_name(named))) and not context.analysis.from_unknown(named)
+
+
+def _is_looked_up(node: cst.BaseExpression) -> bool:
+    """Whether it is `getattr(agent, name)`, `vars(agent)[name]` or `agent.__dict__[name]`."""
+    if isinstance(node, cst.Subscript):
+        node = node.value
+        called = node.func if isinstance(node, cst.Call) else node
+        return last_name(called) in ("vars", "__dict__")
+    return isinstance(node, cst.Call) and last_name(node.func) == "getattr" and len(node.args) > 1
 
 
 def _is_self(node: cst.BaseExpression) -> bool:

@@ -18,6 +18,7 @@ from optax_bridge.checkpoints.lazy import LazyArray, is_shape
 from optax_bridge.metadata.trees import Params, PyTree
 
 _MAX_MEMBERS = 1_000_000
+_BLOCK = 2**20  # bytes unpacked at a time, of which zipfile holds some more copies
 # DEFLATE cannot pack tighter than this, so a larger promise is a lie.
 _MAX_RATIO = 1032
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes
@@ -52,15 +53,20 @@ class NpzArray(LazyArray):
 
     def read(self) -> np.ndarray:
         """Reads the array."""
+        data, size = np.empty(self.nbytes, np.uint8), 0
         with self.archive.open(self.member) as file:
-            data = file.read()[self.start :]
-        if len(data) != self.nbytes:
-            raise CheckpointError(self.place, f"{self.nbytes} bytes", f"{len(data)}", DAMAGED)
-        array = np.frombuffer(data, self.stored)
+            file.read(self.start)
+            while block := file.read(min(_BLOCK, self.nbytes - size)):
+                data[size : size + len(block)] = np.frombuffer(block, np.uint8)
+                size += len(block)
+            file.read(1)  # the end, where the checksum is compared
+        if size != self.nbytes:
+            raise CheckpointError(self.place, f"{self.nbytes} bytes", f"{size}", DAMAGED)
+        array = data.view(self.stored)
         array = array.reshape(self.shape, order="F" if self.fortran else "C")
         if self.stored.kind == "V":
             array = array.view(self.dtype)
-        return np.array(array.astype(self.dtype, copy=False), order="C")
+        return np.ascontiguousarray(array.astype(self.dtype, copy=False)).reshape(self.shape)
 
 
 def read_npz(path: Path) -> PyTree:

@@ -61,7 +61,7 @@ def run(
     if like is not None and (optimizers or alone or flat or options.get("exact") is not None):
         errors.print(
             "--like says what everything becomes: leave --optimizer, --to legacy, --params-only, "
-            "--part, --layout flat, --exact and --stock out"
+            "--part, --layout flat and --recipe out"
         )
         return MISUSE
     try:

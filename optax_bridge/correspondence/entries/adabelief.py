@@ -8,6 +8,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     StepBound,
     Stock,
+    apart,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -15,6 +16,11 @@ from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
 _STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
+_BIAS = apart(
+    "the legacy bias correction is computed in the parameters' dtype, where 1 - 0.999 is 0 and the "
+    "parameters stand still; Optax computes it in float32"
+)
+_HALF = {"bfloat16": _BIAS, "float16": _BIAS}
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps"), "eps_root": s("eps")}
 
 ENTRY = Entry(
@@ -34,7 +40,12 @@ ENTRY = Entry(
     stock=(
         Stock(
             call("optax.adabelief", learning_rate=s("learning_rate"), **_MOMENTS),
-            rounding(32, "order of operations only", step=_STEP),
+            rounding(
+                32,
+                "order of operations only",
+                step=_STEP,
+                **_HALF,
+            ),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -44,7 +55,12 @@ ENTRY = Entry(
                 call("optax.add_decayed_weights", s("weight_decay")),
                 call("optax.scale_by_learning_rate", s("learning_rate")),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
+            rounding(
+                32,
+                "order of operations, and one subtraction instead of two",
+                step=_STEP,
+                **_HALF,
+            ),
         ),
     ),
     cases=(

@@ -8,6 +8,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     StepBound,
     Stock,
+    measured,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -37,7 +38,13 @@ ENTRY = Entry(
                 rho=s("rho"),
                 eps=s("eps"),
             ),
-            rounding(32, "order of operations only", step=_STEP),
+            rounding(
+                32,
+                "order of operations only",
+                step=_STEP,
+                bfloat16=measured(0),
+                float16=measured(16),
+            ),
             when={"weight_decay": 0},
         ),
         Stock(
@@ -47,7 +54,13 @@ ENTRY = Entry(
                 call("optax.add_decayed_weights", s("weight_decay")),
                 call("optax.scale_by_learning_rate", s("learning_rate")),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
+            rounding(
+                32,
+                "order of operations, and one subtraction instead of two",
+                step=_STEP,
+                bfloat16=measured(36),
+                float16=measured(50),
+            ),
         ),
     ),
     cases=(

@@ -14,6 +14,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     Stock,
     Unsupported,
+    apart,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -84,7 +85,12 @@ ENTRY = Entry(
                 eps=s("epsilon1"),
                 factored=s("factored"),
             ),
-            rounding(16, "order of operations only"),
+            rounding(
+                16,
+                "order of operations only",
+                bfloat16=apart("the legacy statistics are float32, Optax's bfloat16"),
+                float16=apart("the legacy statistics are float32, Optax's float16"),
+            ),
         ),
     ),
     unsupported=(

@@ -8,6 +8,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     StepBound,
     Stock,
+    apart,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -15,6 +16,15 @@ from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 
 _STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
+_BIAS = apart(
+    "the legacy bias correction is computed in the parameters' dtype, where 1 - 0.999 is 0 and the "
+    "parameters stand still; Optax computes it in float32"
+)
+_ZERO_EPS = apart(
+    "an epsilon of 1e-8 is 0 there, so that 0 / 0 stands in other places; and the legacy bias "
+    "correction is computed in the parameters' dtype"
+)
+_HALF = {"bfloat16": _BIAS, "float16": _ZERO_EPS}
 _MOMENTS = {"b1": s("beta1"), "b2": s("beta2"), "eps": s("eps")}
 
 ENTRY = Entry(
@@ -35,7 +45,10 @@ ENTRY = Entry(
         Stock(
             call("optax.adam", learning_rate=s("learning_rate"), **_MOMENTS),
             rounding(
-                32, "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d", step=_STEP
+                32,
+                "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d",
+                step=_STEP,
+                **_HALF,
             ),
             when={"weight_decay": 0},
         ),
@@ -46,7 +59,12 @@ ENTRY = Entry(
                 **_MOMENTS,
                 weight_decay=s("weight_decay"),
             ),
-            rounding(32, "order of operations, and one subtraction instead of two", step=_STEP),
+            rounding(
+                32,
+                "order of operations, and one subtraction instead of two",
+                step=_STEP,
+                **_HALF,
+            ),
         ),
     ),
     cases=(

@@ -8,7 +8,9 @@ from optax_bridge.correspondence.entry import (
     StateField,
     StepBound,
     Stock,
+    apart,
     different,
+    measured,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -45,7 +47,15 @@ ENTRY = Entry(
     stock=(
         Stock(
             _LARS,
-            rounding(8, "order of operations only", step=_STEP),
+            rounding(
+                8,
+                "order of operations only",
+                step=_STEP,
+                bfloat16=measured(0.44),
+                float16=apart(
+                    "the norm of a large tensor overflows, and NaN stands in other places"
+                ),
+            ),
             when={"weight_decay": 0},
         ),
         Stock(

@@ -8,6 +8,8 @@ from optax_bridge.correspondence.entry import (
     StateField,
     StepBound,
     Stock,
+    apart,
+    measured,
     rounding,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -42,7 +44,13 @@ ENTRY = Entry(
                 centered=s("centered"),
                 eps_in_sqrt=False,
             ),
-            rounding(32, "order of operations only", step=_STEP),
+            rounding(
+                32,
+                "order of operations only",
+                step=_STEP,
+                bfloat16=measured(6.5),
+                float16=apart("an epsilon of 1e-8 is 0 there, and NaN stands in other places"),
+            ),
         ),
     ),
     cases=(

@@ -14,6 +14,7 @@ from optax_bridge.correspondence.entry import (
     HyperParam,
     LegacyClass,
     StateField,
+    apart,
     rounding,
 )
 from optax_bridge.correspondence.parts import Row, tree
@@ -74,6 +75,7 @@ class _DirectionAndScale:
         return legacy_optim.WeightNorm(inner)
 
 
+_NORMS = apart("norms in half precision, compiled together with another step, round otherwise")
 _INNER_RATE = "its rate belongs to the optimizer inside it"
 
 ENTRY = Entry(
@@ -113,7 +115,10 @@ ENTRY = Entry(
     ),
     sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
     around=rounding(
-        64, "XLA compiles the step together with the normalisation, and rounds otherwise"
+        64,
+        "XLA compiles the step together with the normalisation, and rounds otherwise",
+        bfloat16=_NORMS,
+        float16=_NORMS,
     ),
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",

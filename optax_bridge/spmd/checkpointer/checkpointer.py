@@ -1,6 +1,7 @@
 """Checkpoints of a training, by Orbax: asynchronous, whole or not there at all."""
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,20 +13,31 @@ from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
 from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.spmd.checkpointer.damage import (
+    ITEM as CHECKSUMS,
+)
+from optax_bridge.spmd.checkpointer.damage import (
+    ChecksumHandler,
+    DamagedCheckpointError,
+    SaveChecksums,
+    damage_message,
+    damage_of,
+)
 from optax_bridge.spmd.checkpointer.iterators import (
     IteratorHandler,
+    MissingPositionError,
     RestoreIterators,
     SaveIterators,
     iterators_of,
 )
 from optax_bridge.spmd.checkpointer.policies import EvalerSummaries, every_n_steps_policy
-from optax_bridge.spmd.checkpointer.replacing import set_aside, settle
+from optax_bridge.spmd.checkpointer.replacing import move_out_of_the_way, set_aside, settle
 from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
 from optax_bridge.spmd.checkpointer.structure import (
     CheckpointValidationType,
     Index,
     as_nested,
-    check_state_structure,
+    check_structure_of,
     from_nested,
     index_of,
     specs_from,
@@ -41,6 +53,7 @@ from optax_bridge.spmd.config import (
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import current_mesh
 
+_log = logging.getLogger(__name__)
 _STEP = re.compile(r"step_(\d{8})")
 _MAX_STEP = 10**8
 _INDEX_FILE = "index.json"
@@ -146,6 +159,11 @@ class BaseCheckpointer(Module):
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
+    def set_aside_after(self, step: int) -> None:
+        """Takes checkpoints of later steps out of the way, so that a run goes on from this one."""
+        raise NotImplementedError(type(self).__name__)
+
+    @nowrap
     def wait_until_finished(self) -> None:
         """Waits for saves that are under way."""
         raise NotImplementedError(type(self).__name__)
@@ -172,11 +190,14 @@ class Checkpointer(BaseCheckpointer):
           keep_last_n: how many of the newest checkpoints stay.
           keep_every_n_steps: of the older ones, those stay that are so many steps apart.
           validation: how exactly a checkpoint must be the state that is restored.
+          fall_back: whether a run goes on from the newest checkpoint that is whole, with a warning,
+            if the newest is damaged; otherwise that is an error.
         """
 
         keep_last_n: int = 1
         keep_every_n_steps: int | None = None
         validation: CheckpointValidationType = CheckpointValidationType.EXACT
+        fall_back: bool = False
 
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
@@ -205,6 +226,7 @@ class Checkpointer(BaseCheckpointer):
         }
         if iterators:
             items["iterators"] = SaveIterators(iterators)
+        items[CHECKSUMS] = SaveChecksums()
         manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     @nowrap
@@ -222,31 +244,22 @@ class Checkpointer(BaseCheckpointer):
         Raises:
           ValueError: there is no complete checkpoint of the given step, or it is of another
             structure.
+          MissingPositionError: it has no position of an iterator.
+          DamagedCheckpointError: it is not as it was written; the message names those that are.
         """
         if self._manager is None:
             settle(Path(self.directory), _is_complete)
-        steps = self.checkpoint_steps(self.directory)
-        if step is None and not steps:
+        step = self._whole_step(step)
+        if step is None:
             return None, state
-        if step is not None and step not in steps:
-            raise ValueError(
-                f"{self.directory}: no complete checkpoint of step {step}; there are "
-                f"{steps or 'none'}"
-            )
-        step = steps[-1] if step is None else step
         manager = self._opened()
         folder = Path(self.directory) / _name(step)
         iterators = iterators_of(state)
         index = read_index(folder)
-        if not iterators:  # those that are saved are not wanted
-            index = [entry for entry in index if entry[1] != "iterator"]
-        try:
-            check_state_structure(
-                index, index_of(state, step=step), validation=self._config.validation
-            )
-        except ValueError as error:
-            error.add_note(f"The checkpoint is {folder}; nothing in it was changed.")
-            raise
+        check_structure_of(folder, index, index_of(state, step=step), self._config.validation)
+        unsaved = iterators.keys() - {path for path, entry in index if entry == "iterator"}
+        if unsaved:
+            raise MissingPositionError(f"{folder}: no position of {', '.join(sorted(unsaved))}")
         targets = jax.tree.map(_target, as_nested(state))
         items: dict[str, Any] = {
             "state": ocp.args.PyTreeRestore(
@@ -259,6 +272,38 @@ class Checkpointer(BaseCheckpointer):
             items["iterators"] = RestoreIterators(iterators)
         restored = manager.restore(step, args=ocp.args.Composite(**items))
         return step, from_nested(state, restored["state"])
+
+    @nowrap
+    def set_aside_after(self, step: int) -> None:
+        """Renames the checkpoints of later steps, whole or damaged."""
+        for folder in _step_folders(self.directory):
+            if parse_step(folder) > step:
+                new = move_out_of_the_way(folder)
+                _log.warning("%s is set aside, as %s", folder, new.name)
+        if self._manager is not None:
+            self._manager.reload()
+
+    def _whole_step(self, step: int | None) -> int | None:
+        """Returns the step to restore, None if there is none."""
+        folders = {parse_step(folder): folder for folder in _step_folders(self.directory)}
+        if step is None and not folders:
+            return None
+        if step is not None and step not in folders:
+            raise ValueError(
+                f"{self.directory}: no complete checkpoint of step {step}; there are "
+                f"{sorted(folders) or 'none'}"
+            )
+        chosen = max(folders) if step is None else step
+        problems = damage_of(folders[chosen])
+        if not problems:
+            return chosen
+        whole = [s for s in sorted(folders) if s != chosen and not damage_of(folders[s])]
+        message = damage_message(folders[chosen], problems, whole_steps=whole, parsed_step=chosen)
+        if step is not None or not whole or not self._config.fall_back:
+            raise DamagedCheckpointError(message)
+        _log.warning("%s\nfall_back=True: the run goes on from step %d", message, whole[-1])
+        self.set_aside_after(whole[-1])
+        return whole[-1]
 
     @nowrap
     def wait_until_finished(self) -> None:
@@ -296,6 +341,7 @@ class Checkpointer(BaseCheckpointer):
                     "state": ocp.PyTreeCheckpointHandler(),
                     "index": ocp.JsonCheckpointHandler(filename=_INDEX_FILE),
                     "iterators": IteratorHandler(),
+                    CHECKSUMS: ChecksumHandler(),  # the last, see there
                 },
             )
         return self._manager
@@ -332,6 +378,14 @@ def parse_step(path: str | Path) -> int:
 
 def _is_complete(folder: Path) -> bool:
     return (folder / "index").exists() and ocp.utils.is_checkpoint_finalized(epath.Path(folder))
+
+
+def _step_folders(base_dir: str) -> list[Path]:
+    """Returns the folders of checkpoints that were finished, damaged ones too, by rising step."""
+    folder = Path(base_dir)
+    names = sorted(entry.name for entry in folder.glob("step_*") if _STEP.fullmatch(entry.name))
+    folders = [folder / name for name in names if any((folder / name).iterdir())]
+    return [f for f in folders if ocp.utils.is_checkpoint_finalized(epath.Path(f))]
 
 
 def _name(step: int) -> str:

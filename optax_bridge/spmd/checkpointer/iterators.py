@@ -14,6 +14,10 @@ from optax_bridge.spmd.checkpointer.structure import SavableIterator, is_iterato
 from optax_bridge.spmd.trees import flatten_items
 
 
+class MissingPositionError(ValueError):
+    """A checkpoint has no position of an iterator: it was saved without."""
+
+
 def iterators_of(state: PyTree) -> dict[str, SavableIterator]:
     """Path -> iterator, of a state."""
     return {path: leaf for path, leaf in flatten_items(state) if is_iterator(leaf)}
@@ -36,7 +40,8 @@ class IteratorHandler(ocp.CheckpointHandler):
         number of processes; for another the number must be that of the checkpoint.
 
         Raises:
-          ValueError: the checkpoint was saved by another number of processes, or has no state.
+          ValueError: the checkpoint was saved by another number of processes, or its state is not
+            one of the iterator.
         """
         there = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
         as_many = len(there) == jax.process_count()
@@ -50,7 +55,14 @@ class IteratorHandler(ocp.CheckpointHandler):
                     f"expected, found {there}. It was saved by another number of processes: take "
                     "that number, or set save_input_iterator=False, and the input begins anew."
                 )
-            iterator.set_state(msgpack.unpackb(file.read_bytes(), strict_map_key=False))
+            try:
+                iterator.set_state(msgpack.unpackb(file.read_bytes(), strict_map_key=False))
+            except Exception as error:  # whatever an iterator of anybody's raises
+                raise ValueError(
+                    f"{file}: no position that {type(iterator).__name__} can go on from: "
+                    f"{type(error).__name__}: {error}. Take the input that it was saved with, or "
+                    "set save_input_iterator=False, and the input begins anew."
+                ) from error
 
 
 class SaveIterators(ocp_args.CheckpointArgs):

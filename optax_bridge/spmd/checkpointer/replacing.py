@@ -17,6 +17,23 @@ def set_aside(folder: Path) -> None:
     _together(f"set aside {folder.name}")
 
 
+def move_out_of_the_way(folder: Path) -> Path:
+    """Renames a checkpoint to a name that no run looks at; to be called by all processes.
+
+    Returns:
+      Its new place.
+    """
+    new, number = folder.with_name(f"aside_{folder.name}"), 1
+    while new.exists():
+        number += 1
+        new = folder.with_name(f"aside_{folder.name}_{number}")
+    _together(f"about to move {folder.name}")  # all have seen the same names
+    if jax.process_index() == 0:
+        folder.rename(new)
+    _together(f"moved {folder.name}")
+    return new
+
+
 def settle(base_dir: Path, is_complete: Callable[[Path], bool]) -> None:
     """Removes what was replaced; what was not, as its successor is not there, has its name again.
 

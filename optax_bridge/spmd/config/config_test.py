@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import functools
 import math
 import pickle
 import re
@@ -414,6 +415,75 @@ def test_functions_and_classes():
     point = config_for_class(Point).set(y=2)
     assert point.clone() == point and point.instantiate() == Point(0, 2)
     assert maybe_instantiate(3) == 3
+
+
+def test_an_argument_wins_over_the_field_of_keyword_arguments():
+    def fn(**kw):
+        return kw
+
+    cfg = config_for_function(fn).set(kw={"a": 1, "b": 2})
+    assert cfg.instantiate(a=3) == {"a": 3, "b": 2}
+
+    def named(x, **kw):
+        return x, kw
+
+    cfg = config_for_function(named).set(x=1, kw={"x": 2})
+    with pytest.raises(TypeError, match=r"'x' is a field of its config and in its field 'kw'"):
+        cfg.instantiate()
+
+
+def _anything(init):
+    def wrapper(*args, **kwargs):
+        init(*args, **kwargs)
+
+    return wrapper
+
+
+class _BoundByHand:
+    def __init__(self, init):
+        self.init = init
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self.init, instance)
+
+
+class _ClassProxy:
+    """Stands for a class, as those of wrapt do."""
+
+    def __init__(self, wrapped):
+        self.__wrapped__ = wrapped
+
+    @property
+    def __class__(self):
+        return type(self.__wrapped__)
+
+    def __call__(self, *args, **kwargs):
+        return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+
+@pytest.mark.parametrize(
+    ("decorate", "decorate_class", "fields"),
+    [
+        (_anything, None, {"args": (1, 2), "kwargs": {}}),
+        (lambda init: functools.wraps(init)(_anything(init)), None, {"x": 1, "y": 2}),
+        (_BoundByHand, None, {"x": 1, "y": 2}),
+        (_anything, _ClassProxy, {"args": (1, 2), "kwargs": {}}),
+        (lambda init: init, _ClassProxy, {"x": 1, "y": 2}),
+    ],
+    ids=["decorated", "wrapped", "descriptor", "decorated_proxy", "proxy"],
+)
+def test_the_parameters_of_an_init_that_is_no_plain_function(decorate, decorate_class, fields):
+    def init(self, x, y):
+        self.sum = x + y
+
+    cls: Any = type("Decorated", (), {"__init__": decorate(init)})
+    cls = cls if decorate_class is None else decorate_class(cls)
+    cfg = config_for_class(cls)
+    assert cfg.keys() == sorted(["klass", *fields])
+    assert cfg.set(**fields).instantiate().sum == 3
 
 
 def test_parameters_named_like_methods():

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any, TypeVar
 
+from optax_bridge.spmd.config import walking
 from optax_bridge.spmd.config.base import ConfigBase, raise_for_missing
 from optax_bridge.spmd.config.configurable import InstantiableConfig
 from optax_bridge.spmd.config.decorator import config_class, rename
@@ -100,7 +101,7 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 def _init_parameters(cls: type) -> list[inspect.Parameter]:
     if cls.__init__ is object.__init__:  # its signature has *args and **kwargs, which it refuses
         return []
-    parameters = _parameters(cls.__init__)[1:]
+    parameters = _parameters(_bound_init(cls))
     if dataclasses.is_dataclass(cls):  # a default_factory is shown by a marker
         made = {
             field.name: field.default_factory()
@@ -118,6 +119,19 @@ def _init_parameters(cls: type) -> list[inspect.Parameter]:
         # Set by the module around it; its default is a marker that cannot be written as text.
         parameters = [p for p in parameters if p.name != "parent"]
     return parameters
+
+
+def _bound_init(cls: Any) -> Callable[..., Any]:
+    """Returns `__init__` as a call of the class binds it, or of the class behind a proxy."""
+    while not issubclass(type(cls), type) and hasattr(cls, "__wrapped__"):
+        cls = cls.__wrapped__
+    init = inspect.getattr_static(cls, "__init__")
+    if not hasattr(type(init), "__get__"):
+        return init
+    try:
+        return init.__get__(object(), cls)
+    except TypeError:  # a method written in C, which asks for an instance of its class
+        return types.MethodType(init, cls)
 
 
 # Classes of configs by what they configure: as long as it lives, where Python can tell.
@@ -205,7 +219,11 @@ def _call(
     cfg: ConfigBase,
     given: dict[str, object],
 ) -> T:
-    """Calls the target with the config's fields, given arguments first."""
+    """Calls the target with the config's fields, given arguments first.
+
+    Raises:
+      TypeError: the field of `**kwargs` has an argument that is a field of its own.
+    """
     given = dict(given)
     for parameter in parameters:
         if parameter.kind is _Kind.POSITIONAL_ONLY:
@@ -229,9 +247,15 @@ def _call(
         if parameter.kind is _Kind.VAR_POSITIONAL:
             positional.extend(value)
         elif parameter.kind is _Kind.VAR_KEYWORD:
+            twice = sorted(set(value) & set(values))
+            if twice:
+                raise TypeError(
+                    f"{walking.dotted_name(target)}: {twice[0]!r} is a field of its config and in "
+                    f"its field {parameter.name!r} as well. Leave it out of {parameter.name!r}."
+                )
             keywords.update(value)
         elif starred and parameter.kind is _Kind.POSITIONAL_OR_KEYWORD:
             positional.append(value)  # what follows goes by position too
         else:
             keywords[parameter.name] = value
-    return target(*positional, **keywords, **given)
+    return target(*positional, **{**keywords, **given})

@@ -129,6 +129,11 @@ def is_frozen_mapping(value: object) -> bool:
     )
 
 
+def _is_legacy_definition(value: object) -> bool:
+    legacy_optim = sys.modules.get("legacy_optim")  # without it there are none
+    return legacy_optim is not None and isinstance(value, legacy_optim.OptimizerDef)
+
+
 _PLAIN = (
     type(None),
     RequiredFieldValue,
@@ -152,6 +157,7 @@ for _match, _validate in (
     (_is_partition_spec, _accept),
     (_is_remat_marker, _accept),
     (is_function_object, _accept),
+    (_is_legacy_definition, _accept),
     (is_frozen_mapping, lambda v: _each(v.values())),
 ):
     register_validator(match_fn=_match, validate_fn=_validate)

@@ -86,7 +86,7 @@ class Learner(LearnerModule):
             change the parameter; the first that fits, `UpdateType.ALL_UPDATES` if none does.
           ema: the average of the parameters, none while its `decay` is None.
           enable_per_variable_summaries: True: root mean squares of parameters and gradients, one
-            by one; or prefixes of paths: norms of the gradients below each.
+            by one; or paths: the norm of the gradients at and below each.
           forward_fn_transformation: applied to the forward function, or a config of it;
             `with_minibatch_steps(...)`, say.
           ignore_undefined_loss: whether training goes on when the loss is not finite.
@@ -150,6 +150,7 @@ class Learner(LearnerModule):
             opt_params=mask_tree(updates.opt_params, keep=keep, mask_value=None),
             delta_updates=mask_tree(updates.delta_updates, keep=keep, mask_value=None),
         )
+        self._add_variable_summaries(values, own.delta_updates)
         transformed = self.optimizer(own)
         new_params = _stepped(values, transformed)
         in_place = self._permitted(transformed.inplace_updates or {})
@@ -183,7 +184,6 @@ class Learner(LearnerModule):
             inputs=inputs,
             should_compute_gradients=self.should_update_with_optimizers(opt_params),
         )
-        self._add_variable_summaries(updates)
         updated_params = self.update(updates)
         return ForwardBackwardOutputs(
             forward_outputs=updates.forward_pass["default"].outputs,
@@ -207,18 +207,18 @@ class Learner(LearnerModule):
         kept = jax.tree.map(should_apply_state_updates, self._update_types(in_place))
         return prune_empty(jax.tree.map(lambda keep, value: value if keep else {}, kept, in_place))
 
-    def _add_variable_summaries(self, updates: Updates) -> None:
+    def _add_variable_summaries(self, values: Params, grads: PyTree) -> None:
         wanted = self._config.enable_per_variable_summaries
         if wanted is False:
             return
         if wanted is not True:
-            items = flatten_items(updates.delta_updates)
+            items = flatten_items(grads)
             for prefix in wanted:
-                below = [leaf for path, leaf in items if path.startswith(prefix)]
+                folder = prefix.rstrip("/")
+                below = [leaf for path, leaf in items if f"{path}/".startswith(f"{folder}/")]
                 self.add_summary(f"grad_norm/{prefix}", global_norm(below))
             return
-        trees = {"param_rms": updates.param_values(), "grad_rms": updates.delta_updates}
-        for name, tree in trees.items():
+        for name, tree in {"param_rms": values, "grad_rms": grads}.items():
             norms = vectorized_tree_map(lambda x: jnp.maximum(rms(x), 1e-3), tree)
             for path, norm in flatten_items(expand_vdicts(norms)):
                 self.add_summary(f"{name}/{path}", norm)

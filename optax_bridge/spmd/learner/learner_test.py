@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,23 @@ from optax_bridge.spmd.trees import tree_paths
 SGD = config_for_function(optimizers.sgd_optimizer).set(
     learning_rate=0.1, decouple_weight_decay=True
 )
+RATE: dict[str, Any] = {"learning_rate": 0.1}
+DECAYS = {**RATE, "b1": 0.9, "b2": 0.99, "eps": 1e-8}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "chain": {"args": [optimizers.scale(0.1)]},
+    "named_chain": {"kwargs": {"part": optimizers.scale(0.1)}},
+    "sgd_optimizer": {**RATE, "decouple_weight_decay": True},
+    "adam_optimizer": DECAYS,
+    "adamw_optimizer": DECAYS,
+    "adamw_decoupled_optimizer": {**DECAYS, "update_schedule": 0.1},
+    "adafactor_optimizer": {
+        **RATE,
+        "b1": 0.9,
+        "b2": 0.99,
+        "multiply_by_parameter_scale": True,
+        "clipping_threshold": 1.0,
+    },
+}
 VALUES = {"w": jnp.array([1.0, 2.0]), "b": jnp.array([3.0]), "stats": {"mean": jnp.array([0.0])}}
 
 
@@ -126,6 +145,34 @@ def test_summaries_of_variables(wanted, names):
     assert names <= set(collection.summaries)
     if wanted is True:
         assert float(collection.summaries["param_rms/stats/mean"]) == pytest.approx(1e-3)
+
+
+def test_summaries_below_a_path_are_not_those_of_a_longer_name():
+    params = {name: {"w": jnp.array([float(i)])} for i, name in ((3, "comp_1"), (4, "comp_10"))}
+    learner = learner_of(enable_per_variable_summaries=["comp_1", "comp_1/w", "comp_10/"])
+    updates = Updates(
+        opt_params=jax.tree.map(lambda v: OptParam(v, None, None), params), delta_updates=params
+    )
+    _, collection = functional(
+        learner,
+        None,
+        learner.init(updates.opt_params),
+        (updates,),
+        method="update",
+        is_training=True,
+    )
+    norms = {path: float(collection.summaries[f"grad_norm/{path}"]) for path in
+             ("comp_1", "comp_1/w", "comp_10/")}  # fmt: skip
+    assert norms == {"comp_1": 3.0, "comp_1/w": 3.0, "comp_10/": 4.0}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_instance_is_as_good_as_its_config(name):
+    """What a config holds it copies, and so it must be able to."""
+    cfg = config_for_function(getattr(optimizers, name)).set(**OPTIMIZERS[name])
+    of_config, of_instance = learner_of(optimizer=cfg), learner_of(optimizer=cfg.instantiate())
+    (_, expected), (_, collection) = map(step_of, (of_config, of_instance))
+    jax.tree.map(np.testing.assert_array_equal, collection.state_updates, expected.state_updates)
 
 
 @pytest.mark.parametrize("kind", ["adam", "momentum", "adafactor"])

@@ -1,11 +1,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from optax_bridge.spmd.learner import ForwardOutputs, with_minibatch_steps
+from optax_bridge.spmd.config import config_for_function
+from optax_bridge.spmd.learner import ForwardOutputs, Learner, with_minibatch_steps
 from optax_bridge.spmd.metrics import SumSummary, WeightedSummary
-from optax_bridge.spmd.module import new_output_collection
+from optax_bridge.spmd.module import functional, new_output_collection
+from optax_bridge.spmd.optimizers import OptParam
 
 KEYS = {"forward_key": jax.random.PRNGKey(0), "param_noise_key": jax.random.PRNGKey(1)}
 BATCH = {"x": jnp.arange(8.0)}
@@ -46,6 +49,36 @@ def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     alone = with_minibatch_steps(steps=4)(forward)
     plain = alone(model_params={"w": jnp.float32(2)}, inputs={"input_batch": BATCH, **KEYS})
     assert float(plain.loss) == pytest.approx(float(loss))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+def test_every_minibatch_counts_at_every_step(steps):
+    """Powers of two, so that no sum is rounded: gradients, each minibatch's another."""
+    batch = {"x": jnp.asarray([2.0**i for i in range(8)])}
+
+    def linear(*, model_params, inputs):
+        loss = jnp.mean(model_params["w"] * inputs["input_batch"]["x"])
+        return ForwardOutputs(loss=loss, aux={}, output_collection=new_output_collection())
+
+    sgd = config_for_function(optax.sgd).set(learning_rate=1.0)
+    transform = with_minibatch_steps(steps=steps)
+    cfg = Learner.default_config().set(
+        name="learner", optimizer=sgd, forward_fn_transformation=transform
+    )
+    learner = cfg.instantiate(parent=None)
+    value = jnp.float32(0)
+    for step in range(1, 7):
+        opt_params = {"w": OptParam(value, None, None)}
+        outputs, _ = functional(
+            learner,
+            None,
+            learner.init(opt_params),
+            {"fn": linear, "inputs": {"input_batch": batch, **KEYS}, "opt_params": opt_params},
+            method="forward_and_backward",
+            is_training=True,
+        )
+        value = outputs.backward_outputs.updated_params["w"]
+        assert float(value) == -step * 255 / 8
 
 
 @pytest.mark.parametrize("grad_dtype, mean", [(None, 128.5), ("float32", 128.5), ("bfloat16", 128)])

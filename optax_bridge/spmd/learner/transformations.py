@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+import legacy_optim
+from optax_bridge import from_legacy
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -54,14 +56,19 @@ class UpdateTransformation(LearnerModule):
 
 
 # What a learner takes for its optimizer: its config is wrapped where it makes no `LearnerModule`.
-Optimizer = LearnerModule | PartitionedGradientTransformation | optax.GradientTransformation
+Optimizer = (
+    LearnerModule
+    | PartitionedGradientTransformation
+    | optax.GradientTransformation
+    | legacy_optim.OptimizerDef
+)
 
 
 class WrappedPartitionedGradientTransformation(UpdateTransformation):
     """A transformation of gradients as a module: its state is the transformation's own.
 
     Transformations of Optax, those of `optax_bridge` with their exact steps included, are taken as
-    by `from_optax`.
+    by `from_optax`; definitions of `legacy_optim` by `optax_bridge.from_legacy`, to the bit.
     """
 
     @config_class
@@ -78,18 +85,23 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
         """Makes the transformation.
 
         Raises:
-          ValueError: it is none.
+          ValueError: it is none, or has no learning rate.
         """
         super().__init__(cfg, parent=parent)
-        made = maybe_instantiate(cfg.transformation)
-        if isinstance(made, optax.GradientTransformation):
-            made = from_optax(made)
-        if not isinstance(made, PartitionedGradientTransformation):
+        tx = maybe_instantiate(cfg.transformation)
+        if isinstance(tx, legacy_optim.OptimizerDef):
+            tx = from_legacy(tx)
+        if isinstance(tx, optax.GradientTransformation):
+            try:
+                tx = from_optax(tx)
+            except ValueError as error:
+                raise ValueError(f"{self.path()}: {error}") from error
+        if not isinstance(tx, PartitionedGradientTransformation):
             raise ValueError(
-                f"{self.path()}: expected a PartitionedGradientTransformation, or a transformation "
-                f"of Optax, found {type(made).__name__}: {made!r}"
+                f"{self.path()}: expected a PartitionedGradientTransformation, a transformation of "
+                f"Optax or a definition of legacy_optim, found {type(tx).__name__}: {tx!r}"
             )
-        self.transformation = made
+        self.transformation = tx
 
     def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """The transformation's own specs."""

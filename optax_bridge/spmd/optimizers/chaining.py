@@ -1,6 +1,5 @@
 """Transformations made of transformations."""
 
-import functools
 from collections.abc import Callable
 
 from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
@@ -44,11 +43,17 @@ def chain(
     def partition(specs: PyTree) -> PyTree:
         return tuple(part.partition(specs) for part in parts)
 
-    update = functools.partial(run, None)
-    if parts and isinstance(parts[-1], ExactPartitionedTransformation):
-        step = functools.partial(run, parts[-1].step)
-        return ExactPartitionedTransformation(init, update, partition, step)
-    return PartitionedGradientTransformation(init, update, partition)
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
+        return run(None, updates, state, params)
+
+    if not parts or not isinstance(parts[-1], ExactPartitionedTransformation):
+        return PartitionedGradientTransformation(init, update, partition)
+    exact = parts[-1].step
+
+    def step(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
+        return run(exact, updates, state, params)
+
+    return ExactPartitionedTransformation(init, update, partition, step)
 
 
 def named_chain(

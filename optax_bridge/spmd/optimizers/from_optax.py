@@ -68,7 +68,16 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
 
     Returns:
       The transformation; an `ExactPartitionedTransformation` if `tx` takes exact steps.
+
+    Raises:
+      ValueError: `tx` waits for a learning rate at each step, and a learner gives none.
     """
+    if _lacks_learning_rate(tx):
+        raise ValueError(
+            "the optimizer has no learning rate, and a learner's steps give it none. Set it: "
+            "optimizer.learning_rate, a number or a schedule (`with_learning_rate` for those of "
+            "this package)."
+        )
     with_boxes = with_axis_metadata(tx)
 
     def init(params: Params) -> OptState:
@@ -122,6 +131,14 @@ def with_learning_rate(
     if isinstance(optimizer, InstantiableConfig):
         return optimizer.clone(learning_rate=from_zero).instantiate()
     return optimizer(learning_rate=from_zero)
+
+
+def _lacks_learning_rate(tx: optax.GradientTransformation) -> bool:
+    """True if a part of the transformation has a learning rate that is None."""
+    return isinstance(tx, ExactTransformation) and (
+        tx.hyper_params.get("learning_rate", 0.0) is None
+        or any(map(_lacks_learning_rate, tx.inner))
+    )
 
 
 def _boxed(tree: PyTree, stacked: int = 0, *, named: bool = False) -> PyTree:

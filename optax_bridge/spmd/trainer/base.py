@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
-from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer
-from optax_bridge.spmd.checkpointer.structure import is_iterator
+from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer, MissingPositionError
+from optax_bridge.spmd.checkpointer.structure import SavableIterator, is_iterator
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -30,7 +30,7 @@ from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, mesh_of
+from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, check_folder, mesh_of
 from optax_bridge.spmd.trainer.state import (
     SpmdTrainState,
     TrainerState,
@@ -129,6 +129,7 @@ class BaseTrainer(Module):
             raise ValueError(f"{self.path()}: prune_empty_state_updates=False is not supported")
         if not isinstance(cfg.max_step, int | float) or math.isnan(cfg.max_step):
             raise ValueError(f"{self.path()}: max_step is {cfg.max_step!r}, expected a number")
+        check_folder(self.path(), cfg.dir)
         self._mesh = mesh_of(cfg, devices)
         self._step: int | None = None
         self._state: SpmdTrainState | None = None
@@ -271,22 +272,17 @@ class BaseTrainer(Module):
           The step; None if there is no checkpoint.
 
         Raises:
-          ValueError: there is none of that step, or it is of another model or learner.
+          ValueError: there is none of that step, it is of another model or learner, or the input
+            cannot go on from the position that it has.
+          DamagedCheckpointError: it is not as it was written.
         """
         with self.mesh_scope():
-            wanted = self._config.save_input_iterator
+            with_input = self._config.save_input_iterator
             try:
-                step, state = self._restore(restore_step, with_input=wanted)
-            except ValueError as error:
-                try:
-                    step, state = self._restore(restore_step, with_input=not wanted)
-                except ValueError:
-                    raise error from None
-                if wanted and step is not None:
-                    _log.warning(
-                        "the checkpoint of step %d has no position of the input, which begins anew",
-                        step,
-                    )
+                step, state = self._restore(restore_step, with_input=with_input)
+            except MissingPositionError as error:
+                step, state = self._restore(restore_step, with_input=False)
+                _log.warning("%s: the input begins anew", error)
             if step is None:
                 return None
             state.pop("input_iter", None)
@@ -298,12 +294,7 @@ class BaseTrainer(Module):
     ) -> tuple[int | None, dict[str, PyTree]]:
         target: dict[str, PyTree] = self.trainer_state_specs._asdict()
         if with_input:
-            target["input_iter"] = self.input_iterator()
-            if not is_iterator(target["input_iter"]):
-                raise ValueError(
-                    f"{self.path()}: save_input_iterator, but the input's iterator "
-                    f"{type(target['input_iter']).__name__} has no get_state and set_state"
-                )
+            target["input_iter"] = self.savable_iterator()
         return self.checkpointer.restore(step=step, state=target)
 
     @nowrap
@@ -314,11 +305,27 @@ class BaseTrainer(Module):
         return self._input_iter
 
     @nowrap
+    def savable_iterator(self) -> SavableIterator:
+        """Returns `input_iterator()`, whose position can be saved.
+
+        Raises:
+          ValueError: it cannot.
+        """
+        iterator = self.input_iterator()
+        if not is_iterator(iterator):
+            raise ValueError(
+                f"{self.path()}: save_input_iterator, but the input's iterator "
+                f"{type(iterator).__name__} has no get_state and set_state. Give it both, or set "
+                "save_input_iterator=False: a resumed run then begins the input anew."
+            )
+        return iterator
+
+    @nowrap
     def saved_state(self) -> dict[str, PyTree]:
         """What a checkpoint of now would have."""
         state: dict[str, PyTree] = self._existing_state().trainer_state._asdict()
         if self._config.save_input_iterator:
-            state["input_iter"] = self.input_iterator()
+            state["input_iter"] = self.savable_iterator()
         return state
 
     # Steps.

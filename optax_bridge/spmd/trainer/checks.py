@@ -1,6 +1,7 @@
 """What is checked of a trainer's config before there is any array."""
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,6 +38,17 @@ def mesh_of(cfg: Any, devices: Sequence[Any] | None) -> Mesh:
             )
     shape = infer_mesh_shape(cfg.mesh_shape, num_devices=len(devices))
     return Mesh(create_device_mesh(shape, devices=devices), names)
+
+
+def check_folder(where: str, folder: str) -> None:
+    """Raises ValueError if a run's folder is a file, or would lie below one."""
+    path = Path(folder)
+    for parent in (path, *path.parents):
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(
+                f"{where}: dir={folder!r}: {parent} is a file, expected a folder for the files of "
+                "the run. Take another one."
+            )
 
 
 def axis_entry(names: str | Sequence[str]) -> Any:

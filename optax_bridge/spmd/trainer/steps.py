@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.spmd.forward import forward_pass
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import ForwardOutputs, Learner
@@ -56,12 +57,8 @@ def train_step(
         params = parts.model.apply_parameter_noise_recursively(
             inputs["param_noise_key"], cast(model_params)
         )
-        (loss, aux), collection = functional(
-            parts.model,
-            inputs["forward_key"],
-            params,
-            {"input_batch": inputs["input_batch"]},
-            is_training=True,
+        loss, aux, collection = forward_pass(
+            parts.model, inputs["forward_key"], params, inputs["input_batch"], is_training=True
         )
         return ForwardOutputs(loss=loss, aux=aux, output_collection=collection)
 

@@ -27,7 +27,11 @@ class SpmdTrainer(BaseTrainer):
 
     @nowrap
     def run(
-        self, prng_key: jax.Array, *, return_evaler_summaries: bool | set[str] | None = None
+        self,
+        prng_key: jax.Array,
+        *,
+        return_evaler_summaries: bool | set[str] | None = None,
+        restore_step: int | None = None,
     ) -> dict[str, PyTree] | None:
         """Trains to `max_step` or the end of the input, from a checkpoint if there is one.
 
@@ -35,13 +39,16 @@ class SpmdTrainer(BaseTrainer):
           prng_key: of the first state.
           return_evaler_summaries: True, or names of evalers: they run at the last step whatever
             their policies say, and the summaries are returned.
+          restore_step: the step of the checkpoint to go on from, None for the newest. Checkpoints
+            of later steps are set aside.
 
         Returns:
           None if no step was taken, else "loss" and "aux" of the last step, and
           "evaler_summaries" if asked for.
 
         Raises:
-          ValueError: `return_evaler_summaries` is something else, or names no evaler.
+          ValueError: `return_evaler_summaries` is something else, or names no evaler; or there is
+            no checkpoint of `restore_step`, or none that this trainer can go on from.
           UndefinedLossException: a loss was not finite; the state before that step is saved.
           SavingError: a file could not be written.
         """
@@ -49,7 +56,7 @@ class SpmdTrainer(BaseTrainer):
         with self.mesh_scope(), contextlib.ExitStack() as at_last:
             for owner in (self, *self._evalers.values()):
                 at_last.callback(owner.summary_writer.close)
-            if not self._prepare_training(prng_key):
+            if not self._prepare_training(prng_key, restore_step):
                 return None
             return self._loop().run(forced_evalers=forced, prng_key=prng_key)
 
@@ -75,9 +82,13 @@ class SpmdTrainer(BaseTrainer):
         """Has a function called with each step and its loss, once that is known."""
         self._loop().listeners.append(listener)
 
-    def _prepare_training(self, prng_key: jax.Array) -> bool:
-        """Restores or makes the first state; whether there is anything to do."""
-        restored = self.restore_checkpoint()
+    def _prepare_training(self, prng_key: jax.Array, restore_step: int | None = None) -> bool:
+        """Restores or makes the first state; True if there is anything to do."""
+        if self._config.save_input_iterator:
+            self.savable_iterator()
+        restored = self.restore_checkpoint(restore_step)
+        if restore_step is not None:
+            self.checkpointer.set_aside_after(restore_step)
         if restored is None:
             self.begin(prng_key)
         step = self.step or 0

@@ -1,0 +1,71 @@
+# pyright: strict
+"""Arrays that stand one behind the other in a larger one, as flattened parameters do."""
+
+from equivalence_tests.proof.bits.graph import ELEMENTWISE, Graph, Node
+
+
+def ends_of_parts(node: Node, axis: int) -> tuple[int, ...]:
+    """Where the arrays end of which a node consists, element by element; empty if it is one."""
+    ends = _ends(node, axis, {})
+    return (*sorted(ends), node.shape[axis]) if ends else ()
+
+
+def _ends(node: Node, axis: int, known: dict[int, frozenset[int]]) -> frozenset[int]:
+    """The ends but the last."""
+    if node.id not in known:
+        ends: set[int] = set()
+        if node.op == "concatenate" and node.settings["dimension"] == axis:
+            start = 0
+            for arg in node.args:
+                ends |= {start + end for end in _ends(arg, axis, known)}
+                start += arg.shape[axis]
+                ends.add(start)
+            ends -= {0, start}
+        elif node.op in ELEMENTWISE:
+            for arg in node.args:
+                if arg.shape == node.shape:
+                    ends |= _ends(arg, axis, known)
+        known[node.id] = frozenset(ends)
+    return known[node.id]
+
+
+def part(graph: Graph, node: Node, axis: int, begin: int, end: int) -> Node:
+    """The elements of an array from one index along an axis to another, that of a whole part."""
+    return _Parts(graph, axis).part(node, begin, end)
+
+
+class _Parts:
+    def __init__(self, graph: Graph, axis: int):
+        self.graph, self.axis = graph, axis
+        self.ends: dict[int, frozenset[int]] = {}
+        self.known: dict[tuple[int, int, int], Node] = {}
+
+    def part(self, node: Node, begin: int, end: int) -> Node:
+        key = (node.id, begin, end)
+        if key not in self.known:
+            self.known[key] = self._part(node, begin, end)
+        return self.known[key]
+
+    def _part(self, node: Node, begin: int, end: int) -> Node:
+        axis, graph = self.axis, self.graph
+        shape = (*node.shape[:axis], end - begin, *node.shape[axis + 1 :])
+        if shape == node.shape:
+            return node
+        if node.op == "splat":
+            return graph.splat(node.args[0], shape)
+        if node.op == "concatenate" and node.settings["dimension"] == axis:
+            start = 0
+            for arg in node.args:
+                size = arg.shape[axis]
+                if start <= begin and end <= start + size:
+                    return self.part(arg, begin - start, end - start)
+                start += size
+        if node.op in ELEMENTWISE and _ends(node, axis, self.ends):
+            args = [
+                self.part(arg, begin, end) if arg.shape == node.shape else arg for arg in node.args
+            ]
+            return graph.apply(node.op, args, node.params, shape, node.dtype)
+        starts = tuple(begin if number == axis else 0 for number in range(len(shape)))
+        limits = tuple(a + size for a, size in zip(starts, shape, strict=True))
+        params = (("limit_indices", limits), ("start_indices", starts))
+        return graph.apply("slice", (node,), params, shape, node.dtype)

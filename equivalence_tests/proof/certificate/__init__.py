@@ -1,0 +1,1 @@
+"""A proof as data, and an independent check of it."""

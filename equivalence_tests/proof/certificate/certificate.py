@@ -1,0 +1,133 @@
+"""What was to prove as plain data, from which another program can check it.
+
+What occurs more than once stands in tables and is referred to by its number: operations in `nodes`,
+atoms in `atoms`, quotients of polynomials in `quotients`, texts in `texts`.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.induction.equality import Level
+from equivalence_tests.proof.induction.world import Obligation
+
+VERSION = 2
+_LONGEST = 2000  # of a normal form as text; as terms it is whole
+
+
+def obligation_rows(obligations: Sequence[Obligation]) -> dict[str, Any]:
+    """The obligations of one case as plain data.
+
+    Returns:
+      `obligations`: for each `when`, `leaf`, `level` and what else is known; `params` where it is a
+      parameter, `general` where it is not for all shapes. One that is identical
+      has the number of its `node`, which is the same for both sides; one that is equal over the
+      reals has the numbers of the quotients that are both sides' normal forms as `terms`; one that
+      is open has them as text as well.
+      `nodes`: `[operation, operands, text of its parameters, text of its type]`.
+      `quotients`: `[numerator, denominator]`, each a list of terms: a rational number as text, and
+      pairs of an atom and its power.
+      `atoms`: with quotients as arguments.
+      `texts`: the texts.
+    """
+    tables = _Tables()
+    rows = [_row(each, tables) for each in obligations]
+    return {
+        "obligations": rows,
+        "nodes": tables.nodes,
+        "quotients": tables.quotients.rows,
+        "atoms": tables.atoms.rows,
+        "texts": tables.texts.rows,
+    }
+
+
+class _Table:
+    """Data in rows, each once."""
+
+    def __init__(self):
+        self.rows: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, row: Any) -> int:
+        """The number of a row; it is appended where it is new."""
+        key = json.dumps(row)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.rows)
+            self.rows.append(row)
+        return self._numbers[key]
+
+
+class _Tables:
+    """The tables of one case."""
+
+    def __init__(self):
+        self.quotients, self.atoms, self.texts = _Table(), _Table(), _Table()
+        self.nodes: list[list[Any]] = []
+        self._nodes: dict[int, int] = {}
+
+    def terms(self, terms: dict[str, Any]) -> list[int]:
+        """Values with atoms of their own, by the numbers of the quotients here."""
+        known: list[int] = []
+
+        def quotient(value: Any) -> int:
+            moved = [
+                [
+                    [number, [[known[atom], power] for atom, power in factors]]
+                    for number, factors in p
+                ]
+                for p in value
+            ]
+            return self.quotients.number(moved)
+
+        for atom in terms["atoms"]:
+            known.append(self.atoms.number({**atom, "args": [quotient(a) for a in atom["args"]]}))
+        return [quotient(value) for value in terms["values"]]
+
+    def node(self, node: Node) -> int:
+        """The number of a node, whose operands stand before it."""
+        waiting = [node]
+        while waiting:
+            here = waiting[-1]
+            missing = [arg for arg in here.args if arg.id not in self._nodes]
+            if here.id in self._nodes or missing:
+                if here.id in self._nodes:
+                    waiting.pop()
+                waiting += missing
+                continue
+            waiting.pop()
+            self._nodes[here.id] = len(self.nodes)
+            args = [self._nodes[arg.id] for arg in here.args]
+            texts = (str(here.params) if here.params else "", f"{here.dtype}{list(here.shape)}")
+            self.nodes.append([here.op, args, *map(self.texts.number, texts)])
+        return self._nodes[node.id]
+
+
+def _row(obligation: Obligation, tables: _Tables) -> dict[str, Any]:
+    equality = obligation.equality
+    row: dict[str, Any] = {
+        "when": obligation.when,
+        "leaf": obligation.leaf,
+        "level": equality.level.name.lower(),
+    }
+    if obligation.params:
+        row["params"] = True
+    if not equality.general:
+        row["general"] = False
+    if obligation.counters:
+        row["where"] = [list(each) for each in obligation.counters]
+    if equality.assumptions:
+        row["assumptions"] = [tables.texts.number(text) for text in equality.assumptions]
+    if equality.stopped:
+        row["stopped"] = equality.stopped
+    if equality.forms is not None and equality.level is Level.UNKNOWN:
+        texts = [
+            form if len(form) <= _LONGEST else form[:_LONGEST] + " ..." for form in equality.forms
+        ]
+        row["forms"] = dict(zip(("left", "right"), texts, strict=True))
+    if equality.terms is not None:
+        row["places"] = list(obligation.results)
+        row["terms"] = tables.terms(equality.terms)
+    if equality.level is Level.IDENTICAL:
+        row["node"] = tables.node(obligation.nodes[0])
+    return row

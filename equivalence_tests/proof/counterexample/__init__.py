@@ -1,0 +1,1 @@
+"""Inputs on which two sides part."""

@@ -1,0 +1,97 @@
+# pyright: strict
+"""Counters that go round: numbers in states that come back to where they began."""
+
+from collections.abc import Sequence
+
+from equivalence_tests.proof.bits.graph import Graph, Node
+from equivalence_tests.proof.dtypes import is_whole, is_wide
+from equivalence_tests.proof.induction.world import Constants, Slot, World
+from equivalence_tests.proof.reading.traced_sides import Program
+
+_MOST_STATES = 24
+_GROWS = ("add", "select_n", "min", "max", "convert_element_type")
+Counters = dict[Slot, Node]
+
+
+def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
+    """Whether a count is some number at least after a step if it is before; it does not overflow.
+
+    Args:
+      graph: the graph.
+      node: the count after a step.
+      before: its symbol.
+      least: the number.
+    """
+    if node is before:
+        return True
+    number = graph.scalar(node)
+    if number is not None:
+        return number >= least
+    if node.op not in _GROWS or not is_whole(node.dtype) or not is_wide(node.dtype):
+        return False
+    if node.op != "add":
+        parts = node.args[1:] if node.op == "select_n" else node.args
+        either = any if node.op == "max" else all
+        return either(at_least(graph, part, before, least) for part in parts)
+    one, other = node.args
+    numbers = [graph.scalar(part) for part in (one, other)]
+    return any(
+        number is not None and number >= 0 and at_least(graph, part, before, least)
+        for number, part in zip(numbers, (other, one), strict=True)
+    )
+
+
+def cycle(
+    world: World,
+    sides: tuple[Program, Program],
+    starts: Sequence[Sequence[Node]],
+    constants: Sequence[Constants],
+) -> list[Counters]:
+    """The states of counters that go round, one after the other; one without any if none do.
+
+    Args:
+      world: where both sides run.
+      sides: both.
+      starts: the state of each at first.
+      constants: what each has in its state and never changes.
+    """
+    symbols = [world.symbols(side) for side in sides]
+
+    def after(counters: Counters) -> Counters:
+        new: list[list[Node]] = []
+        for number, side in enumerate(sides):
+            general = zip(symbols[number], constants[number], strict=True)
+            state = [
+                counters.get((number, leaf), symbol if known is None else known)
+                for leaf, (symbol, known) in enumerate(general)
+            ]
+            new.append(world.step(side, state)[0])
+        return {(side, leaf): new[side][leaf] for side, leaf in counters}
+
+    going = {
+        (side, leaf): node
+        for side in (0, 1)
+        for leaf, (node, known) in enumerate(zip(starts[side], constants[side], strict=True))
+        if known is None and node.op == "const" and is_whole(node.dtype)
+    }
+    scalar = world.graph.scalar
+    while going:
+        states, counters = [going], after(going)
+        while counters != going and len(states) < _MOST_STATES:
+            if any(scalar(node) is None for node in counters.values()):
+                break
+            states.append(counters)
+            counters = after(counters)
+        if counters == going:
+            return states
+        # Those that come back to where they began go round, perhaps without the others.
+        back = {
+            slot: node
+            for slot, node in going.items()
+            if scalar(counters[slot]) is not None
+            and any(each[slot] is node for each in states[len(states) // 2 :])
+        }
+        if len(back) == len(going):
+            break
+        going = back
+    return [{}]

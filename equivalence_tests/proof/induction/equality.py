@@ -1,0 +1,277 @@
+"""Whether two nodes of a graph are equal: bit for bit, over the reals, or not known."""
+
+import enum
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from equivalence_tests.proof.bits.graph import Graph, Node, cone
+from equivalence_tests.proof.dtypes import DType
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.induction.random_values import Numeric
+from equivalence_tests.proof.reals.algebra import Algebra, Full, Rat
+from equivalence_tests.proof.reals.indexing import indices
+from equivalence_tests.proof.reals.reals import Reals
+from equivalence_tests.proof.reals.text import nested, shown
+
+UNDEFINED_TOLD = "nothing is divided by 0, and nothing computed of infinity"
+_MOST_CASES = 4
+_CAPACITIES = (32, 96, 256)
+# Terms that are handled: about half a second, some seconds, a few milliseconds.
+_QUICK, _LONG, _SMALL = 30_000, 200_000, 4_000
+
+
+class Level(enum.IntEnum):
+    """How two values are equal, from strong to weak."""
+
+    IDENTICAL = 0
+    REALS = 1
+    UNKNOWN = 2
+
+
+@dataclass
+class Equality:
+    """What is known of two values.
+
+    Attributes:
+      level: how they are equal.
+      assumptions: what has to hold for it.
+      general: whether it is so for arrays of any shape.
+      forms: both normal forms as text, where they were made.
+      terms: both normal forms as nested lists, for the certificate.
+      stopped: why it is not known.
+      hard: whether it was too much work to find out.
+    """
+
+    level: Level
+    assumptions: list[str] = field(default_factory=list)
+    general: bool = False
+    forms: tuple[str, str] | None = None
+    terms: dict[str, Any] | None = None
+    stopped: str = ""
+    hard: bool = False
+
+
+class Comparer:
+    """Compares nodes of one graph, and remembers what came out."""
+
+    def __init__(self, graph: Graph):
+        """Compares nodes of this graph."""
+        self.graph = graph
+        self.numeric = Numeric(graph)
+        self._known: dict[tuple[int, int], Equality] = {}
+        self._merged: dict[int, Node] = {}  # node -> an older one that is equal over the reals
+        self._assumed: dict[str, None] = {}  # for all of these
+
+    def compare(self, left: Node, right: Node, weakest: Level = Level.REALS) -> Equality:
+        """How two nodes are equal, tried up to a level."""
+        if left is right:
+            return Equality(Level.IDENTICAL, general=left.general)
+        if weakest is Level.IDENTICAL:
+            return Equality(Level.UNKNOWN, stopped="they are not computed alike")
+        key = (left.id, right.id)
+        if key not in self._known:
+            try:
+                equality = self._in_turn(left, right)
+            except RecursionError:  # parts that are equal may be computed of one another
+                equality = Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
+            self._note(left, right, equality)
+            self._known[key] = equality
+        return self._known[key]
+
+    def _in_turn(self, left: Node, right: Node) -> Equality:
+        """How two nodes are equal over the reals, the quickest way first."""
+        equality = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
+        if equality.level is Level.UNKNOWN and equality.hard:
+            self._sweep(left, right)
+            equality = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
+        return equality
+
+    def equal_with(self, left: Node, right: Node, inputs: Set[int]) -> bool:
+        """Whether two nodes are equal over the reals, whatever the values of these nodes are."""
+        return self._over_reals(left, right, _LONG, inputs).level is Level.REALS
+
+    def _note(self, left: Node, right: Node, equality: Equality) -> None:
+        if equality.level is Level.REALS:
+            older, newer = sorted((left, right), key=lambda node: node.id)
+            self._merged[newer.id] = older
+            self._assumed |= dict.fromkeys(equality.assumptions)
+
+    def _sweep(self, left: Node, right: Node) -> None:
+        """Proves that parts of both are equal, from the smallest to the largest.
+
+        Which parts may be, their values at random points say. Nodes that both parts have in common
+        are taken for inputs first: what is equal for any of their values is equal for theirs.
+        """
+        values = self.numeric.values_of(left, right)
+        heads: dict[object, list[Node]] = {}
+        rebuilt: dict[int, Node] = {}
+        for node, value in values:
+            here = self._with_merged(node, rebuilt)
+            for head in heads.setdefault(value, []):
+                other = self._with_merged(head, {})
+                if other is here:
+                    break
+                equality = self._with_common(other, here)
+                if equality.level is Level.UNKNOWN:
+                    equality = self._over_reals(other, here, _SMALL)
+                if equality.level is Level.REALS:
+                    self._note(other, here, equality)
+                    rebuilt = {}
+                    break
+            else:
+                heads[value].append(node)
+
+    def _with_common(self, left: Node, right: Node) -> Equality:
+        """Compared with all that both have in common as inputs."""
+        cones = [{node.id: node for node in cone(each)} for each in (left, right)]
+        common = frozenset(cones[0].keys() & cones[1].keys())
+        constants = {id for id in common if cones[0][id].op in ("const", "splat", "leaf")}
+        return self._over_reals(left, right, _SMALL, common - constants)
+
+    def _by_parts(self, left: Node, right: Node) -> Equality | None:
+        """Equal, where they are computed alike of parts that are known to be equal."""
+        if not self._merged:
+            return None
+        rebuilt: dict[int, Node] = {}
+        if self._with_merged(left, rebuilt) is not self._with_merged(right, rebuilt):
+            return None
+        return Equality(Level.REALS, list(self._assumed), left.general and right.general)
+
+    def _with_merged(self, node: Node, rebuilt: dict[int, Node]) -> Node:
+        """A node computed of the older ones of equal parts."""
+        if node.id not in rebuilt:
+            older = self._merged.get(node.id)
+            if older is not None:
+                rebuilt[node.id] = self._with_merged(older, rebuilt)
+            elif not node.args:
+                rebuilt[node.id] = node
+            else:
+                args = [self._with_merged(arg, rebuilt) for arg in node.args]
+                new = self.graph.again(node, args)
+                rebuilt[node.id] = new if new is node else self._with_merged(new, rebuilt)
+        return rebuilt[node.id]
+
+    def _over_reals(
+        self, left: Node, right: Node, work: int, cut: Set[int] = frozenset()
+    ) -> Equality:
+        if left.shape != right.shape:
+            return Equality(Level.UNKNOWN, stopped=f"the shapes are {left.shape} and {right.shape}")
+        for node in (left, right):
+            if not _is_real(node.dtype):
+                return Equality(Level.UNKNOWN, stopped=f"`{node.op}` gives {node.dtype}")
+        stopped = ""
+        for capacity in _CAPACITIES:
+            try:
+                algebra = Algebra(capacity, work)
+                equality = self._in_algebra(left, right, algebra, cut)
+                return self._with_guards(left, right, algebra, capacity, work, equality, cut)
+            except Full as error:
+                stopped = str(error)
+            except Undecided as error:
+                return Equality(Level.UNKNOWN, stopped=str(error), hard=True)
+            except RecursionError:
+                return Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
+        return Equality(Level.UNKNOWN, stopped=stopped, hard=True)
+
+    def _with_guards(
+        self,
+        left: Node,
+        right: Node,
+        algebra: Algebra,
+        capacity: int,
+        work: int,
+        equality: Equality,
+        cut: Set[int],
+    ) -> Equality:
+        """The same without assuming of denominators what the programs themselves ask of them.
+
+        `where(norm == 0, 1, x / norm)` needs no assumption on the norm.
+        """
+        if equality.level is not Level.REALS or cut:
+            return equality
+        try:
+            guards = algebra.guards()
+            if not guards:
+                return equality
+            other = Algebra(capacity, work, guards)
+            better = self._in_algebra(left, right, other, cut)
+        except Undecided:
+            return equality
+        defined = UNDEFINED_TOLD not in better.assumptions
+        return better if better.level is Level.REALS and defined else equality
+
+    def _in_algebra(
+        self, left: Node, right: Node, algebra: Algebra, cut: Set[int] = frozenset()
+    ) -> Equality:
+        reals = Reals(self.graph, algebra, cut)
+        number = indices(left.shape)
+        first, second = reals.entry(left, number), reals.entry(right, number)
+        same = algebra.equal(first, second) or (
+            not cut and self._by_cases(left, right, algebra, first, second)
+        )
+        if cut and not same:
+            return Equality(Level.UNKNOWN)
+        terms = nested(algebra.atoms, first, second)
+        if any(atom["kind"] == "special" for atom in terms["atoms"]):
+            algebra.assumptions[UNDEFINED_TOLD] = None
+        unknown = ", ".join(f"`{op}`" for op in reals.unknown)
+        stopped = "" if same else "their normal forms differ"
+        if not same and unknown:
+            stopped += f"; {unknown} is known here only as equal to itself"
+        return Equality(
+            Level.REALS if same else Level.UNKNOWN,
+            list(algebra.assumptions),
+            general=left.general and right.general,
+            forms=(shown(algebra.atoms, first), shown(algebra.atoms, second)),
+            terms=terms,
+            stopped=stopped,
+        )
+
+    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
+        """Equal where a count is none of some numbers, and for each of these numbers."""
+        cases = algebra.counts_asked(algebra.sub(first, second))
+        if not 0 < len(cases) <= _MOST_CASES:
+            return False
+        inputs = {str(n.params): n for n in cone(left, right) if n.op == "leaf" and not n.shape}
+        if not all(name in inputs for _, name, _ in cases):
+            return False
+        if not algebra.equal_without(first, second, [gen for gen, _, _ in cases]):
+            return False
+        for _, name, number in cases:
+            known = {inputs[name].id: self.graph.const(number, inputs[name].dtype)}
+            ours, theirs = self.graph.with_inputs(known, left, right)
+            equality = self.compare(ours, theirs)
+            if equality.level is Level.UNKNOWN:
+                return False
+            algebra.assumptions |= dict.fromkeys(equality.assumptions)
+        return True
+
+
+def _is_real(dtype: DType) -> bool:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return False
+    return dtype == jnp.bool_ or (
+        jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    )
+
+
+def groups(nodes: list[Node], comparer: Comparer, level: Level) -> Iterator[list[int]]:
+    """Places of nodes that are equal at a level, in order of the first of each group."""
+    equality: list[tuple[Node, list[int]]] = []
+    for number, node in enumerate(nodes):
+        for head, members in equality:
+            if head is node:
+                members.append(number)
+                break
+            alike = level is Level.REALS and head.shape == node.shape
+            if alike and comparer.compare(head, node).level <= level:
+                members.append(number)
+                break
+        else:
+            equality.append((node, [number]))
+    for _, members in equality:
+        yield members

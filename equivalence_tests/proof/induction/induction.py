@@ -1,0 +1,402 @@
+# pyright: strict
+"""The proof by induction: related at the start, and from related states to related states.
+
+Where no relation is given it is looked for: all leaves of both states that are equal at the start
+are taken for equal; a step from such states shows which of them do not stay so; these are parted,
+and so on until all that are left stay equal. It is the largest relation of equal leaves.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+
+from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_whole, is_wide
+from equivalence_tests.proof.induction.counters import at_least, cycle
+from equivalence_tests.proof.induction.derived import Derived
+from equivalence_tests.proof.induction.equality import Level, groups
+from equivalence_tests.proof.induction.sign_analysis import is_never_negative, never_negative
+from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
+from equivalence_tests.proof.reading import programs
+from equivalence_tests.proof.reading.programs import AnyJaxpr
+from equivalence_tests.proof.reading.traced_sides import Program
+
+_FIRST = "first step"
+Leaves = list[Node]  # of one state
+Step = tuple[Leaves, Leaves]  # the new state and the new parameters
+
+
+@dataclass(frozen=True)
+class Induction:
+    """What came of a try.
+
+    Attributes:
+      obligations: everything that was to prove.
+      relation: which leaves of the states are related, as text.
+      given: whether the relation was given.
+      states: general states of both sides, as related.
+      counts: what has to hold over the reals of counts, as text.
+      least: where states are related from the first step on, the name of each count's symbol and
+        the number that it stands above; None where they are related from the start.
+    """
+
+    obligations: tuple[Obligation, ...]
+    relation: tuple[str, ...]
+    given: bool
+    states: tuple[tuple[Node, ...], tuple[Node, ...]]
+    counts: tuple[str, ...] = ()
+    least: Mapping[str, int] | None = None
+
+    @property
+    def classes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+        """For each leaf of both states the name of its symbol.
+
+        None for a constant, and for what a given relation makes.
+        """
+        above = self.least or {}
+        left, right = (tuple(_symbol(node, above) for node in nodes) for nodes in self.states)
+        return left, (None,) * len(right) if self.given else right
+
+    @property
+    def level(self) -> Level:
+        """That of the weakest obligation."""
+        return max((o.equality.level for o in self.obligations), default=Level.IDENTICAL)
+
+
+def by_given_relation(
+    world: World, left: Program, right: Program, relation: AnyJaxpr, level: Level
+) -> Induction:
+    """Induction with a relation: a program from the left side's state to the right one's."""
+    names = [f"state{path}" for path in right.paths]
+
+    def related(state: Sequence[Node]) -> Leaves:
+        return programs.run(world.graph, relation, [*world.hyper, *state])
+
+    def obligations(when: str, ours: Step, theirs: Step) -> list[Obligation]:
+        (state, params), (other, other_params) = ours, theirs
+        # States first: parameters are computed of parts that are then known to be equal.
+        of_states = world.obligations(when, names, related(state), other, False, level)
+        of_params = world.obligations(when, world.given.paths, params, other_params, True, level)
+        return [*of_params, *of_states]
+
+    starts = world.start(left), world.start(right)
+    general = _general(world.symbols(left), constants(world, left, starts[0][0]))
+    for number in _natural(world, left, general, starts[0][0]):
+        if general[number].op == "leaf":
+            world.graph.never_negative.add(str(general[number].params))
+    states = tuple(general), tuple(related(general))
+    steps = world.step(left, general), world.step(right, states[1])
+    rows = (*obligations("start", *starts), *obligations("step", *steps))
+    counts = [
+        text
+        for side, state, step in zip((left, right), states, steps, strict=True)
+        for text in _counts(world, side, state, step[0])
+    ]
+    return Induction(rows, ("as given",), True, states, tuple(dict.fromkeys(counts)))
+
+
+def _counts(
+    world: World, side: Program, state: Sequence[Node], after: Sequence[Node]
+) -> Iterator[str]:
+    """How far counts in floating-point dtypes go: 256 + 1 is 256 in bfloat16."""
+    for before, new, aval, name in zip(state, after, side.avals, world.names(side), strict=True):
+        if not is_float(aval.dtype) or new.op != "add" or before not in new.args:
+            continue
+        numbers = [world.graph.scalar(arg) for arg in new.args if arg is not before]
+        number = numbers[0] if numbers else None
+        if number is not None and number != 0:
+            most = 2 * abs(number) / float(jnp.finfo(aval.dtype).eps)  # type: ignore[arg-type]
+            yield f"{name}, a count in {aval.dtype}, is below {most:.0f}, where it stands still"
+
+
+def _general(symbols: Sequence[Node], known: Sequence[Node | None]) -> Leaves:
+    """A general state: what never changes is no symbol."""
+    return [s if n is None else n for s, n in zip(symbols, known, strict=True)]
+
+
+def _natural(world: World, side: Program, general: Leaves, start: Leaves) -> set[int]:
+    """The leaves of a state that stay 0 or more."""
+    graph = world.graph
+    candidates = [
+        symbol if node.op != "leaf" and is_never_negative(graph, node, ()) else None
+        for symbol, node in zip(general, start, strict=True)
+    ]
+    return never_negative(graph, candidates, world.step(side, general)[0])
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What else a relation may say than that leaves are equal.
+
+    Attributes:
+      derived: leaves that are functions of others.
+      by_state: whether counters that go round are followed state by state.
+      after_first: whether the first step is proved apart, and states are related from then on, when
+        counts are 1 at least: over the reals alone, where they do not overflow.
+    """
+
+    derived: tuple[Derived, ...] = ()
+    by_state: bool = False
+    after_first: bool = False
+
+
+def by_largest_relation(
+    world: World, left: Program, right: Program, level: Level, hints: Hints = Hints()
+) -> Induction:
+    """Induction with the largest relation of equal leaves, equal at a level at most."""
+    search = _Search(world, (left, right), level, hints)
+    while search.refined():
+        pass
+    return search.result()
+
+
+def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool:
+    """Whether there is any counter of the kind that hints are about."""
+    first = [world.start(side)[0] for side in sides]
+    if hints.by_state:
+        known = [constants(world, *each) for each in zip(sides, first, strict=True)]
+        return len(cycle(world, sides, first, known)) > 1
+    if hints.after_first:
+        grads = world.other_grads()
+        after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
+        whole = [node for state in after for node in state if is_wide(node.dtype)]
+        return any((world.graph.scalar(node) or 0) > 0 for node in whole)
+    return True
+
+
+class _Search:
+    """The search for the largest relation."""
+
+    def __init__(self, world: World, sides: tuple[Program, Program], level: Level, hints: Hints):
+        self.world, self.sides, self.level, self.hints = world, sides, level, hints
+        self.starts = [world.start(side) for side in sides]
+        self.before_first = self.starts if hints.after_first else []
+        if hints.after_first:
+            moves, states = world.other_grads(), [state for state, _ in self.starts]
+            pairs = zip(sides, states, strict=True)
+            self.starts = [world.step(side, state, moves) for side, state in pairs]
+        first = [start[0] for start in self.starts]
+        self.general_symbols = [world.symbols(side) for side in sides]
+        pairs = list(zip(sides, first, strict=True))
+        self.constants = [constants(world, side, start) for side, start in pairs]
+        self.derived = {each.slot: each for each in hints.derived}
+        self.cycle: list[dict[Slot, Node]] = [{}]
+        if hints.by_state:
+            self.cycle = cycle(world, sides, first, self.constants)
+        self.slots = [
+            (side, leaf)
+            for side in (0, 1)
+            for leaf, constant in enumerate(self.constants[side])
+            if constant is None
+            and (side, leaf) not in self.derived
+            and (side, leaf) not in self.cycle[0]
+        ]
+        nodes = [first[side][leaf] for side, leaf in self.slots]
+        self.classes = list(groups(nodes, world.comparer, level))
+        self.names = [world.names(side) for side in sides]
+        # Whatever is related to what, a symbol stands for one leaf and those related to it: what is
+        # known of the symbol, that it is never negative, say, is known of that leaf.
+        self.symbols = [
+            self.names[0],
+            [f"{n} on the right" if n in self.names[0] else n for n in self.names[1]],
+        ]
+        self.states: list[tuple[Leaves, Leaves]] = []
+        self.steps: list[list[Step]] = []
+        self.natural = {
+            (number, leaf)
+            for number, (side, start) in enumerate(pairs)
+            for leaf in _natural(world, side, self._general(number), start)
+        }
+        self.at_first = self._at_first(first) if len(self.cycle) > 1 else {}
+        self.least = self._least(first) if hints.after_first else {}
+
+    def _general(self, side: int) -> Leaves:
+        return _general(self.general_symbols[side], self.constants[side])
+
+    def _least(self, starts: list[Leaves]) -> dict[Slot, int]:
+        """What counts are after the first step, those that are no less from then on."""
+        graph, result = self.world.graph, dict[Slot, int]()
+        for number, side in enumerate(self.sides):
+            before = self._general(number)
+            after, _ = self.world.step(side, before)
+            for leaf, (first, old, new) in enumerate(
+                zip(starts[number], before, after, strict=True)
+            ):
+                least = graph.scalar(first) if is_whole(first.dtype) else None
+                if least is None or old.op != "leaf" or not is_wide(first.dtype):
+                    continue
+                if least > 0 and at_least(graph, new, old, int(least)):
+                    result[number, leaf] = int(least)
+        return result
+
+    def _at_first(self, starts: list[Leaves]) -> dict[Slot, Node]:
+        """What is a constant whenever counters that go round are at their first state."""
+        last, result = self.cycle[-1], dict[Slot, Node]()
+        for number, side in enumerate(self.sides):
+            general = enumerate(self._general(number))
+            before = [last.get((number, leaf), node) for leaf, node in general]
+            after, _ = self.world.step(side, before)
+            for leaf, (first, new) in enumerate(zip(starts[number], after, strict=True)):
+                if first is new and is_constant(first):
+                    result[number, leaf] = first
+        return result
+
+    def refined(self) -> bool:
+        """Follows a step from related states; whether fewer leaves are related after it."""
+        self.states = [self._assigned(counters) for counters in self.cycle]
+        self.steps = [
+            [self.world.step(side, each) for side, each in zip(self.sides, state, strict=True)]
+            for state in self.states
+        ]
+        comparer, level = self.world.comparer, self.level
+        classes = self.classes
+        for steps in self.steps:
+            finer: list[list[int]] = []
+            for members in classes:
+                slots = [self.slots[i] for i in members]
+                nodes = [steps[side][0][leaf] for side, leaf in slots]
+                finer += [[members[i] for i in each] for each in groups(nodes, comparer, level)]
+            classes = finer
+            params = zip(steps[0][1], steps[1][1], strict=True)
+            if any(comparer.compare(a, b, level).level > level for a, b in params):
+                return False  # with fewer leaves related, parameters would part all the more
+        changed = len(classes) != len(self.classes)
+        self.classes = classes if changed else self.classes
+        return changed
+
+    def _unknown(self, slot: Slot) -> tuple[bool, bool]:
+        """How little is known of a leaf; of what a symbol is named for it is known for good."""
+        side, leaf = slot
+        return slot not in self.natural, not is_whole(self.sides[side].avals[leaf].dtype)
+
+    def _assigned(self, counters: Mapping[Slot, Node]) -> tuple[Leaves, Leaves]:
+        """General states in which related leaves are one symbol."""
+        graph, known = self.world.graph, dict(counters)
+        for members in self.classes:
+            slots = [self.slots[i] for i in members]
+            side, leaf = min(slots, key=self._unknown)
+            aval, name = self.sides[side].avals[leaf], self.symbols[side][leaf]
+            if (side, leaf) in self.natural:
+                graph.never_negative.add(name)
+            symbol = graph.leaf(name, aval.shape, aval.dtype)
+            if (least := self.least.get((side, leaf))) is not None:
+                above = graph.leaf(_above(name, least), aval.shape, aval.dtype)
+                graph.never_negative.add(str(above.params))
+                more = graph.const(least, aval.dtype)
+                symbol = graph.apply("add", (above, more), (), aval.shape, aval.dtype)
+            for side, leaf in slots:
+                dtype = self.sides[side].avals[leaf].dtype
+                node = symbol
+                if dtype != symbol.dtype:
+                    node = graph.apply("convert_element_type", (symbol,), (), symbol.shape, dtype)
+                known[side, leaf] = node
+        if counters is self.cycle[0]:
+            known |= self.at_first
+        left, right = (
+            [known.get((side, leaf), node) for leaf, node in enumerate(self._general(side))]
+            for side in (0, 1)
+        )
+        states = left, right
+        for (side, leaf), each in self.derived.items():
+            states[side][leaf] = each.build(graph, [states[s][i] for s, i in each.sources])
+        return states
+
+    def result(self) -> Induction:
+        """The obligations of the relation."""
+        world, level, paths = self.world, self.level, self.world.given.paths
+        first, last = self.starts
+        rows = world.obligations("start", paths, first[1], last[1], True, level)
+        if self.before_first:
+            rows = [replace(row, when=_FIRST) for row in rows]
+            (_, ours), (_, theirs) = self.before_first
+            rows += world.obligations("start", paths, ours, theirs, True, level)
+        for steps, counters in zip(self.steps, self.cycle, strict=True):
+            own = world.obligations("step", paths, steps[0][1], steps[1][1], True, level)
+            rows += [replace(each, counters=self._values(counters)) for each in own]
+        relation: list[str] = ["from the first step on:"] * bool(self.before_first)
+        for a, b in self._equal_leaves():
+            relation.append(f"{self.names[0][a]} = {self.names[1][b]}")
+            rows += self._kept(relation[-1], (a, b), functools.partial(_at, a, b))
+        for (side, leaf), each in self.derived.items():
+            text = each.text.format(*(self.names[s][i] for s, i in each.sources))
+            relation.append(f"{self.names[side][leaf]} = {text}")
+            numbers = None if side else leaf, leaf if side else None
+            rows += self._kept(relation[-1], numbers, functools.partial(self._both, each))
+        if len(self.cycle) > 1:
+            names = [self.names[side][leaf] for side, leaf in self.cycle[0]]
+            relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
+        left, right = self.states[0]
+        counts = [
+            text
+            for states, steps in zip(self.states, self.steps, strict=True)
+            for side, state, step in zip(self.sides, states, steps, strict=True)
+            for text in _counts(world, side, state, step[0])
+        ]
+        states, least = (tuple(left), tuple(right)), None
+        if self.before_first:
+            least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
+            counts += [NO_OVERFLOW] * bool(least)
+        counts = tuple(dict.fromkeys(counts))
+        return Induction(tuple(rows), tuple(relation), False, states, counts, least)
+
+    def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
+        """What a leaf is to be, and what it is; the left side's first."""
+        sources = [states[side][leaf] for side, leaf in derived.sources]
+        wanted = derived.build(self.world.graph, sources)
+        side, leaf = derived.slot
+        own = states[side][leaf]
+        return (wanted, own) if side == 1 else (own, wanted)
+
+    def _kept(
+        self,
+        name: str,
+        numbers: tuple[int | None, int | None],
+        pair: Callable[..., tuple[Node, Node]],
+    ) -> Iterator[Obligation]:
+        """That something is so at the start and after every step."""
+        when = _FIRST if self.before_first else "start"
+        rows: list[tuple[str, Sequence[Step], Mapping[Slot, Node]]] = [(when, self.starts, {})]
+        rows += [("step", *each) for each in zip(self.steps, self.cycle, strict=True)]
+        for when, results, counters in rows:
+            nodes = pair(*(state for state, _ in results))
+            equality = self.world.comparer.compare(*nodes, self.level)
+            values = self._values(counters)
+            yield Obligation(when, name, equality, nodes, False, numbers, values)
+
+    def _equal_leaves(self) -> Iterator[tuple[int, int]]:
+        for members in self.classes:
+            slots = [self.slots[i] for i in members]
+            own, others = ([leaf for number, leaf in slots if number == side] for side in (0, 1))
+            if own and others:
+                yield from _pairs(own, others)
+
+    def _values(self, counters: Mapping[Slot, Node]) -> tuple[tuple[int, int, float | None], ...]:
+        scalar = self.world.graph.scalar
+        return tuple((side, leaf, scalar(node)) for (side, leaf), node in counters.items())
+
+
+def _at(a: int, b: int, left: Leaves, right: Leaves) -> tuple[Node, Node]:
+    return left[a], right[b]
+
+
+def _above(name: str, least: int) -> str:
+    """The name of what a count is above a number."""
+    return f"({name} - {least})"
+
+
+def _symbol(node: Node, above: Mapping[str, int]) -> str | None:
+    """The name of a leaf's symbol, a number above it included; None for a constant."""
+    if node.op == "convert_element_type":
+        node = node.args[0]
+    if node.op == "add":
+        counts = [a for a in node.args if a.op == "leaf" and str(a.params) in above]
+        node = counts[0] if counts else node
+    return str(node.params) if node.op == "leaf" else None
+
+
+def _pairs(left: list[int], right: list[int]) -> list[tuple[int, int]]:
+    """Each of both sides once at least."""
+    longest = max(len(left), len(right))
+    return [(left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]) for i in range(longest)]

@@ -1,0 +1,85 @@
+"""Values of a graph's nodes at random points, which say what may be equal and what cannot be."""
+
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from equivalence_tests.proof.bits.graph import Graph, Node, cone
+from equivalence_tests.proof.interpreter.rules import RULES
+
+_POINTS = 4
+_DIGITS = 9
+
+
+class Numeric:
+    """Nodes of a graph in float64, at a few random points."""
+
+    def __init__(self, graph: Graph):
+        """Computes nodes of this graph."""
+        self.graph = graph
+        self._known: dict[int, list[np.ndarray] | None] = {}
+
+    def values_of(self, *nodes: Node) -> list[tuple[Node, Any]]:
+        """All nodes that some are computed with, operands first, each with its value as a key.
+
+        Inputs and constants are left out, and what cannot be computed.
+        """
+        rows = []
+        for node in cone(*nodes):
+            values = self.at(node)
+            if values is not None and node.op not in ("leaf", "const", "splat"):
+                rows.append((node, (node.shape, *map(_key, values))))
+        return rows
+
+    def at(self, node: Node) -> list[np.ndarray] | None:
+        """The values of a node whose operands were asked for before; None if not to be computed."""
+        if node.id not in self._known:
+            with np.errstate(all="ignore"):
+                self._known[node.id] = self._at(node)
+        return self._known[node.id]
+
+    def _at(self, node: Node) -> list[np.ndarray] | None:
+        if node.op == "leaf":
+            return [self._input(node, point) for point in range(_POINTS)]
+        if node.op == "const":
+            value = self.graph.values.get(node.id)
+            return None if value is None else [_wide(value)] * _POINTS
+        rows = [self.at(arg) for arg in node.args]
+        if any(row is None for row in rows):
+            return None
+        columns = list(zip(*(row for row in rows if row is not None), strict=True))
+        if node.op == "splat":
+            return [np.broadcast_to(value, node.shape) for (value,) in columns]
+        rule = RULES.get(node.op)
+        if rule is None or not rows:
+            return None
+        kind = np.float64 if jnp.issubdtype(node.dtype, jnp.floating) else node.dtype
+        aval = SimpleNamespace(shape=node.shape, dtype=kind)
+        try:
+            params = node.settings
+            results = [rule(params, aval, *map(np.asarray, column)) for column in columns]
+            return [np.broadcast_to(np.asarray(r).astype(kind), node.shape) for r in results]
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def _input(self, node: Node, point: int) -> np.ndarray:
+        rng = np.random.default_rng(zlib.crc32(f"{node.params} {point}".encode()))
+        if jnp.issubdtype(node.dtype, jnp.floating):
+            return rng.uniform(0.2 if point % 2 == 0 else -1.8, 1.8, node.shape)
+        if node.dtype == np.bool_:
+            return rng.random(node.shape) < 0.5
+        return rng.integers(1, 9, node.shape)
+
+
+def _wide(value: np.ndarray) -> np.ndarray:
+    return value.astype(float) if jnp.issubdtype(value.dtype, jnp.floating) else value
+
+
+def _key(value: np.ndarray) -> Any:
+    """A value as text that is the same for rounding's sake."""
+    if not np.issubdtype(value.dtype, np.floating):
+        return value.tobytes()
+    return tuple(f"{number:.{_DIGITS}g}" for number in value.reshape(-1)[:16].tolist())

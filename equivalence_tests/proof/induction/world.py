@@ -1,0 +1,145 @@
+# pyright: strict
+"""Both sides' programs run on symbols, in one graph with the inputs that both get."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax import numpy as jnp
+
+from equivalence_tests.proof.bits.graph import Graph, Node, cone
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.induction.equality import Comparer, Equality, Level
+from equivalence_tests.proof.reading import programs
+from equivalence_tests.proof.reading.programs import AnyJaxpr
+from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+
+Constants = list[Node | None]  # for each leaf of a state its constant value, if it has one
+Slot = tuple[int, int]  # a part of a state: the side, and the number of the state's leaf
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """One thing to prove: that two leaves are equal.
+
+    Attributes:
+      when: `start` or `step`.
+      leaf: which leaf, e.g. `params['kernel']`.
+      equality: what is known of it.
+      nodes: both sides.
+      params: whether it is a parameter, not a part of the state.
+      results: number of the result in the left and the right program; None for what a relation
+        makes of other results.
+      counters: side, leaf and value of counters for which it is to prove; empty for all.
+    """
+
+    when: str
+    leaf: str
+    equality: Equality
+    nodes: tuple[Node, Node]
+    params: bool
+    results: tuple[int | None, int | None] = (0, 0)
+    counters: tuple[tuple[int, int, float | None], ...] = ()
+
+
+class World:
+    """A graph with the inputs that both sides get."""
+
+    def __init__(self, given: Inputs):
+        """Makes the inputs."""
+        self.given, self.graph = given, Graph()
+        self.comparer = Comparer(self.graph)
+        number = jnp.result_type(float)
+        self.hyper = [self.graph.leaf(name, (), number) for name in sorted(given.numbers)]
+        pairs = list(zip(given.paths, given.shapes, strict=True))
+        self.params = [self.graph.leaf(path, leaf.shape, leaf.dtype) for path, leaf in pairs]
+        self.grads = [
+            self.graph.leaf(path.replace("params", "grads", 1), leaf.shape, leaf.dtype)
+            for path, leaf in pairs
+        ]
+
+    def start(self, side: Program) -> tuple[list[Node], list[Node]]:
+        """The state of a side at first, and its parameters."""
+        results = self._run(side, side.start, [*self.hyper, *self.params])
+        return results[: len(side.paths)], results[len(side.paths) :]
+
+    def step(
+        self, side: Program, state: Sequence[Node], grads: Sequence[Node] | None = None
+    ) -> tuple[list[Node], list[Node]]:
+        """The state of a side after a step, and its parameters."""
+        moves = self.grads if grads is None else grads
+        results = self._run(side, side.step, [*self.hyper, *state, *moves])
+        return results[: len(side.paths)], results[len(side.paths) :]
+
+    def other_grads(self) -> list[Node]:
+        """Gradients of another step than that of the induction."""
+        names = [f"{g.params} of the first step" for g in self.grads]
+        return [
+            self.graph.leaf(n, g.shape, g.dtype) for n, g in zip(names, self.grads, strict=True)
+        ]
+
+    def _run(self, side: Program, jaxpr: AnyJaxpr, args: list[Node]) -> list[Node]:
+        try:
+            return programs.run(self.graph, jaxpr, args)
+        except ProofError as error:
+            raise ProofError(f"{side.name} side ({side.kind}): {error}") from None
+
+    def names(self, side: Program) -> list[str]:
+        """A name for each leaf of a state; of what starts as a parameter, that one's."""
+        start, _ = self.start(side)
+        paths = {node.id: path for node, path in zip(self.params, self.given.paths, strict=True)}
+        names: dict[str, None] = {}
+        for path, node in zip(side.paths, start, strict=True):
+            name = paths.get(node.id) or "state" + re.sub(r"^\[\d+\]", "", path)
+            while name in names:
+                name = f"state{path}" if f"state{path}" not in names else f"{name}'"
+            names[name] = None
+        return list(names)
+
+    def symbols(self, side: Program) -> list[Node]:
+        """The general state of a side: a symbol for each leaf."""
+        pairs = zip(self.names(side), side.avals, strict=True)
+        return [self.graph.leaf(name, aval.shape, aval.dtype) for name, aval in pairs]
+
+    def obligations(
+        self,
+        when: str,
+        names: Sequence[str],
+        left: Sequence[Node],
+        right: Sequence[Node],
+        params: bool,
+        level: Level,
+    ) -> list[Obligation]:
+        """Each pair of leaves, compared, the smallest programs first.
+
+        What is computed of parts that are known to be equal is then computed alike.
+        """
+        for a, b in sorted(zip(left, right, strict=True), key=_size):
+            self.comparer.compare(a, b, level)
+        return [
+            Obligation(when, name, self.comparer.compare(a, b, level), (a, b), params, (i, i))
+            for i, (name, a, b) in enumerate(zip(names, left, right, strict=True))
+        ]
+
+
+def _size(pair: tuple[Node, Node]) -> int:
+    """The number of operations that a pair of nodes is computed with."""
+    return len(cone(*pair))
+
+
+def constants(world: World, side: Program, start: Sequence[Node]) -> Constants:
+    """What a state has and no step changes: the constant for each leaf, else None."""
+    known: Constants = [node if is_constant(node) else None for node in start]
+    symbols = world.symbols(side)
+    while True:
+        state = [symbol if n is None else n for symbol, n in zip(symbols, known, strict=True)]
+        new, _ = world.step(side, state)
+        kept = [n if n is after else None for n, after in zip(known, new, strict=True)]
+        if kept == known:
+            return known
+        known = kept
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node is a constant, perhaps spread over a shape."""
+    return node.op == "const" or (node.op == "splat" and node.args[0].op == "const")

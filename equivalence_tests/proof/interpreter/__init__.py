@@ -1,0 +1,1 @@
+"""Programs run equation by equation, on numbers of a dtype or on balls."""

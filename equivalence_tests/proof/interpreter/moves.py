@@ -1,0 +1,213 @@
+"""Operations that move entries about, sort, round or run along them, on arrays of exact numbers.
+
+Where entries go, JAX itself says: it runs the primitive on whole numbers that stand for them.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flint import arb
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from equivalence_tests.proof.reading.programs import aval_of
+
+Array = np.ndarray
+Meet = Callable[..., arb]
+# Those that only move entries, and those that put several in one place.
+_MOVES = (
+    "gather",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "pad",
+    "scatter",
+    "rev",
+    "split",
+    "tile",
+)
+_MEETINGS: dict[str, Meet] = {
+    "scatter-add": lambda a, b: a + b,
+    "scatter-sub": lambda a, b: a - b,
+    "scatter-mul": lambda a, b: a * b,
+    "scatter-min": lambda a, b: a.min(b),
+    "scatter-max": lambda a, b: a.max(b),
+}
+_ALONG: dict[str, Meet] = {
+    "cummax": lambda a, b: a.max(b),
+    "cummin": lambda a, b: a.min(b),
+    "cumlogsumexp": lambda a, b: (a.exp() + b.exp()).log(),
+}
+
+
+def moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
+    """The results of an operation on exact numbers; None if it is not one of those here.
+
+    Args:
+      eqn: its equation.
+      args: arrays; exact numbers are arrays of objects.
+    """
+    name = eqn.primitive.name
+    if name in _MOVES:
+        return _moved(eqn, args)
+    if name in _MEETINGS or name.replace("_", "-") in _MEETINGS:
+        return [_scattered(eqn, args, _MEETINGS[name.replace("_", "-")])]
+    if name in _ALONG:
+        return [_along(eqn.params, args[0], _ALONG[name])]
+    if name == "sort":
+        return _sorted(eqn.params, args)
+    if name in ("argmax", "argmin"):
+        return [_extreme(eqn, args[0])]
+    if name == "round":
+        even = eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
+        return [np.asarray(np.frompyfunc(lambda value: _nearest(value, even), 1, 1)(args[0]))]
+    if name == "top_k":
+        return _top(eqn, args[0])
+    return None
+
+
+_OF_SCATTER = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+
+
+def _nearest(value: arb, even: bool) -> arb:
+    """The nearest whole number, of two the even one or the one away from 0."""
+    down = value.floor()
+    if value - down != 0.5:
+        return (value + 0.5).floor()
+    odd = int(down.unique_fmpz() or 0) % 2 == 1
+    return down + int(odd if even else value > 0)
+
+
+def remainder(values: Array, by: Array) -> Array:
+    """What divisions with quotients rounded towards 0 leave."""
+
+    def of(value: arb, by: arb) -> arb:
+        quotient = value / by
+        return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
+
+    return np.asarray(np.frompyfunc(of, 2, 1)(values, by))
+
+
+def _placed(eqn: JaxprEqn, function: Callable[..., jax.Array], *args: Array) -> np.ndarray:
+    """A scatter of whole numbers."""
+    options = {name: eqn.params[name] for name in _OF_SCATTER}
+    return np.asarray(function(*map(jnp.asarray, args), **options))
+
+
+def _bind(eqn: JaxprEqn, args: Sequence[Array]) -> list[np.ndarray]:
+    if eqn.primitive.name == "scatter":
+        return [_placed(eqn, lax.scatter, *args)]
+    results = eqn.primitive.bind(*map(jnp.asarray, args), **eqn.params)
+    results = results if eqn.primitive.multiple_results else [results]
+    return [np.asarray(each) for each in results]
+
+
+def _moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
+    """By numbers from 1 on for the entries; 0 and less is what JAX itself fills in."""
+    entries: list[arb] = []
+    given: list[Array] = []
+    for arg in args:
+        if arg.dtype != object:
+            given.append(arg)
+            continue
+        first = len(entries) + 1
+        entries += list(arg.reshape(-1))
+        given.append(np.arange(first, len(entries) + 1, dtype=np.int32).reshape(arg.shape))
+    results = []
+    for numbers in _bind(eqn, given):
+        result = np.empty(numbers.shape, object)
+        for index in np.ndindex(numbers.shape):
+            number = int(numbers[index])
+            result[index] = entries[number - 1] if number > 0 else arb("nan")
+        results.append(result)
+    return results
+
+
+def _scattered(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
+    """Each update where JAX puts a 1 that stands for it."""
+    operand, indices, updates = args
+    result = np.empty(operand.shape, object)
+    result[...] = operand
+    for index in np.ndindex(updates.shape):
+        marks = np.zeros(updates.shape, np.int32)
+        marks[index] = 1
+        at = _placed(eqn, lax.scatter_add, np.zeros(operand.shape, np.int32), indices, marks)
+        for target in np.argwhere(at):
+            where = tuple(int(i) for i in target)
+            result[where] = meet(result[where], updates[index])
+    return result
+
+
+def _along(params: Mapping[str, Any], array: Array, meet: Meet) -> Array:
+    """What runs along an axis."""
+    axis, result = params["axis"], array.copy()
+    rows = np.moveaxis(result, axis, 0)
+    order = range(len(rows))
+    steps = list(reversed(order)) if params["reverse"] else list(order)
+    spread = np.frompyfunc(meet, 2, 1)
+    for before, here in itertools.pairwise(steps):
+        rows[here] = spread(rows[before], rows[here])
+    return result
+
+
+def _overlap(first: arb, second: arb) -> bool:
+    exact = first.is_exact() and second.is_exact()
+    return not exact and first.overlaps(second)
+
+
+def _order(values: Sequence[arb | int]) -> list[int]:
+    """The order of values, equal ones as they stand.
+
+    Raises:
+      ValueError: two overlap.
+    """
+
+    def compare(a: int, b: int) -> int:
+        first, second = values[a], values[b]
+        if isinstance(first, arb) and isinstance(second, arb) and _overlap(first, second):
+            raise ValueError("an order of numbers that are too close")
+        return -1 if first < second else int(first > second)
+
+    return sorted(range(len(values)), key=functools.cmp_to_key(compare))
+
+
+def _sorted(params: Mapping[str, Any], args: Sequence[Array]) -> list[Array] | None:
+    """Arrays in the order of the first."""
+    if params["num_keys"] != 1:
+        return None
+    axis = params["dimension"]
+    moved_args = [np.moveaxis(arg, axis, -1) for arg in args]
+    results = [each.copy() for each in moved_args]
+    for index in np.ndindex(moved_args[0].shape[:-1]):
+        order = _order(list(moved_args[0][index]))
+        for result, arg in zip(results, moved_args, strict=True):
+            result[index] = arg[index][order]
+    return [np.moveaxis(result, -1, axis) for result in results]
+
+
+def _extreme(eqn: JaxprEqn, array: Array) -> np.ndarray:
+    """Where the largest or the smallest is, the first of equal ones."""
+    (axis,) = eqn.params["axes"]
+    rows = np.moveaxis(array, axis, -1)
+    result = np.empty(rows.shape[:-1], aval_of(eqn.outvars[0]).dtype)
+    for index in np.ndindex(result.shape):
+        values = list(rows[index])
+        if eqn.primitive.name == "argmax":
+            values = [-value for value in values]
+        result[index] = _order(values)[0]
+    return result
+
+
+def _top(eqn: JaxprEqn, array: Array) -> list[Array]:
+    """The largest, and where they are."""
+    k = eqn.params["k"]
+    values = np.empty((*array.shape[:-1], k), object)
+    positions = np.empty(values.shape, np.int32)
+    for index in np.ndindex(array.shape[:-1]):
+        order = _order([-value for value in array[index]])[:k]
+        values[index], positions[index] = array[index][order], order
+    return [values, positions]

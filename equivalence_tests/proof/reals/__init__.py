@@ -1,0 +1,1 @@
+"""What a graph computes as functions of real numbers, in normal form."""

@@ -1,0 +1,260 @@
+"""What a graph computes, as functions of real numbers: each entry of an array by its indices.
+
+An entry is asked for at indices that may be symbols, so arrays of any size cost the same. A sum
+over an axis is a sum over a new index. Conversions between floating-point types, and all rounding,
+are left out. What is not known here is an unknown function of its whole operands, and still equal
+to itself.
+"""
+
+from collections.abc import Callable, Set
+
+import numpy as np
+
+from equivalence_tests.proof.bits.graph import Graph, Node
+from equivalence_tests.proof.bits.parts import ends_of_parts, part
+from equivalence_tests.proof.dtypes import (
+    NO_OVERFLOW,
+    is_complex,
+    is_discrete,
+    is_float,
+    is_unsigned,
+    is_whole,
+)
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.reading.programs import UNKNOWN
+from equivalence_tests.proof.reals.algebra import Algebra, Index, Rat
+from equivalence_tests.proof.reals.decimals import decimal
+from equivalence_tests.proof.reals.indexing import MOVES, indices, shifted
+from equivalence_tests.proof.reals.scalar_functions import Scalars
+
+
+class Reals:
+    """Entries of a graph's arrays in an algebra."""
+
+    def __init__(self, graph: Graph, algebra: Algebra, cut: Set[int] = frozenset()):
+        """Reads the nodes of the graph into the algebra.
+
+        Args:
+          graph: the graph.
+          algebra: where values are made.
+          cut: nodes that are taken for inputs, whatever they are computed of.
+        """
+        self.graph, self.algebra, self.cut = graph, algebra, cut
+        self.scalars = Scalars(graph, algebra)
+        self.known: dict[tuple[int, tuple[Index, ...]], Rat] = {}
+        self.unknown: dict[str, None] = {}
+
+    def entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """An entry of an array, as a real number; of a boolean one as 1 or 0.
+
+        Raises:
+          Undecided: the normal form is too large.
+        """
+        key = (node.id, index)
+        if key not in self.known:
+            self.known[key] = self._entry(node, index)
+        return self.known[key]
+
+    def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        if node.id in self.cut:
+            whole = is_discrete(node.dtype)
+            value = self.algebra.leaf(f"node {node.id}", index, whole=whole)
+            return self.algebra.positive(value) if node.dtype == np.bool_ else value
+        if node.op in _SHAPES:
+            return _SHAPES[node.op](self, node, index)
+        if not self.scalars.knows(node):
+            return self._whole_array(node, index)
+        args = [self.entry(arg, index if arg.shape else ()) for arg in node.args]
+        return self.scalars.of(node, args)
+
+    def _whole_array(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """An unknown function of whole arrays."""
+        args = [self.entry(arg, indices(arg.shape, "a")) for arg in node.args]
+        shapes = tuple((arg.shape, str(arg.dtype)) for arg in node.args)
+        key = (node.op, node.params, shapes, node.shape)
+        number = self.scalars.numbered(key)
+        op = unknown_name(node) or node.op
+        self.unknown[op] = None
+        whole = is_discrete(node.dtype)
+        name = f"{op} {number}"
+        bound = frozenset(f"a{axis}" for arg in node.args for axis in range(len(arg.shape)))
+        if any(self.algebra.is_special(arg) and self.algebra.free(arg) & bound for arg in args):
+            raise Undecided(f"`{op}` of what is not defined everywhere")
+        result = self.algebra.selected(
+            args, lambda args: self.algebra.call("array", name, args, index, whole=whole), bound
+        )
+        return self.algebra.positive(result) if node.dtype == np.bool_ else result
+
+    # Shapes
+
+    def leaf(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """An entry of an input."""
+        whole = is_discrete(node.dtype)
+        name = str(node.params)
+        nonneg = name in self.graph.never_negative
+        if nonneg and is_whole(node.dtype):
+            self.algebra.assumptions[NO_OVERFLOW] = None
+        nonneg = nonneg or is_unsigned(node.dtype)
+        value = self.algebra.leaf(name, index, whole=whole, nonneg=nonneg)
+        return self.algebra.positive(value) if node.dtype == np.bool_ else value
+
+    def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """A constant; floating-point ones are read as decimals."""
+        if node.shape or node.id not in self.graph.values or is_complex(node.dtype):
+            return self.algebra.leaf(f"constant {node.id}", index)
+        value = self.graph.values[node.id]
+        if not is_float(value.dtype):
+            return self.algebra.number(int(value))
+        if not np.isfinite(value):
+            name = "NaN" if np.isnan(value) else "infinity"
+            return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
+        number, exact = decimal(value)
+        if not exact:
+            read = int(number.p) / int(number.q)
+            self.algebra.assumptions[f"the constant {value} is read as {read}"] = None
+        return self.algebra.number(number)
+
+    def splat(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """A scalar, wherever."""
+        del index
+        return self.entry(node.args[0], ())
+
+    def moved(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """What moves entries, where it is known to where; else an unknown function."""
+        source = MOVES[node.op](node, index)
+        (arg, *sizes) = node.args
+        if source is None or sizes:
+            return self._whole_array(node, index)
+        return self.entry(arg, source)
+
+    def iota(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`iota`: an index as a number."""
+        return self.algebra.position(index[node.settings["dimension"]])
+
+    def reduce_sum(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`reduce_sum`."""
+        arg = node.args[0]
+        axes = tuple(node.settings["axes"])
+        while arg.op in ("reshape", "transpose") and len(axes) == len(arg.shape):
+            arg = arg.args[0]  # all entries, wherever they stand
+            axes = tuple(range(len(arg.shape)))
+        for axis in axes:
+            if ends := ends_of_parts(arg, axis):  # arrays in a row: a sum for each
+                total, begins = self.algebra.number(0), (0, *ends[:-1])
+                for begin, end in zip(begins, ends, strict=True):
+                    own = part(self.graph, arg, axis, begin, end)
+                    of_part = self.graph.apply(
+                        "reduce_sum", (own,), (("axes", axes),), node.shape, node.dtype
+                    )
+                    total = self.algebra.add(total, self.entry(of_part, index))
+                return self.scalars.wrapped(node, total)
+        fresh = {axis: self.algebra.fresh() for axis in axes if arg.shape[axis] != 1}
+        if 0 in arg.shape:
+            return self.algebra.number(0)
+        rest = iter(index)
+        position = tuple(
+            fresh.get(axis, 0) if axis in axes else next(rest) for axis in range(len(arg.shape))
+        )
+        bounds = [(symbol, arg.shape[axis]) for axis, symbol in fresh.items()]
+        return self.scalars.wrapped(node, self.algebra.total(self.entry(arg, position), bounds))
+
+    def reduce_bool(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`reduce_and`, `reduce_or`, `reduce_max` and the like: of equal elements, these."""
+        arg = node.args[0]
+        axes = node.settings["axes"]
+        rest = iter(index)
+        position = [f"a{axis}" if axis in axes else next(rest) for axis in range(len(arg.shape))]
+        size = int(np.prod([arg.shape[axis] for axis in axes]))
+        value = self.entry(
+            arg, tuple(0 if arg.shape[a] == 1 else p for a, p in enumerate(position))
+        )
+        alike = not self.algebra.free(value) & {f"a{axis}" for axis in axes}
+        return value if alike and size else self._whole_array(node, index)
+
+    def dot_general(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`dot_general`: a sum of products."""
+        left, right = node.args
+        (lc, rc), (lb, rb) = node.settings["dimension_numbers"]
+        if left.shape == right.shape and len(left.shape) == len(lc) == 1 and not node.shape:
+            ends = [ends_of_parts(each, 0) for each in (left, right)]
+            if any(ends) and left.dtype == right.dtype == node.dtype:
+                product = self.graph.apply("mul", (left, right), (), left.shape, node.dtype)
+                params = (("axes", (0,)),)
+                return self.entry(
+                    self.graph.apply("reduce_sum", (product,), params, (), node.dtype), index
+                )
+        fresh = [self.algebra.fresh() if left.shape[axis] != 1 else 0 for axis in lc]
+        batch, rest = index[: len(lb)], iter(index[len(lb) :])
+        positions = []
+        for array, contracted, batched in ((left, lc, lb), (right, rc, rb)):
+            own = dict(zip(contracted, fresh, strict=True))
+            own |= dict(zip(batched, batch, strict=True))
+            positions.append(
+                tuple(own[a] if a in own else next(rest) for a in range(len(array.shape)))
+            )
+        pair = [self.entry(*each) for each in zip((left, right), positions, strict=True)]
+        sizes = zip(fresh, lc, strict=True)
+        bounds = [(str(symbol), left.shape[axis]) for symbol, axis in sizes if symbol]
+        return self.scalars.wrapped(node, self.algebra.total(self.algebra.mul(*pair), bounds))
+
+    def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`concatenate`: the array in which the index is."""
+        axis = node.settings["dimension"]
+        algebra, position, start = self.algebra, index[axis], 0
+        if isinstance(position, tuple):
+            return self._whole_array(node, index)
+        parts = []
+        for arg in node.args:
+            at = (0 if arg.shape[axis] == 1 else shifted(position, -start),)
+            if arg.shape[axis]:
+                parts.append((start, self.entry(arg, index[:axis] + at + index[axis + 1 :])))
+            start += arg.shape[axis]
+        result = parts[0][1]
+        for begin, entry in parts[1:]:
+            difference = algebra.sub(algebra.number(begin), algebra.position(position))
+            result = algebra.choose(algebra.positive(difference), result, entry)
+        return result
+
+    def slice(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`slice` without strides."""
+        params = node.settings
+        strides = params.get("strides")
+        if strides is not None and any(stride != 1 for stride in strides):
+            return self._whole_array(node, index)
+        if any(isinstance(position, tuple) for position in index):
+            return self._whole_array(node, index)
+        starts = params["start_indices"]
+        cut = [a for a, size in enumerate(node.args[0].shape) if size != node.shape[a]]
+        if len(cut) == 1 and ends_of_parts(node.args[0], cut[0]):
+            begin = starts[cut[0]]
+            own = part(self.graph, node.args[0], cut[0], begin, begin + node.shape[cut[0]])
+            if own is not node:
+                return self.entry(own, index)
+        pairs = zip(index, starts, node.args[0].shape, strict=True)
+        position = tuple(0 if size == 1 else shifted(i, start) for i, start, size in pairs)
+        return self.entry(node.args[0], position)
+
+
+def unknown_name(node: Node) -> str | None:
+    """The name of a function that is to stay unknown, if a node is a call of one."""
+    if node.op not in ("pjit", "jit"):
+        return None
+    name = node.settings.get("name", "")
+    return str(name).removeprefix(UNKNOWN)
+
+
+_SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
+    "leaf": Reals.leaf,
+    "const": Reals.const,
+    "splat": Reals.splat,
+    **dict.fromkeys(MOVES, Reals.moved),
+    "iota": Reals.iota,
+    "reduce_sum": Reals.reduce_sum,
+    "reduce_and": Reals.reduce_bool,
+    "reduce_or": Reals.reduce_bool,
+    "reduce_max": Reals.reduce_bool,
+    "reduce_min": Reals.reduce_bool,
+    "dot_general": Reals.dot_general,
+    "concatenate": Reals.concatenate,
+    "slice": Reals.slice,
+}

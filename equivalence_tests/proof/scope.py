@@ -1,0 +1,292 @@
+# pyright: strict
+"""What a proof quantifies over: shapes, dtypes, leaves, settings and steps.
+
+Both sides are traced again with sizes that are symbols. A side can look at these in Python, and
+Python then takes one of two branches, so the looks are recorded: every read of a shape, and every
+question about a size that the symbols cannot answer. Only a side that never looked is said to be
+the same for arrays of any shape.
+"""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.symbols import NotASymbol
+from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, traced
+from optax_bridge import exact
+from optax_bridge.metadata.trees import Params
+
+MOST_AXES = 5
+ANY, ANY_SIZE, GIVEN = "any", f"0 to {MOST_AXES} axes", "given"
+_COVERAGES = (ANY, ANY_SIZE, GIVEN)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a verdict holds for.
+
+    Attributes:
+      leaves: path of each parameter -> its dtype. Sides that look at dtypes, or at the names or
+        the number of leaves, may differ for others.
+      shapes: path of each parameter -> its shape in the proof.
+      coverage: `any` for arrays of any shape that have elements; `0 to 5 axes` for any sizes of
+        these; `given` for the shapes in `shapes` alone.
+      looks: where a side reads a shape or asks for a size, which is why it is not `any`.
+      settings: the hyper-parameters that stand for any number.
+      fixed: those that have to stay one number, and which.
+    """
+
+    leaves: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    coverage: str
+    looks: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    fixed: Mapping[str, float] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The scope as plain data; `steps` is always `any`, by induction."""
+        return {
+            "leaves": dict(self.leaves),
+            "shapes": {path: list(shape) for path, shape in self.shapes.items()},
+            "coverage": self.coverage,
+            "looks": list(self.looks),
+            "settings": list(self.settings),
+            "fixed": dict(self.fixed or {}),
+            "steps": "any",
+        }
+
+    def __str__(self) -> str:
+        """Returns the scope as one line."""
+        settings = f", and all {', '.join(self.settings)}" if self.settings else ""
+        return (
+            f"for all parameters, gradients and states{settings}; {self._tree()}; "
+            f"{self._arrays()}; any number of steps"
+        )
+
+    def _arrays(self) -> str:
+        if self.coverage == ANY:
+            return "for arrays of any shape"
+        if self.coverage == ANY_SIZE:
+            return f"for arrays of 0 to {MOST_AXES} axes of any length"
+        shapes = ", ".join(f"{_short(path)} {list(s)}" for path, s in self.shapes.items())
+        return f"for these shapes alone: {shapes}"
+
+    def _tree(self) -> str:
+        by_dtype: dict[str, list[str]] = {}
+        for path, dtype in self.leaves.items():
+            by_dtype.setdefault(dtype, []).append(_short(path))
+        kinds = [f"{', '.join(paths)} in {dtype}" for dtype, paths in by_dtype.items()]
+        count = len(self.leaves)
+        return f"{count} {'leaf' if count == 1 else 'leaves'}: {'; '.join(kinds)}"
+
+
+def _short(path: str) -> str:
+    """A path without its first part: `['kernel']` for `params['kernel']`, all of a bare leaf."""
+    return path.removeprefix("params") or path
+
+
+def coverage(sides: tuple[MakeSide, ...], given: Inputs) -> tuple[str, tuple[str, ...]]:
+    """For which shapes a proof about some shapes speaks, as far as the sides' Python decides it.
+
+    Args:
+      sides: from hyper-parameters to each side.
+      given: what both sides got in the proof.
+
+    Returns:
+      `any`, `0 to 5 axes` or `given`, and where the sides looked at shapes.
+    """
+    weakest, looks = ANY, dict[str, None]()
+    for make in sides:
+        kind, places = _coverage_of(make, given)
+        weakest = max(weakest, kind, key=_COVERAGES.index)
+        looks |= dict.fromkeys(places)
+    return weakest, tuple(looks)
+
+
+def _coverage_of(make: MakeSide, given: Inputs) -> tuple[str, list[str]]:
+    with _Watch() as watch:
+        try:
+            uniform = _same_for_other_shapes(make, given)
+        except (ProofError, NotASymbol):  # it was made for the shapes that it has
+            uniform = False
+    if watch.questions or not uniform:
+        return GIVEN, [*watch.questions, *watch.reads]
+    return (ANY_SIZE, list(watch.reads)) if watch.reads else (ANY, [])
+
+
+def _same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
+    """True if a side computes every element alike for arrays of other shapes."""
+    original = _results(traced(make, given, "a"), given)
+    for params in other_shapes(given.params):
+        there = replace(given, params=params)
+        if not _alike(original, _results(traced(make, there, "a"), there)):
+            return False
+    return True
+
+
+def _results(side: Program, given: Inputs) -> list[Node]:
+    """What a side computes at its start and in a step, states and parameters."""
+    world = World(given)
+    start, step = world.start(side), world.step(side, world.symbols(side))
+    return [node for nodes in (*start, *step) for node in nodes]
+
+
+def _alike(left: list[Node], right: list[Node]) -> bool:
+    """True if nodes are computed by the same operations, whatever the shapes of their arrays."""
+    seen: set[tuple[int, int]] = set()
+    waiting = list(zip(left, right, strict=False))
+    while waiting:
+        a, b = (node.args[0] if node.op == "splat" else node for node in waiting.pop())
+        if (a.id, b.id) in seen:
+            continue
+        seen.add((a.id, b.id))
+        same = (a.op, a.params, a.dtype) == (b.op, b.params, b.dtype) and a.general == b.general
+        if not same or len(a.args) != len(b.args):
+            return False
+        waiting += zip(a.args, b.args, strict=True)
+    return len(left) == len(right)
+
+
+def other_shapes(params: Params) -> Iterator[Params]:
+    """Yields the same tree with 0 to 5 axes whose sizes are symbols, and with two sets of numbers.
+
+    JAX itself treats axes of length 1 apart, so a tree of these is among them.
+    """
+
+    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[Any, ...]]) -> Params:
+        def reshaped(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape(leaf), leaf.dtype)
+
+        return jax.tree.map(reshaped, params)
+
+    names = ", ".join(f"n{axis}" for axis in range(MOST_AXES))
+    symbols = tuple(export.symbolic_shape(names))
+    for axes in range(MOST_AXES + 1):
+        yield tree(lambda leaf, axes=axes: symbols[:axes])
+    yield tree(lambda leaf: (1,))
+    yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
+
+
+def _folder_of(module: Any) -> str:
+    return str(Path(module.__file__).parent) + os.sep
+
+
+# Code that looks at shapes for its own ends: JAX's rules, which are the same for every program; the
+# prover itself; and `optax_bridge.exact`, which traces leaves of one shape once and thereby changes
+# no operation. These are trusted.
+_JAX = _folder_of(jax)
+_EXACT = _folder_of(exact)
+_PROVER = _folder_of(sys.modules[__name__])
+_SIDES = str(Path(_PROVER).parent / "sides") + os.sep
+# Code through which a program looks: `np.shape(x)`, `functools.reduce(mul, x.shape)`.
+_THROUGH = (_folder_of(np), sysconfig.get_paths()["stdlib"] + os.sep)
+_SITE = sysconfig.get_paths()["purelib"] + os.sep
+_READS = frozenset({"shape", "ndim", "size", "nbytes", "__len__"})
+# A type as a whole can be compared and hashed unseen, so reading it counts as a question.
+_TYPE_READS = frozenset({"typeof", "aval"})
+_TEXTS = frozenset({"__str__", "__repr__", "__format__"})
+_ANSWERS = frozenset(
+    {"__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"}
+    | {"__int__", "__index__", "__float__", "__bool__"}
+)
+
+
+class _Watch:
+    """Records what code outside of JAX asks of shapes while it is active.
+
+    Attributes:
+      reads: places that read a shape, a size or a number of axes.
+      questions: places that ask of a size what a symbol cannot answer, as `size == 640`.
+    """
+
+    def __init__(self):
+        self.reads: dict[str, None] = {}
+        self.questions: dict[str, None] = {}
+        self._mentions: dict[CodeType, bool] = {}
+
+    def __enter__(self) -> "_Watch":
+        self._before = sys.getprofile()
+        sys.setprofile(self._observe)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.setprofile(self._before)
+
+    def _observe(self, frame: FrameType, event: str, argument: object) -> None:
+        del argument
+        if event != "call":
+            return
+        code = frame.f_code
+        if not code.co_filename.startswith(_JAX):
+            if self._mentions_aval(code) and not _is_machinery(code.co_filename):
+                self.questions[_place(frame)] = None
+            return
+        is_size = code.co_filename.endswith("shape_poly.py")
+        name = code.co_name
+        if name == "<lambda>":  # how a tracer defines its properties
+            name = str(frame.f_locals.get("name", ""))
+        asks = name in _ANSWERS or (name == "__eq__" and not _always(frame))
+        if (is_size and asks) or name in _TYPE_READS:
+            self._note(self.questions, _asker(frame))
+        elif is_size and name in _TEXTS:  # JAX writes sizes only where somebody wants its text
+            self._note(self.questions, _asker(frame, through_jax=True))
+        elif name in _READS:
+            self._note(self.reads, _asker(frame))
+
+    def _note(self, places: dict[str, None], asker: FrameType | None) -> None:
+        if asker is not None:
+            places[_place(asker)] = None
+
+    def _mentions_aval(self, code: CodeType) -> bool:
+        """True if code names the attribute `aval`, which is read without a call."""
+        if code not in self._mentions:
+            self._mentions[code] = "aval" in code.co_names
+        return self._mentions[code]
+
+
+def _always(frame: FrameType) -> bool:
+    """True if `==` between two sizes holds whatever they are; it answers False of what may be."""
+    values = frame.f_locals
+    return bool(values.get("self") == values.get("other"))
+
+
+def _is_machinery(file: str) -> bool:
+    if file.endswith("_test.py"):
+        return False
+    return file.startswith((_JAX, _PROVER, _SIDES, _EXACT)) or _is_through(file)
+
+
+def _is_through(file: str) -> bool:
+    if file.startswith("<frozen"):
+        return True
+    return file.startswith(_THROUGH) and (
+        file.startswith(_THROUGH[0]) or not file.startswith(_SITE)
+    )
+
+
+def _asker(frame: FrameType, through_jax: bool = False) -> FrameType | None:
+    """Returns the frame outside of JAX that asks; None if JAX or the prover asks."""
+    caller = frame.f_back
+    while caller is not None:
+        file = caller.f_code.co_filename
+        if not (_is_through(file) or (through_jax and file.startswith(_JAX))):
+            return None if _is_machinery(file) else caller
+        caller = caller.f_back
+    return None
+
+
+def _place(frame: FrameType) -> str:
+    path = Path(frame.f_code.co_filename)
+    return f"{path.name}:{frame.f_lineno}"

@@ -1,0 +1,100 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import legacy_optim
+from equivalence_tests import prove_equivalence
+from equivalence_tests.proof import CertificateError, check
+from optax_bridge import from_legacy
+
+PARAMS = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
+
+
+def doubled_where(condition: Callable[[Any], bool]) -> optax.GradientTransformation:
+    """Gradient descent at 0.1, at 0.2 for the gradients for which Python says so."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        return jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), updates), state
+
+    return optax.GradientTransformation(lambda params: (), update)
+
+
+ONE_RANK = {
+    "ndim ==": lambda g: g.ndim == 6,
+    "ndim >=": lambda g: g.ndim >= 6,
+    "len of the shape": lambda g: len(g.shape) > 5,
+    "np.ndim": lambda g: np.ndim(g) == 6,
+    "len": lambda g: g.ndim > 5 and len(g) > 5,
+}
+ONE_SIZE = {
+    "no elements": lambda g: g.size == 0,
+    "size ==": lambda g: g.size == 640,
+    "size >": lambda g: g.size > 10**6,
+    "remainder": lambda g: g.size % 1000 == 7,
+    "last axis": lambda g: g.ndim > 0 and g.shape[-1] == 640,
+    "in a set": lambda g: g.shape in {(7, 7, 64, 64)},
+    "in a list": lambda g: g.shape in [(640,)],
+    "str": lambda g: "640" in str(g.shape),
+    "f-string": lambda g: f"{g.shape}" == "(640,)",
+    "getattr": lambda g: getattr(g, "sha" + "pe") == (640,),
+    "text of the array": lambda g: "640" in repr(g),
+    "type": lambda g: jax.typeof(g) == jax.ShapeDtypeStruct((640,), g.dtype),
+    "aval": lambda g: str(g.aval) == "float32[640]",
+    "square": lambda g: g.ndim == 2 and g.shape[0] == g.shape[1],
+    "np.shape": lambda g: np.shape(g) == (640,),
+    "jnp.size": lambda g: jnp.size(g) == 640,
+}
+
+
+@pytest.mark.parametrize("name", ONE_RANK)
+def test_a_side_that_looks_at_the_number_of_axes_is_proved_for_those_that_were_tried(name: str):
+    proof = prove_equivalence(doubled_where(ONE_RANK[name]), optax.sgd(0.1), PARAMS)
+    assert proof.scope.coverage == "0 to 5 axes"
+    assert "for arrays of 0 to 5 axes of any length" in str(proof)
+    assert any("scope_test.py" in look for look in proof.scope.looks)
+
+
+@pytest.mark.parametrize("name", ONE_SIZE)
+def test_a_side_that_asks_for_a_size_is_proved_for_the_shapes_given(name: str):
+    proof = prove_equivalence(doubled_where(ONE_SIZE[name]), optax.sgd(0.1), PARAMS)
+    assert proof.verdict == "identical"
+    assert proof.scope.coverage == "given"
+    assert "for these shapes alone: ['bias'] [3], ['kernel'] [4, 3]" in str(proof)
+
+
+@pytest.mark.parametrize("name", ["Adam", "Momentum"])
+def test_a_side_that_never_looks_is_proved_for_any_shape(name: str):
+    definition = getattr(legacy_optim, name)(0.1)
+    assert prove_equivalence(definition, from_legacy(definition), PARAMS).scope.coverage == "any"
+
+
+def test_the_scope_names_dtypes_leaves_and_settings():
+    params = {"head": jnp.zeros(3, jnp.bfloat16), "body": jnp.zeros(3)}
+    proof = prove_equivalence(
+        lambda hp: optax.sgd(hp["rate"]),
+        lambda hp: optax.sgd(hp["rate"]),
+        params,
+        hyper_params={"rate": 0.1},
+    )
+    assert "and all rate" in str(proof)
+    assert "2 leaves: ['body'] in float32; ['head'] in bfloat16" in str(proof)
+    data = json.loads(proof.to_json())["scope"]
+    assert data["leaves"] == {"params['body']": "float32", "params['head']": "bfloat16"}
+    assert (data["settings"], data["steps"], data["coverage"]) == (["rate"], "any", "any")
+
+
+def test_the_checker_holds_a_certificate_to_its_scope():
+    sides = optax.sgd(0.1), doubled_where(lambda g: g.ndim == 5)
+    data = json.loads(prove_equivalence(optax.sgd(0.1), optax.sgd(0.1), PARAMS).to_json())
+    assert check(data, optax.sgd(0.1), optax.sgd(0.1), PARAMS).shapes == 3
+    with pytest.raises(CertificateError, match=r"params\['bias'\]"):
+        check(data, *sides, PARAMS)
+    with pytest.raises(CertificateError, match="scope: the certificate is for"):
+        check(data, optax.sgd(0.1), optax.sgd(0.1), {"kernel": jnp.zeros((4, 3))})

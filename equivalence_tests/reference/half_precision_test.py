@@ -1,0 +1,57 @@
+"""Every optimizer in bfloat16 and float16, through zero, NaN and infinite gradients.
+
+Each recording is replayed by `legacy_optim`, and by `from_legacy` in a TrainState whose state is
+written as a legacy checkpoint after each step.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import pytest
+
+import legacy_optim
+import optax_bridge
+from equivalence_tests.reference import load, replay
+from equivalence_tests.reference.cases import HALF_PRECISION, Case
+from equivalence_tests.reference.load import Recording
+from equivalence_tests.reference.reference_test import assert_agrees
+
+pytestmark = pytest.mark.filterwarnings("ignore:flax.optim was removed:DeprecationWarning")
+
+
+def train_state_steps(recording: Recording, folder: Path) -> Iterator[Any]:
+    """Yields parameters and legacy state of a TrainState after each step, as `replay` does."""
+    case = recording.case
+    definition = replay.define(legacy_optim, case.optimizer)
+    state = optax_bridge.TrainState.create(
+        apply_fn=None,
+        params=replay.nest({path: jnp.asarray(leaf) for path, leaf in recording.initial.items()}),
+        tx=optax_bridge.from_legacy(definition),
+    )
+
+    def step(state: Any, grads: Any, rates: list[Any]) -> Any:
+        rate = {"learning_rate": rates[0]} if rates else {}
+        return state.apply_gradients(grads=grads, **rate)
+
+    run = jax.jit(step) if case.jit else step
+    for index, row in enumerate(recording.learning_rates):
+        grads = {path: jnp.asarray(leaf[index]) for path, leaf in recording.gradients.items()}
+        rates = [float(rate) if case.rate == "float" else jnp.asarray(rate) for rate in row]
+        state = run(state, replay.nest(grads), rates)
+        file = folder / f"checkpoint_{index}"
+        state.to_legacy_checkpoint(file, optimizer_def=definition)
+        saved = flax.serialization.msgpack_restore(file.read_bytes())
+        params, _ = replay.flatten(saved["target"])
+        yield params, *replay.flatten(saved["state"])
+
+
+@pytest.mark.parametrize("case", HALF_PRECISION, ids=lambda case: case.name.partition("/")[2])
+def test_half_precision(case: Case, tmp_path: Path) -> None:
+    recording = load.recording(case)
+    inputs = recording.initial, recording.gradients, recording.learning_rates
+    assert_agrees(recording, list(replay.trajectory(legacy_optim, case, *inputs)))
+    assert_agrees(recording, list(train_state_steps(recording, tmp_path)))

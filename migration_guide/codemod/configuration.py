@@ -1,0 +1,103 @@
+# pyright: strict
+"""`[tool.optax-bridge]` of a pyproject.toml: what `migrate` does unless the command line says else.
+
+[tool.optax-bridge]
+paths = ["src", "notebooks"]  # what to look at where no path is given
+skip = ["jax_tree"]           # rules not to apply
+recipe = "exact"              # exact, stock or standalone
+"""
+
+import tomllib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from optax_bridge._text import nearest
+
+RECIPES = ("exact", "stock", "standalone")
+LIST = "`optax-bridge migrate --list` prints all"
+_TABLE = "optax-bridge"
+_KEYS = ("paths", "skip", "recipe")
+
+
+class ConfigurationError(ValueError):
+    """A setting, or a name on the command line, that cannot be meant; says what could be."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The settings of a project.
+
+    Attributes:
+      paths: files and folders to look at where none are given.
+      skip: names of rules not to apply.
+      recipe: one of `RECIPES`.
+    """
+
+    paths: tuple[Path, ...] = ()
+    skip: tuple[str, ...] = ()
+    recipe: str = "stock"
+
+
+def read_configuration(folder: Path, rules: Collection[str]) -> Configuration:
+    """The settings of the nearest pyproject.toml that has some, in a folder or above it.
+
+    Args:
+      folder: where to begin.
+      rules: names of all rules.
+
+    Raises:
+      ConfigurationError: the file cannot be read, or a setting is unknown or has a wrong value.
+    """
+    for home in (folder, *folder.parents):
+        file = home / "pyproject.toml"
+        try:
+            text = file.read_text(encoding="utf-8") if file.is_file() else ""
+            table = tomllib.loads(text).get("tool", {}).get(_TABLE) if _TABLE in text else None
+        except (OSError, ValueError, RecursionError, AttributeError) as error:
+            raise ConfigurationError(f"{file}: cannot be read: {error}") from None
+        if table is not None:
+            return _configuration(file, table, rules)
+    return Configuration()
+
+
+def _configuration(file: Path, table: Any, rules: Collection[str]) -> Configuration:
+    where = f"{file}, [tool.{_TABLE}]"
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{where}: expected a table, found {table!r}")
+    settings = cast(dict[str, Any], table)
+    check_names(settings, _KEYS, f"{where}: no setting", f"there are {', '.join(_KEYS)}")
+    for key in ("paths", "skip"):
+        value: Any = settings.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(x, str) for x in cast(Any, value)):
+            raise ConfigurationError(f"{where}: {key} is a list of texts; found {value!r}")
+    paths, skip = settings.get("paths", []), settings.get("skip", [])
+    recipe = settings.get("recipe", "stock")
+    check_names(skip, rules, f"{where}: skip names no rule")
+    if recipe not in RECIPES:
+        raise ConfigurationError(
+            f"{where}: recipe is one of {', '.join(RECIPES)}; found {recipe!r}"
+        )
+    return Configuration(tuple(file.parent / path for path in paths), tuple(skip), recipe)
+
+
+def check_names(
+    names: Iterable[str], known: Collection[str], message: str, remedy: str = LIST
+) -> None:
+    """Checks that all names are known.
+
+    Args:
+      names: what somebody wrote.
+      known: what there is.
+      message: how the error begins: `no rule`.
+      remedy: where all names can be read.
+
+    Raises:
+      ConfigurationError: one is not known; has the known name that is most like it.
+    """
+    for name in names:
+        if name not in known:
+            similar = nearest(name, known)
+            meant = f"is {similar!r} meant? " if similar else ""
+            raise ConfigurationError(f"{message} {name!r}; {meant}{remedy}")

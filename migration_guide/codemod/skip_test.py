@@ -1,0 +1,57 @@
+"""`# optax-bridge: skip`: a statement with this comment stays as it is, without a message."""
+
+import pytest
+
+from migration_guide.codemod.context import Options
+from migration_guide.codemod.rewrite import rewrite
+
+HEAD = "import jax\nfrom flax import optim\n"
+SKIPPED = {
+    "end": "d = optim.Adam(0.1)  # optax-bridge: skip\n",
+    "above": "# optax-bridge: skip\nd = optim.Adam(0.1)\n",
+    "with-a-reason": "d = optim.Adam(0.1)  # optax-bridge: skip, the paper's code\n",
+    "first-line": "d = optim.Adam(  # optax-bridge: skip\n    0.1,\n)\n",
+    "last-line": "d = optim.Adam(\n    0.1,\n)  # optax-bridge: skip\n",
+    "would-be-by-hand": "f(optim)  # optax-bridge: skip\n",
+    "header": "def f(o: optim.Optimizer):  # optax-bridge: skip\n    return 1\n",
+    "one-line-block": "if x: d = optim.Adam(0.1)  # optax-bridge: skip\n",
+    "other-rule": "jax.tree_map(f, optim)  # optax-bridge: skip\n",
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_a_marked_statement_stays_and_so_does_what_it_needs(case: str):
+    code = HEAD + SKIPPED[case]
+    result = rewrite(code, Options())
+    assert (result.code, result.messages, result.refused) == (code, (), "")
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_its_neighbours_do_not(case: str):
+    code = f"{HEAD}{SKIPPED[case]}e = optim.GradientDescent(lr)\n"
+    result = rewrite(code, Options())
+    assert SKIPPED[case] in result.code and "from flax import optim" in result.code
+    assert "e = optax.sgd(" in result.code
+    assert rewrite(result.code, Options()).code == result.code
+
+
+def test_only_the_header_of_a_function_is_one_statement():
+    result = rewrite(
+        f"{HEAD}def f():  # optax-bridge: skip\n    return optim.Adam(lr)\n", Options()
+    )
+    assert "return optax.adam(" in result.code
+
+
+def test_a_marked_import_stays():
+    code = "import jax\nfrom flax import optim  # optax-bridge: skip\nd = optim.Adam(lr)\n"
+    result = rewrite(code, Options())
+    assert "from flax import optim  # optax-bridge: skip\n" in result.code
+    assert "d = optax.adam(" in result.code
+
+
+def test_a_variable_on_a_marked_line_is_not_renamed():
+    code = (
+        f"{HEAD}optimizer = optim.Adam(lr).create(p)\n"
+        "print(optimizer.target)  # optax-bridge: skip\n"
+    )
+    assert "\noptimizer = " in rewrite(code, Options(rename=True)).code

@@ -1,0 +1,156 @@
+"""What `migrate` prints below its diff: what changed, what a person has to do, what comes next."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Message, Options
+from migration_guide.codemod.definitions import RATE
+from migration_guide.codemod.driver import Report
+from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.rules.restoring import FILL_IN
+
+_RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
+_RANDOM_NUMBERS = (
+    "Random numbers: JAX draws others than it did then. To keep those, for dropout and initial "
+    'parameters too, put jax.config.update("jax_threefry_partitionable", False) behind '
+    "`import jax`; `optax-bridge run` does it by itself."
+)
+
+
+def summary(report: Report, options: Options, written: bool = False) -> str:
+    """What changed, what a person has to do, and what is good to know, with file and line.
+
+    Args:
+      report: of a run.
+      options: of that run.
+      written: whether the files were written; lines are those of the files as they are now.
+    """
+    parts = [
+        *_changes(report, options, written),
+        *_messages(report, written),
+        *_checkpoints(report, options),
+    ]
+    if _draws(report):
+        parts.append(_RANDOM_NUMBERS)
+    if report.refused:
+        parts.append("Left as they are:")
+        parts += [f"  {result.path}: {result.refused}" for result in report.refused]
+    return "\n".join(parts)
+
+
+def _changes(report: Report, options: Options, written: bool) -> Iterator[str]:
+    verb = "rewritten" if written else "would be rewritten"
+    changed = number(len(report.changed), "file")
+    yield f"{changed} {verb}, {report.seen} looked at, in {report.seconds:.1f} s."
+    counts: Counter[str] = Counter()
+    for result in report.changed:
+        counts.update(dict(result.counts))
+    if counts:
+        yield "  " + ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    if not report.changed and not report.refused:
+        yield f"Nothing to rewrite: {_why_nothing(report, options)}"
+
+
+def _why_nothing(report: Report, options: Options) -> str:
+    """Why nothing changed, where every file could be read."""
+    all_rules = options.rules is None or len(options.rules) == len(RULES)
+    if report.users and not all_rules:
+        return "the rules that were chosen find nothing in files that use flax.optim."
+    if report.users:
+        by_hand = "is for a person, see below" if report.by_hand else "stays as it is"
+        return f"what there is of flax.optim {by_hand}."
+    uses = "it does not use flax.optim" if report.seen == 1 else "none of them uses flax.optim"
+    if not report.migrated:
+        return f"{uses}."
+    if report.seen == 1:
+        return f"{uses} any longer: it is migrated already."
+    return f"{uses} any longer; migrated already: {number(report.migrated, 'file')}."
+
+
+def _messages(report: Report, written: bool) -> Iterator[str]:
+    lines_of = "" if written or not report.changed else " (lines of the files as they are now)"
+    for title, by_hand in (("To do by hand", True), ("Good to know", False)):
+        messages = [(r.path, m) for r in report.results for m in r.messages if m.by_hand is by_hand]
+        if messages:
+            yield f"{title}{lines_of}:"
+            for path, message in messages:
+                yield f"  {path}:{message.location(written=written)}: {message.text}"
+
+
+def _checkpoints(report: Report, options: Options) -> Iterator[str]:
+    commands = convert_commands(report)
+    if not commands:
+        return
+    if options.standalone:
+        yield "Old checkpoints need converting, unless the program imports optax_bridge still:"
+    else:
+        yield "Old checkpoints are read as they are; to convert files all the same:"
+    yield from (f"  {command}" for command in commands)
+    if any(f"learning_rate={RATE}" in command for command in commands):
+        yield f"  The learning rate plays no part in it; {RATE} may stand for one that is computed."
+    if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
+        yield f"  {FILL_IN}; write it into the program if there is none."
+    yield (
+        "  A checkpoint of a folder belongs into NEW_FOLDER/checkpoint_STEP, so that the "
+        "program finds it there, and later what it saves beside it."
+    )
+
+
+def _draws(report: Report) -> bool:
+    """True if some file that changes seems to draw random numbers."""
+    return any(_RANDOM.search(result.new) for result in report.changed)
+
+
+def convert_commands(report: Report) -> list[str]:
+    """Commands that convert the checkpoints whose paths the programs have written out."""
+    commands: dict[str, str] = {}
+    for result in report.results:
+        for restored in result.checkpoints:
+            near = result.path.resolve().is_relative_to(Path.cwd())
+            file = short_path(result.path) if near else str(result.path)
+            commands.setdefault(restored.path, restored.command(file))
+    return list(commands.values())
+
+
+def as_json(report: Report, written: bool) -> dict[str, Any]:
+    """The report for programs: the same content as `summary`."""
+    return {
+        "seen": report.seen,
+        "parsed": report.parsed,
+        "seconds": round(report.seconds, 3),
+        "convert": convert_commands(report),
+        "notes": [_RANDOM_NUMBERS] if _draws(report) else [],
+        "files": [
+            {
+                "path": str(result.path),
+                "changed": result.changed,
+                "counts": dict(result.counts),
+                "by_hand": [_message(m, written) for m in result.messages if m.by_hand],
+                "notes": [_message(m, written) for m in result.messages if not m.by_hand],
+                "refused": result.refused,
+            }
+            for result in report.results
+        ],
+    }
+
+
+def _message(message: Message, written: bool) -> dict[str, Any]:
+    line = message.new_line if written else message.line
+    cell = {"cell": message.cell} if message.cell else {}
+    return {"line": line, "text": message.text, **cell}
+
+
+def short_path(path: Path) -> str:
+    """The path below the current folder, where it is there."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path).lstrip("/")
+
+
+def number(count: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,174 @@
+"""Which recipe stands for a legacy optimizer: the one place that decides it.
+
+`migrate`, `recipe`, `from_legacy`, `convert`, restoring and the suite ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import legacy_optim
+from optax_bridge.correspondence.entry import (
+    FULL_PRECISION,
+    HALF_PRECISION,
+    Claim,
+    Entry,
+    UnsupportedSetting,
+    Verdict,
+    identical,
+)
+from optax_bridge.correspondence.recipe import Call, is_array
+from optax_bridge.correspondence.table import Described, describe, with_inner
+
+RecipeKind = Literal["exact", "stock", "standalone"]
+RECIPES: tuple[RecipeKind, ...] = get_args(RecipeKind)
+
+EXACT = identical("the legacy operations in the legacy order")
+
+# What parameters may be where nothing is known of them.
+ANY_DTYPE = frozenset({"float32", *HALF_PRECISION})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The recipe that stands for a legacy optimizer, and why it and no other.
+
+    Attributes:
+      call: the recipe, ready for `recipe.build` and `recipe.render`.
+      claim: what it earns; for wrapped and grouped optimizers what the weakest part does.
+      kind: "stock" where it is public Optax, or some part of it is, else "exact".
+      dtypes: the dtypes of parameters in which it is identical or differs by rounding alone.
+      reason: one sentence: why public Optax does not stand for it, or, where it is taken
+        nevertheless, where that does not hold; "" if it stands.
+      parts: the choices for the optimizers within, in their order; their calls stand in `call`.
+    """
+
+    call: Call
+    claim: Claim
+    kind: Literal["exact", "stock"]
+    dtypes: frozenset[str]
+    reason: str = ""
+    parts: tuple[Choice, ...] = ()
+
+
+def choose_recipe(
+    optimizer: Described | legacy_optim.OptimizerDef,
+    recipe: RecipeKind = "stock",
+    dtypes: Iterable[str] | None = None,
+) -> Choice:
+    """Decides which recipe stands for a legacy optimizer.
+
+        >>> choose_recipe(legacy_optim.Adam(0.1), dtypes={"float32"}).call.target
+        'optax.adam'
+        >>> choose_recipe(legacy_optim.Adam(0.1), dtypes={"bfloat16"}).call.target
+        'optax_bridge.adam'
+
+    Args:
+      optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
+      recipe: "exact": this project's transformation in legacy arithmetic. "stock": public Optax
+        where that is identical or differs by rounding alone in all the dtypes, each part of a
+        wrapped or grouped optimizer for itself, else the exact one. "standalone": public Optax
+        wherever it has an equal at all; the choice's claim and dtypes say what that is worth.
+      dtypes: names of the floating-point dtypes that parameters may have; None where that cannot be
+        known, which is any of float32, bfloat16 and float16.
+
+    Raises:
+      UnsupportedSetting: "standalone", and public Optax has no equal for these settings.
+      ValueError: there is no such kind of recipe.
+    """
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, found {recipe!r}")
+    possible = ANY_DTYPE if dtypes is None else frozenset(dtypes)
+    described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
+    if not isinstance(described, Described):
+        call = Call("optax_bridge.wrap_definition", (described,))
+        return Choice(call, EXACT, "exact", EXACT.dtypes, "its class is one of the program's own")
+    entry, around = described.entry, described.entry.around
+    parts: list[Choice] = []
+
+    def inner(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
+        holds = recipe != "stock" or possible <= around.dtypes
+        parts.append(choose_recipe(optimizer, recipe if holds else "exact", possible))
+        return parts[-1].call
+
+    settings = with_inner(described.settings, inner)
+    if parts:
+        return _around(entry, settings, parts, recipe, possible)
+    return _alone(entry, settings, recipe, possible)
+
+
+def _alone(
+    entry: Entry, settings: Mapping[str, Any], recipe: RecipeKind, possible: frozenset[str]
+) -> Choice:
+    """The choice for an optimizer that holds no others."""
+    exact = Choice(entry.exact_recipe(settings), EXACT, "exact", EXACT.dtypes)
+    if recipe == "exact":
+        return exact
+    try:
+        call, claim = entry.stock_recipe(settings)
+    except UnsupportedSetting as error:
+        if recipe == "standalone":
+            raise
+        return replace(exact, reason=str(error))
+    dtypes = claim.dtypes if _are_plain(settings) else claim.dtypes & FULL_PRECISION
+    reason = _reason(entry, claim, possible - dtypes)
+    if recipe == "stock" and reason:
+        return replace(exact, reason=reason)
+    return Choice(call, claim, "stock", dtypes, reason)
+
+
+def _around(
+    entry: Entry,
+    settings: Mapping[str, Any],
+    parts: Sequence[Choice],
+    recipe: RecipeKind,
+    possible: frozenset[str],
+) -> Choice:
+    """The choice for an optimizer that holds others, from those for them."""
+    call = entry.exact_recipe(settings)
+    around = replace(entry.around, key=f"{entry.name}/around")
+    reasons = [] if recipe == "exact" else [_reason(entry, around, possible - around.dtypes)]
+    reason = "; ".join(dict.fromkeys(filter(None, [*reasons, *(part.reason for part in parts)])))
+    if all(part.kind == "exact" for part in parts):
+        return Choice(call, EXACT, "exact", EXACT.dtypes, reason, tuple(parts))
+    weakest = max([around, *(part.claim for part in parts)], key=_weakness)
+    dtypes = around.dtypes.intersection(*(part.dtypes for part in parts))
+    return Choice(call, weakest, "stock", dtypes, reason, tuple(parts))
+
+
+def _reason(entry: Entry, claim: Claim, lacking: frozenset[str]) -> str:
+    """Why a claim is not enough for the dtypes in which it does not hold; "" if there are none."""
+    name = entry.legacy.__name__
+    if claim.verdict is Verdict.DIFFERENT:
+        return f"{name}: the nearest recipe of public Optax is another optimizer ({claim.why})"
+    causes: dict[str, list[str]] = {}
+    for dtype in sorted(lacking):
+        known = claim.half.get(dtype)
+        how = known.how if known and not known.holds else "a hyper-parameter is an array"
+        causes.setdefault(how, []).append(dtype)
+    shown = "; ".join(f"in {' and '.join(dtypes)}: {how}" for how, dtypes in causes.items())
+    return f"{name}: public Optax is not the same {shown}" if shown else ""
+
+
+def _are_plain(settings: Mapping[str, Any]) -> bool:
+    """True if no hyper-parameter is an array, which would lift half precision to its own dtype."""
+    return not any(map(is_array, settings.values()))
+
+
+def _weakness(claim: Claim) -> tuple[int, float]:
+    return list(Verdict).index(claim.verdict), claim.ulp or 0.0
+
+
+def recipe_of(
+    optimizer: Described | legacy_optim.OptimizerDef, exact: bool = True
+) -> tuple[Call, Claim]:
+    """The exact or the standalone choice; `choose_recipe` takes its place."""
+    choice = choose_recipe(optimizer, "exact" if exact else "standalone")
+    return choice.call, choice.claim
+
+
+def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
+    """The stock choice for float32; `choose_recipe` takes its place."""
+    return choose_recipe(optimizer, "stock", FULL_PRECISION).call
