@@ -1,5 +1,6 @@
 """The command as a user runs it: output, files and exit codes, in a process where that matters."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -139,7 +140,7 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
     monkeypatch, capsys, tmp_path: Path
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
-    monkeypatch.setattr(suite, "recipe_of", _claiming(identical()))
+    monkeypatch.setattr(suite, "choose_recipe", _claiming(identical()))
     assert check.check(["adagrad"], steps=20, junit_file=tmp_path / "junit.xml") == 1
     printed = capsys.readouterr().out
     assert "NO" in printed
@@ -153,9 +154,9 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
 
 
 def _claiming(claim):
-    from optax_bridge.correspondence import recipe_of
+    from optax_bridge.correspondence import choose_recipe
 
-    return lambda definition, exact: (recipe_of(definition, exact)[0], claim)
+    return lambda *args: dataclasses.replace(choose_recipe(*args), claim=claim)
 
 
 def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, tmp_path: Path):

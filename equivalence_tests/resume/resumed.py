@@ -31,7 +31,7 @@ from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
-from optax_bridge.checkpoints.fitting import leaves, plain, register_states_of
+from optax_bridge.checkpoints.fit import leaves, plain
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
@@ -174,7 +174,6 @@ def resume(
             f"{_described(template)}. Name what the program restores into: what TrainState.create "
             "makes, with parameters and step"
         )
-    register_states_of(template)  # Flax's own as well, which --standalone writes
     read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:
         new = _restored(program, lambda: restore_checkpoint(str(read.path), template))

@@ -16,6 +16,8 @@ from jax.tree_util import KeyPath
 
 from optax_bridge._internals import backends_are_initialized, optimization_barrier, staged
 from optax_bridge._likeness import check_like, check_no_text
+from optax_bridge._text import shown
+from optax_bridge.exact.calls import is_no_number
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
@@ -315,6 +317,11 @@ def resolve(
     for name, value in hyper_params.items():
         if name in given:
             value = given[name]
+            if is_no_number(value):
+                raise TypeError(
+                    f"{name}=: expected a number, an array or a schedule for this step, found "
+                    f"{type(value).__name__} {shown(value)}"
+                )
         if callable(value) and not isinstance(
             value, type
         ):  # a dtype class is a setting, no schedule

@@ -16,9 +16,10 @@ from optax_bridge.spmd.config import (
     config_class,
     config_for_function,
     maybe_instantiate,
+    maybe_set_config,
 )
 from optax_bridge.spmd.forward import forward_pass
-from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
 from optax_bridge.spmd.module import Module, nowrap
@@ -157,7 +158,9 @@ class SpmdEvaler(Module):
         """Configures SpmdEvaler.
 
         Attributes:
-          input: batches of the evaluation; each evaluation reads them from the first on.
+          input: batches of the evaluation; each evaluation reads them from the first on. A batch
+            that the devices do not divide, the last one say, is padded, and the model gets it
+            without the padding.
           summary_writer: writes the metrics.
           eval_policy: when to evaluate, a function of step and the training's summaries.
           metric_calculator: computes the metrics.
@@ -179,7 +182,7 @@ class SpmdEvaler(Module):
           model: the model.
         """
         super().__init__(cfg, parent=parent)
-        self._add_child("input", cfg.input)
+        self._add_child("input", maybe_set_config(cfg.input.clone(), is_training=False))
         self._add_child("summary_writer", cfg.summary_writer)
         self._add_child("metric_calculator", cfg.metric_calculator, model=model)
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
@@ -227,8 +230,7 @@ class SpmdEvaler(Module):
         state = calculator.init_state(prng_key=prng_key, model_params=model_params)
         outputs: list[PyTree] = []
         for host_batch in self.input.batches(self.input.dataset()):
-            partition = self.input.partition_for(host_batch)
-            batch = host_to_global_array(host_batch, partition=partition)
+            batch = self.input.global_batch(host_batch, pad=True)
             result = calculator.forward(batch, model_params=model_params, state=state)
             state = result["state"]
             if return_aux:

@@ -14,7 +14,7 @@ from typing import Any
 # Module -> name -> {"keywords": [...], "attributes": {name: keywords}}, each only where known.
 Snapshot = dict[str, dict[str, dict[str, Any]]]
 
-_NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "internal_test_util", "doc")
+_NOT_PUBLIC = ("tests", "testing", "conftest", "examples", "internal_test_util", "doc")
 
 
 @dataclass

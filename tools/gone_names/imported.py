@@ -13,7 +13,7 @@ import sys
 import types
 import warnings
 
-NOT_PUBLIC = ("tests", "testing", "test_util", "conftest", "examples", "setup", "distutils", "doc")
+NOT_PUBLIC = ("tests", "testing", "conftest", "examples", "setup", "distutils", "doc")
 
 
 def snapshot(package):

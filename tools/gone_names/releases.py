@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from legacy_optim.gone.inventory.source import Release, Snapshot
+from tools.gone_names.source import Release, Snapshot
 
 # Package -> the project that has it, its releases in order: those up to the first number are old,
 # and what they have counts; the later ones say when it went.
@@ -21,13 +21,14 @@ RELEASES: dict[str, tuple[str, str, str]] = {
         "0.2.0 0.2.5 0.2.9 0.2.13 0.2.17 0.2.21 0.2.24 0.2.28 0.3.0 0.3.7 0.3.13 0.3.17 0.3.25 "
         "0.4.1 0.4.4 0.4.7 0.4.10 0.4.13",
         "0.4.16 0.4.20 0.4.23 0.4.25 0.4.26 0.4.28 0.4.30 0.4.31 0.4.33 0.4.34 0.4.35 0.4.36 "
-        "0.4.38 0.5.0 0.5.3 0.6.0 0.6.2 0.7.0 0.7.2 0.8.0 0.8.3 0.9.0 0.9.2 0.10.0",
+        "0.4.38 0.5.0 0.5.3 0.6.0 0.6.2 0.7.0 0.7.2 0.8.0 0.8.3 0.9.0 0.9.2 0.10.0 0.10.2 "
+        "0.11.0 0.11.2",
     ),
     "flax": (
         "flax",
         "0.2.0 0.2.2 0.3.0 0.3.3 0.3.4 0.3.6 0.4.0 0.4.2 0.5.0 0.5.3",
         "0.6.0 0.6.1 0.6.4 0.6.8 0.6.11 0.7.2 0.7.5 0.8.2 0.8.5 0.9.0 0.10.0 0.10.4 0.10.7 0.11.2 "
-        "0.12.0 0.12.4",
+        "0.12.0 0.12.4 0.12.8 0.12.10",
     ),
     "optax": (
         "optax",
@@ -35,7 +36,7 @@ RELEASES: dict[str, tuple[str, str, str]] = {
         "0.1.7 0.1.9 0.2.0 0.2.2 0.2.3 0.2.4 0.2.5 0.2.6",
     ),
     "chex": ("chex", "0.0.1 0.0.4 0.0.7 0.1.0 0.1.3 0.1.5", "0.1.7 0.1.82 0.1.85 0.1.87 0.1.89"),
-    "numpy": ("numpy", "1.18.5 1.20.3 1.22.4 1.24.4 1.26.4", "2.0.2 2.1.3 2.2.6 2.3.5"),
+    "numpy": ("numpy", "1.18.5 1.20.3 1.22.4 1.24.4 1.26.4", "2.0.2 2.1.3 2.2.6 2.3.5 2.4.6"),
     # The project's name was another one at first.
     "orbax.checkpoint": (
         "orbax-checkpoint",
@@ -104,7 +105,8 @@ def _source(package: str, version: str, cache: Path) -> Read:
 def _download(project: str, version: str, cache: Path) -> Path:
     target = cache / "downloads" / f"{project}-{version}"
     target.mkdir(parents=True, exist_ok=True)
-    command = ["download", "--quiet", "--no-deps", "--dest", str(target), f"{project}=={version}"]
+    command = ["download", "--quiet", "--no-deps", "--ignore-requires-python"]
+    command += ["--dest", str(target), f"{project}=={version}"]
     _pip(sys.executable, command)
     return next(iter(sorted(target.iterdir())))
 

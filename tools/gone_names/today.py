@@ -1,6 +1,7 @@
 # pyright: strict
 """Whether what a release had is there today, asked of what is installed."""
 
+import enum
 import functools
 import importlib
 import inspect
@@ -53,9 +54,10 @@ def value(dotted: str) -> Any:
     return MISSING
 
 
-def takes(function: Any, keyword: str) -> bool | None:
+def takes(function: object, keyword: str) -> bool | None:
     """Whether a function takes a keyword today; None where it does not say."""
-    if not callable(function):
+    is_enum = isinstance(function, type) and issubclass(function, enum.Enum)
+    if not callable(function) or is_enum:  # what an enum is made with, Python decides
         return None
     try:
         parameters = inspect.signature(function).parameters

@@ -7,9 +7,9 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat
+from equivalence_tests.proof.algebra.powers import Powers
 from equivalence_tests.proof.errors import Undecided
-from equivalence_tests.proof.reals.atoms import Atom, Index, Rat
-from equivalence_tests.proof.reals.powers import Powers
 
 Exponents = tuple[int, ...]  # of a monomial
 

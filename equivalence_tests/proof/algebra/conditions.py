@@ -7,9 +7,9 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.reals.atoms import Atom, Rat
-from equivalence_tests.proof.reals.quotients import UNDEFINED, Quotients
-from equivalence_tests.proof.reals.text import shown_atom
+from equivalence_tests.proof.algebra.atoms import Atom, Rat
+from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
+from equivalence_tests.proof.algebra.text import shown_atom
 
 
 class Conditions(Quotients):

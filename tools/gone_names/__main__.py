@@ -1,14 +1,16 @@
-"""Writes `names.json`: what releases of `flax.optim`'s time had and today's do not.
+"""Writes `names.json`: what releases of `flax.optim`'s time had and the installed ones do not.
 
-    python -m legacy_optim.gone.inventory.record [--cache FOLDER]
+    python -m tools.gone_names [--cache FOLDER]
 
-Run by `nox -s gone_names`. What it writes depends on the releases alone: run twice, it writes the
-same bytes.
+Run by `nox -s gone_names` with the newest supported releases. What it writes depends on the
+releases alone: run twice, it writes the same bytes. Where the file was behind it is written anew
+and the exit code is 1.
 """
 
 import argparse
 import importlib.metadata
 import json
+import re
 import sys
 import tempfile
 import types
@@ -17,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from legacy_optim.gone import remedies
-from legacy_optim.gone.inventory import releases, today
+from tools.gone_names import releases, today
 
-TARGET = Path(__file__).parents[1] / "names.json"
+TARGET = Path(__file__).parents[2] / "legacy_optim" / "gone" / "names.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,23 +31,37 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: arguments; those of the command line if None.
 
     Returns:
-      The exit code.
+      The exit code: 1 where the file was behind, 2 where what is installed is older than it.
     """
     parser = argparse.ArgumentParser(description=__doc__, prog="gone_names")
     parser.add_argument("--cache", type=Path, help="where to keep what was downloaded and read")
     cache = parser.parse_args(argv).cache
+    known = json.loads(TARGET.read_text(encoding="utf-8"))["today"]
+    for package, version in known.items():
+        installed = importlib.metadata.version(releases.RELEASES[package][0])
+        if _numbers(installed) < _numbers(version):
+            print(f"{package}: expected {version} or later, found {installed}", file=sys.stderr)
+            return 2
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
         inventory = _inventory(cache)
     else:
         with tempfile.TemporaryDirectory() as folder:
             inventory = _inventory(Path(folder))
-    TARGET.write_text(_text(inventory), encoding="utf-8")
+    before, after = TARGET.read_text(encoding="utf-8"), _text(inventory)
+    TARGET.write_text(after, encoding="utf-8")
     counts = {
         kind: _count(inventory[kind]) for kind in ("modules", "names", "attributes", "keywords")
     }
-    print(f"{TARGET}: {counts}", file=sys.stderr)
-    return 0
+    releases_asked = ", ".join(f"{name} {version}" for name, version in inventory["today"].items())
+    print(f"{TARGET}: {releases_asked}: {counts}", file=sys.stderr)
+    if before != after:
+        print("It was behind, and is written anew: see `git diff`", file=sys.stderr)
+    return int(before != after)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _inventory(cache: Path) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 
 from flint import fmpq, fmpz
 
-from equivalence_tests.proof.reals.atoms import Rat
-from equivalence_tests.proof.reals.conditions import Conditions
+from equivalence_tests.proof.algebra.atoms import Rat
+from equivalence_tests.proof.algebra.conditions import Conditions
 
 _LARGEST_ROOT, _LARGEST_POWER = 12, 64
 

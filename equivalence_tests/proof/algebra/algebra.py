@@ -5,10 +5,10 @@
 `powers` roots, `sums` sums.
 """
 
-from equivalence_tests.proof.reals.atoms import Index as Index
-from equivalence_tests.proof.reals.atoms import Rat as Rat
-from equivalence_tests.proof.reals.quotients import Full as Full
-from equivalence_tests.proof.reals.sums import Sums
+from equivalence_tests.proof.algebra.atoms import Index as Index
+from equivalence_tests.proof.algebra.atoms import Rat as Rat
+from equivalence_tests.proof.algebra.quotients import Full as Full
+from equivalence_tests.proof.algebra.sums import Sums
 
 
 class Algebra(Sums):

@@ -24,7 +24,7 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.fitting import Fit
+from optax_bridge.checkpoints.fit import Fit
 from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
@@ -346,7 +346,7 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
 def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
     expected, given, in_state, made, noted = FITTED[case]
     fit = Fit("file")
-    assert repr(fit.tree(expected, given, ("a",), own=in_state)) == repr(made)
+    assert repr(fit.tree(expected, given, ("a",), "state" if in_state else "program")) == repr(made)
     found = {name: getattr(fit, name) for name in ("missing", "surplus", "left", "wrong")}
     assert {name: value for name, value in found.items() if value} | (
         {"changed": True} if fit.changed else {}
@@ -357,9 +357,7 @@ def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
 @pytest.mark.parametrize("count", [2, 8, 9, 10])
 def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
     fit = Fit("file")
-    fit.tree(
-        {str(i): OLD for i in range(count)}, {str(i): LONG for i in range(count)}, (), own=True
-    )
+    fit.tree({str(i): OLD for i in range(count)}, {str(i): LONG for i in range(count)}, (), "state")
     named = [f"['{i}']: float64[3] for float64[2]" for i in range(min(count, 8))]
     more = [f"{count - 8} more such"] if count > 8 else []
     with pytest.raises(CheckpointError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.reals.atoms import Atom, Index, Rat
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat
 
 
 def shown(atoms: Sequence[Atom], value: Rat) -> str:

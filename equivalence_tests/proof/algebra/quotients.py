@@ -18,9 +18,9 @@ from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
 
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, symbols_of
+from equivalence_tests.proof.algebra.text import shown
 from equivalence_tests.proof.errors import Undecided
-from equivalence_tests.proof.reals.atoms import Atom, Index, Rat, symbols_of
-from equivalence_tests.proof.reals.text import shown
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
