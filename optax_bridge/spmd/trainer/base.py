@@ -26,7 +26,7 @@ from optax_bridge.spmd.config import (
 from optax_bridge.spmd.evaler import SpmdEvaler
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
-from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.learner import BaseLearner
 from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
@@ -50,7 +50,7 @@ class BaseTrainer(Module):
     # Children, see `Module`.
     input: Input
     model: BaseModel
-    learner: Learner
+    learner: BaseLearner
     checkpointer: BaseCheckpointer
     summary_writer: BaseWriter
 
@@ -88,7 +88,7 @@ class BaseTrainer(Module):
         input: Required[Input.Config] = REQUIRED
         dir: Required[str] = REQUIRED
         model: Required[BaseModel.Config] = REQUIRED
-        learner: Required[Learner.Config] = REQUIRED
+        learner: Required[BaseLearner.Config] = REQUIRED
         mesh_shape: Required[Sequence[int] | HybridMeshShape] = REQUIRED
         mesh_axis_names: Required[Sequence[str]] = REQUIRED
         batch_axis_names: str | Sequence[str] = "data"
@@ -145,10 +145,9 @@ class BaseTrainer(Module):
                 maybe_set_config(cfg.summary_writer, dir=str(summaries / "train_train")),
             )
             self._add_child("model", cfg.model)
-            learner = cfg.learner
-            if "norm_summaries" in learner and learner.norm_summaries is None:
-                learner.set(norm_summaries=True)
-            self._add_child("learner", learner)
+            if cfg.learner.norm_summaries is None:
+                cfg.learner.norm_summaries = True
+            self._add_child("learner", cfg.learner)
             self._add_child(
                 "checkpointer",
                 maybe_set_config(cfg.checkpointer, dir=str(Path(cfg.dir) / "checkpoints")),
@@ -245,6 +244,9 @@ class BaseTrainer(Module):
                 prng_key=prng_key,
             )
             self._step = 0
+            if any(spec.memory_kind for spec in jax.tree.leaves(self.trainer_state_specs)):
+                state = self._state.trainer_state
+                self.set_state(0, jax.device_put(state, self.trainer_state_partition_specs))
 
     @nowrap
     def set_state(self, step: int, state: TrainerState) -> None:
