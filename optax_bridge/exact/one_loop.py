@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from optax_bridge._internals import backends_are_initialized, optimization_barrier
+from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
 from optax_bridge.exact.rounding import in_float32_on_cpus
 from optax_bridge.exact.transformation import ExactTransformation
@@ -160,7 +160,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         state = own(state)
         one_step = in_float32_on_cpus(functools.partial(tx.step, **extra))
         # What XLA does not know to be the same it computes twice, until the loops are joined.
-        again: Any = optimization_barrier((grads, state, params))
+        barrier: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
+        again = barrier((grads, state, params))
         _, new = one_step(grads, state, params)
         new_params, _ = one_step(*again)
         return new_params, turned(new)
