@@ -97,9 +97,6 @@ OPTIMIZERS = {
 }
 
 
-set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
-
-
 def mesh(kind: Any = AxisType.Auto, devices: Any = None) -> Any:
     count = 8 if devices is None else len(devices)
     return jax.make_mesh((count,), ("devices",), axis_types=(kind,), devices=devices)
@@ -175,7 +172,7 @@ def test_reduced_statistics_lie_like_the_axes_they_keep():
 def test_an_explicit_mesh():
     where = mesh(AxisType.Explicit)
     tx = OPTIMIZERS["adafactor"]()
-    with set_mesh(where):
+    with jax.set_mesh(where):
         state = create(tx, where, replicated)
         x = jax.device_put(DATA, NamedSharding(where, PartitionSpec("devices")))
         new = jax.jit(train_step)(state, x)
