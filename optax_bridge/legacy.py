@@ -1,6 +1,5 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,16 @@ import optax
 
 import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
-from optax_bridge._likeness import check_like
-from optax_bridge.correspondence import entry_of, recipe_of
-from optax_bridge.correspondence.entry import Entry, StateField, UnsupportedSetting, Verdict
-from optax_bridge.correspondence.recipe import build
+from optax_bridge._text import shown
+from optax_bridge.correspondence import Choice, choose_recipe, entry_of
+from optax_bridge.correspondence.entry import HALF_PRECISION, UnsupportedSetting, Verdict
+from optax_bridge.correspondence.recipe import Call, build, replaced
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.states import extract, fill, rows_of, state_with
 
 
 def from_legacy(
@@ -41,19 +41,67 @@ def from_legacy(
         where that is identical up to rounding.
 
     Returns:
-      The transformation.
+      The transformation. With `exact=False` its `init` and `update` raise UnsupportedSetting for
+      parameters in bfloat16 or float16 where public Optax is no equal in these.
 
     Raises:
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
     check_definition(definition, "definition")
-    recipe, claim = recipe_of(definition, exact)
-    if claim.verdict is Verdict.DIFFERENT:
-        raise UnsupportedSetting(
-            f"{type(definition).__name__}: the nearest recipe of public Optax is another optimizer "
-            f"({claim.why}). Use from_legacy(definition), which is exact."
-        )
-    return optax.with_extra_args_support(build(recipe))
+    if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"exact: expected True or False, found {shown(exact)}")
+    choice = choose_recipe(definition, "exact" if exact else "standalone")
+    if choice.claim.verdict is Verdict.DIFFERENT:
+        raise UnsupportedSetting(f"{choice.reason}. Use from_legacy(definition), which is exact.")
+    return optax.with_extra_args_support(build(_with_checks(choice)))
+
+
+def _with_checks(choice: Choice) -> Call:
+    """The recipe of a choice, whose stock parts refuse parameters for which it does not hold."""
+    if choice.parts:
+        checked = {id(part.call): _with_checks(part) for part in choice.parts}
+        return replaced(choice.call, checked)
+    if choice.kind == "exact" or choice.dtypes.issuperset(HALF_PRECISION):
+        return choice.call
+    return Call(f"{__name__}.only_in", (choice.call, choice.dtypes, choice.reason))
+
+
+def only_in(
+    tx: optax.GradientTransformation, dtypes: frozenset[str], reason: str
+) -> optax.GradientTransformationExtraArgs:
+    """A transformation that refuses parameters in half precision, unless of some dtypes.
+
+    Args:
+      tx: any transformation.
+      dtypes: names of dtypes that it may be given.
+      reason: why it may not be given others, for the message.
+
+    Returns:
+      The transformation, whose `init` and `update` raise UnsupportedSetting, naming the parameter.
+    """
+    refused = set(HALF_PRECISION) - dtypes
+
+    def check(tree: PyTree) -> None:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            dtype = str(getattr(leaf, "dtype", ""))
+            if dtype in refused:
+                raise UnsupportedSetting(
+                    f"params{jax.tree_util.keystr(path)} is {dtype}, for which exact=False gives "
+                    f"no equal: {reason}. Use from_legacy(definition), which is exact in every "
+                    "dtype."
+                )
+
+    def init(params: Params) -> OptState:
+        check(params)
+        return tx.init(params)
+
+    def update(
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        check(updates if params is None else params)
+        return optax.with_extra_args_support(tx).update(updates, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:
@@ -135,14 +183,16 @@ def to_optax(
     legacy_state = optimizer.state
     if entry_of(definition) is None:
         return tx, legacy_state
-    plain, params = unboxed(template), unboxed(optimizer.target)
-    rows = jax.tree.structure(optimizer.target).flatten_up_to(legacy_state.param_states)
-    param_states = jax.tree.unflatten(jax.tree.structure(params), rows)
-    state = _filled(definition, plain, params, param_states, legacy_state.step)
-    _check_shapes(definition, plain, state)
-    state = jax.tree.unflatten(jax.tree.structure(template), jax.tree.leaves(state))
-    if not exact:  # Optax may keep another dtype: Adafactor's statistics are in the parameter's
-        state = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), state, template)
+    rows = rows_of(legacy_state, optimizer.target)
+    remedy = (
+        "Was the legacy state made by a definition with other settings, or for other parameters?"
+        if exact
+        else "Optax may keep another dtype, in which bits are lost: exact=True keeps them."
+    )
+    try:
+        state = fill(template, rows, legacy_state.step)
+    except ValueError as error:
+        raise ValueError(f"optimizer.state: {error}. {remedy}") from None
     return tx, state
 
 
@@ -169,153 +219,21 @@ def to_legacy(
     if entry_of(definition) is None:
         kind = _state_class(definition, params)
         if not isinstance(opt_state, kind):
-            raise _not_its_state(definition, kind.__name__, opt_state)
-        return legacy_optim.Optimizer(definition, opt_state, params)
-    plain = _extracted(definition, unboxed(opt_state), unboxed(params))
-    rows = jax.tree.structure(unboxed(params)).flatten_up_to(plain)
-    param_states = jax.tree.unflatten(jax.tree.structure(params), rows)
-    return legacy_optim.Optimizer(
-        definition, legacy_optim.OptimizerState(step, param_states), params
-    )
-
-
-def _filled(
-    definition: legacy_optim.OptimizerDef,
-    template: OptState,
-    params: Params,
-    param_states: Any,
-    step: Any,
-) -> OptState:
-    """The new state: `template` with the legacy values in it."""
-    entry = _entry(definition)
-    treedef = jax.tree.structure(params)
-    rows = treedef.flatten_up_to(param_states)
-    own, values = {}, {}
-    for field in entry.state:
-        column = [getattr(row, field.legacy) for row in rows]
-        empty = bool(column) and all(value is None for value in column)
-        tree = own[field.legacy] = None if empty else treedef.unflatten(column)
-        values[field.exact] = tree
-        if tree is not None:
-            values.update(dict.fromkeys(field.stock, _signed(field, tree)))
-    state = _replaced(template, values, step)
-    if entry.parts is None:
-        return state
-    inner = zip(
-        entry.parts.definitions(definition),
-        entry.parts.states(template),
-        entry.parts.params(definition, params, own),
-        entry.parts.param_states(definition, params, param_states),
-        strict=True,
-    )
-    return entry.parts.with_states(state, [_filled(*each, step) for each in inner])
-
-
-def _extracted(definition: legacy_optim.OptimizerDef, state: OptState, params: Params) -> Any:
-    """The legacy parameter states that a new state stands for, a tree like `params`."""
-    entry = _entry(definition)
-    if entry.parts is not None and type(state).__name__ != entry.parts.state_type:
-        raise _not_its_state(definition, entry.parts.state_type, state)
-    leaves, treedef = jax.tree.flatten(params)
-    values = dict(reversed(_fields(state)))  # of fields that occur again within it, the outermost
-    own = {}
-    for field in entry.state:
-        stock = next((name for name in field.stock if name in values), None)
-        if field.exact in values:
-            own[field.legacy] = values[field.exact]
-        elif stock is not None:
-            own[field.legacy] = _signed(field, values[stock])
-        # Else a placeholder that Optax has no field for: the initial value stays.
-    if entry.state and not own:
-        wanted = " or ".join((entry.state[0].exact, *entry.state[0].stock))
-        raise _not_its_state(definition, wanted, state)
-    if entry.parts is None and not entry.state and _has_moments(values, leaves, treedef):
-        raise _not_its_state(definition, "nothing for each parameter", state)
-    if entry.parts is not None:
-        inner = zip(
-            entry.parts.definitions(definition),
-            entry.parts.states(state),
-            entry.parts.params(definition, params, own),
-            strict=True,
-        )
-        return entry.parts.joined(definition, params, own, [_extracted(*each) for each in inner])
-    for name, tree in own.items():
-        if tree is not None:
-            remedy = "Pass the parameters that the state was made for."
-            check_like(tree, params, f"opt_state's {name}", remedy)
-    columns = {
-        name: [None] * len(leaves) if tree is None else treedef.flatten_up_to(tree)
-        for name, tree in own.items()
-    }
-    rows = []
-    for index, leaf in enumerate(leaves):
-        row = definition.init_param_state(leaf)
-        changed = {name: column[index] for name, column in columns.items()}
-        rows.append(row.replace(**changed) if changed else row)
-    return treedef.unflatten(rows)
-
-
-def _fields(state: OptState) -> list[tuple[str, Any]]:
-    """All `Type.field` values of the NamedTuples within a state, outermost first."""
-    if not isinstance(state, tuple):
-        return []
-    names = getattr(state, "_fields", ())
-    own = [(f"{type(state).__name__}.{name}", getattr(state, name)) for name in names]
-    return [*own, *(pair for item in state for pair in _fields(item))]
-
-
-def _has_moments(values: Mapping[str, PyTree], leaves: Sequence[Leaf], treedef: Any) -> bool:
-    """Whether some field has an array for each parameter; scalars may be counts."""
-    shapes = [jnp.shape(leaf) for leaf in leaves]
-    return any(shapes) and any(
-        jax.tree.structure(tree) == treedef
-        and list(map(jnp.shape, jax.tree.leaves(tree))) == shapes
-        for tree in values.values()
-    )
-
-
-def _replaced(state: OptState, values: dict[str, Any], step: Any) -> Any:
-    """A state with some `Type.field`s replaced, and every `count` set to the step."""
-    names = getattr(state, "_fields", None)
-    if names is None:
-        is_tuple = isinstance(state, tuple)
-        return tuple(_replaced(item, values, step) for item in state) if is_tuple else state
-    changes = {}
-    for name in names:
-        key, old = f"{type(state).__name__}.{name}", getattr(state, name)
-        if name == "count":
-            changes[name] = jnp.asarray(step, old.dtype)
-        else:
-            changes[name] = values[key] if key in values else _replaced(old, values, step)
-    return state._replace(**changes)
-
-
-def _signed(field: "StateField", tree: PyTree) -> PyTree:
-    return tree if field.stock_sign == 1 else jax.tree.map(lambda x: -jnp.asarray(x), tree)
-
-
-def _entry(definition: legacy_optim.OptimizerDef) -> "Entry":
-    entry = entry_of(definition)
-    if entry is None:
-        raise ValueError(
-            f"{type(definition).__name__} is not one of legacy_optim's optimizers, so its state "
-            "has no known equal inside a group or under WeightNorm; convert it on its own"
-        )
-    return entry
-
-
-def _check_shapes(definition: Any, template: PyTree, state: OptState) -> None:
-    expected = dict(jax.tree_util.tree_leaves_with_path(template))
-    actual = dict(jax.tree_util.tree_leaves_with_path(state))
-    for path in expected.keys() | actual.keys():
-        shapes = [jnp.shape(tree[path]) if path in tree else None for tree in (expected, actual)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"optimizer.state, at opt_state{jax.tree_util.keystr(path)}: "
-                f"{type(definition).__name__} makes shape {shapes[0]}, the legacy state has "
-                f"{shapes[1]}. Was it made by a definition with other settings, or for other "
-                "parameters?"
+            raise _not_its_state(
+                definition, f"expected {kind.__name__}, found {type(opt_state).__name__}"
             )
+        return legacy_optim.Optimizer(definition, opt_state, params)
+    shapes = jax.tree.map(_shape, unboxed(params))
+    template = jax.eval_shape(definition.init_state, shapes)
+    try:
+        rows = extract(opt_state, rows_of(template, shapes))
+    except ValueError as error:
+        raise _not_its_state(definition, str(error)) from None
+    return legacy_optim.Optimizer(definition, state_with(template, rows, step, params), params)
+
+
+def _shape(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
 
 def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:
@@ -325,8 +243,9 @@ def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:
     return type(jax.eval_shape(definition.init_state, params))
 
 
-def _not_its_state(definition: Any, wanted: str, state: OptState) -> ValueError:
+def _not_its_state(definition: Any, said: str) -> ValueError:
     return ValueError(
-        f"opt_state is not that of {type(definition).__name__}: expected one with {wanted}, found "
-        f"{type(state).__name__}. Pass the definition that the state's transformation came from."
+        f"opt_state is not that of {type(definition).__name__} for these parameters: {said}. Pass "
+        "the definition that the state's transformation came from, and the parameters that the "
+        "state was made for."
     )

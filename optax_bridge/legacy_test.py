@@ -11,7 +11,7 @@ import pytest
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import UnsupportedSetting
-from optax_bridge.legacy import from_legacy, to_legacy, wrap_definition
+from optax_bridge.legacy import from_legacy, to_legacy, to_optax, wrap_definition
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
 def test_parameters_that_the_state_was_not_made_for_are_named():
     definition = legacy_optim.Adam(0.1)
     state = from_legacy(definition).init({"w": jnp.ones(2), "b": jnp.ones(2)})
-    with pytest.raises(ValueError, match=r"opt_state's grad_ema: .* found \['b'\] besides. Pass"):
+    with pytest.raises(ValueError, match=r"of Adam .*: found \['mu'\]\['b'\], .* besides. Pass"):
         to_legacy(definition, {"w": jnp.ones(2)}, state, 0)
 
 
@@ -83,13 +83,74 @@ def test_states_of_other_transformations_are_refused_by_name():
     state = from_legacy(legacy_optim.Adam(0.1)).init(params)
     wrapped = legacy_optim.WeightNorm(legacy_optim.Adam(0.1))
     own = Own(legacy_optim.Adam(0.1).hyper_params)
-    for definition, expected in ((wrapped, "WeightNormState"), (own, "OptimizerState")):
-        with pytest.raises(ValueError, match=rf"{expected}.*AdamState"):
+    for definition, said in ((wrapped, r"no \['w'\].*\['mu'\]\['w'\]"), (own, "OptimizerState")):
+        with pytest.raises(ValueError, match=rf"not that of .*{said}"):
             to_legacy(definition, params, state, 0)
-    around = legacy_optim.WeightNorm(own)
-    with pytest.raises(ValueError, match=r"^Own is not one of .*; convert it on its own$"):
-        to_legacy(around, params, from_legacy(wrapped).init(params), 0)
+
+
+def test_definitions_of_ones_own_go_there_and_back_within_groups():
+    params = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    own = Own(legacy_optim.Adam(0.1).hyper_params)
+    weights = legacy_optim.ModelParamTraversal(lambda path, _: path == "/w")
+    definition = legacy_optim.MultiOptimizer((weights, own))
+    optimizer = definition.create(params)
+    optimizer = optimizer.replace(state=jax.tree.map(lambda x: x + 2, optimizer.state))
+    _, state = to_optax(optimizer)
+    back = to_legacy(definition, params, state, optimizer.state.step)
+    jax.tree.map(np.testing.assert_array_equal, back.state, optimizer.state)
 
 
 class Own(legacy_optim.OptimizerDef):
     """A definition of a program's own."""
+
+    def init_param_state(self, param: Any) -> Any:
+        return {"old": jnp.zeros_like(param)}
+
+
+def stock_in(definition: legacy_optim.OptimizerDef, dtype: Any) -> Any:
+    """A step of `from_legacy(exact=False)` on parameters of a dtype."""
+    params = {"a": {"w": jnp.ones((2, 2), dtype)}, "b": jnp.ones(2)}
+    tx = from_legacy(definition, exact=False)
+    return tx.update(params, tx.init(params), params)
+
+
+KERNELS = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/w"))
+BIASES = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/b"))
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        legacy_optim.Adam(0.1),
+        legacy_optim.WeightNorm(legacy_optim.Momentum(0.1)),
+        legacy_optim.MultiOptimizer(
+            (KERNELS, legacy_optim.Adam(0.1)), (BIASES, legacy_optim.Momentum(0.1))
+        ),
+    ],
+    ids=["alone", "wrapped", "grouped"],
+)
+def test_half_precision_is_refused_where_public_optax_is_no_equal(definition: Any):
+    stock_in(definition, jnp.float32)
+    with pytest.raises(UnsupportedSetting, match=r"\['w'\] is float16.*Use from_legacy\(defin"):
+        stock_in(definition, jnp.float16)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_taken_where_it_is_the_same_each_group_for_itself(dtype: Any):
+    stock_in(legacy_optim.Momentum(0.1, weight_decay=0.1), dtype)
+    groups = ((KERNELS, legacy_optim.Momentum(0.1)), (BIASES, legacy_optim.Adam(0.1)))
+    stock_in(legacy_optim.MultiOptimizer(*groups), dtype)
+
+
+def test_a_step_on_half_precision_is_refused_whatever_init_was_given():
+    tx, half = from_legacy(legacy_optim.Adam(0.1), exact=False), jnp.ones(2, jnp.bfloat16)
+    state = tx.init(jnp.ones(2))
+    for params in (half, None):
+        with pytest.raises(UnsupportedSetting, match="params is bfloat16"):
+            tx.update(half, state, params)
+
+
+@pytest.mark.parametrize("exact", ["no", None, 0])
+def test_exact_is_a_boolean(exact: Any):
+    with pytest.raises(TypeError, match="exact: expected True or False"):
+        from_legacy(legacy_optim.Adam(0.1), exact)

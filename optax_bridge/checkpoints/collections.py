@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optax_bridge.checkpoints.fitting import is_key, numbered
+from optax_bridge.checkpoints.fit import is_key, numbered
 from optax_bridge.checkpoints.recognise import Names, is_array, leaves
 from optax_bridge.metadata.trees import Params, PyTree
 

@@ -14,7 +14,7 @@ import legacy_optim
 from optax_bridge.checkpoints.choosing import choose_part, named
 from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fitting import LAYOUT, is_state
+from optax_bridge.checkpoints.fit import LAYOUT, is_state
 from optax_bridge.checkpoints.formats.registry import written_as
 from optax_bridge.checkpoints.legacy_optimizer import check_parameters
 from optax_bridge.checkpoints.mapping import convert_tree
@@ -124,7 +124,7 @@ def convert_file(
     elif to_legacy:
         tree, step = back(read, definition, part)
     elif like is not None:
-        tree = restored_like(like, read.tree, read.path)
+        tree = restored_like(like, read.tree, read.path, allow_nan)
         step = _common_step(tree)
     elif isinstance(optimizer_def, Mapping):
         tree = _each_converted(read, optimizer_def, exact, allow_nan)

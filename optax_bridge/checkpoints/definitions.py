@@ -9,7 +9,7 @@ import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
-from optax_bridge.checkpoints.fitting import numbered
+from optax_bridge.checkpoints.fit import numbered
 from optax_bridge.checkpoints.recognise import (
     Part,
     candidates,

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.fitting import is_key
+from optax_bridge.checkpoints.fit import is_key
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.recognise import is_array
 from optax_bridge.metadata.trees import Leaf

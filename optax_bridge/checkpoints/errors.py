@@ -38,6 +38,10 @@ class LeftOverWarning(UserWarning):
         super().__init__(text)
 
 
+class ConvertedWarning(UserWarning):
+    """Something has another type in a checkpoint than in the template that it went into."""
+
+
 DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."
 
 

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.fuzz import Choices, mutated
+from optax_bridge.cli.recipe import print_recipe
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.expression import ExpressionError, parse
-from optax_bridge.correspondence.terminal import print_recipe
 
 _CLASSES = [entry.legacy.__name__ for entry in ENTRIES.values()]
 _NAMES = sorted({hp.legacy for entry in ENTRIES.values() for hp in entry.hyper_params})
@@ -59,7 +59,7 @@ def survives_expression(text: str) -> str:
     except ExpressionError:
         return "refused"
     unseen = Console(file=io.StringIO(), soft_wrap=True, stderr=False)
-    print_recipe(text, unseen)
+    print_recipe(text, console=unseen)
     try:
         parse_definition(text)
     except (ExpressionError, TypeError, ValueError):  # what `convert` shows

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.fitting import LAYOUT
+from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.recognise import Names, is_array, is_train_state
 from optax_bridge.metadata.trees import PyTree
 

@@ -13,7 +13,7 @@ from optax_bridge._definition import check_definition
 from optax_bridge.checkpoints.choosing import choose_part
 from optax_bridge.checkpoints.definitions import infer_definitions
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
-from optax_bridge.checkpoints.fitting import LAYOUT, numbered, plain
+from optax_bridge.checkpoints.fit import LAYOUT, numbered, plain
 from optax_bridge.checkpoints.layout import (
     Layout,
     layout_of,

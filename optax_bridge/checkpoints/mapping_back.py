@@ -11,7 +11,7 @@ import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy
 from optax_bridge.checkpoints.choosing import named
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.fitting import LAYOUT, numbered
+from optax_bridge.checkpoints.fit import LAYOUT, numbered
 from optax_bridge.checkpoints.layout import (
     Layout,
     place_in,
@@ -31,6 +31,7 @@ from optax_bridge.checkpoints.transformed import (
 from optax_bridge.correspondence import default_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy, to_legacy
+from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 
@@ -56,12 +57,14 @@ def legacy_tree(
     check_one_copy(step)
     if is_transformation(definition):
         return legacy_dict(definition, opt_state, params, step)
+    params, opt_state = unboxed(params), unboxed(opt_state)  # flax.optim knew no boxes
     try:
         optimizer = to_legacy(definition, params, opt_state, step)
     except (ValueError, TypeError, AttributeError) as error:
+        _, _, found = str(error).rpartition(": found ")
         raise CheckpointError(
             "opt_state", f"the state of {type(definition).__name__}'s transformation",
-            str(error).removesuffix("."), OTHER_OPTIMIZER,
+            found.removesuffix("."), OTHER_OPTIMIZER,
         ) from error  # fmt: skip
     return serialization.to_state_dict(optimizer)
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.fitting import Names as Names
-from optax_bridge.checkpoints.fitting import leaves as leaves
-from optax_bridge.checkpoints.fitting import legacy_states
+from optax_bridge.checkpoints.fit import Names as Names
+from optax_bridge.checkpoints.fit import is_array as is_array
+from optax_bridge.checkpoints.fit import leaves as leaves
+from optax_bridge.checkpoints.fit import legacy_states
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import Params, PyTree
 
 _PUT_IN = (
     "A program put that in, flax.optim did not: restore there by "
@@ -56,11 +57,6 @@ class Part:
     def name(self) -> str:
         """The path as the command line takes it: `models/generator`."""
         return "/".join(self.path)
-
-
-def is_array(leaf: Leaf) -> bool:
-    """Whether a leaf has a shape and a dtype."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def shapes_of(params: Params) -> Params:

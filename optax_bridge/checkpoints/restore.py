@@ -10,19 +10,24 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim
+from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.devices import outline_on_host, placed_like
 from optax_bridge.checkpoints.errors import CheckpointError, Place, shown
-from optax_bridge.checkpoints.fill import Filler, Row
-from optax_bridge.checkpoints.fitting import (
+from optax_bridge.checkpoints.fit import (
     BELOW_PARAMS,
     LAYOUT,
+    LEVEL,
+    OWNERS,
     Fit,
     Names,
-    dtype_of,
+    Owner,
+    check_finite,
     fields_of,
+    has_states,
     is_key,
     is_state,
+    kind,
     leaves,
     legacy_states,
     named_as_pytree,
@@ -30,22 +35,28 @@ from optax_bridge.checkpoints.fitting import (
     outline_of,
     outlined,
     plain,
-    register_states_of,
     restored,
 )
 from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
-from optax_bridge.checkpoints.recognise import Part, is_array, rows
-from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path, unboxed
+from optax_bridge.checkpoints.recognise import Part, is_array
+from optax_bridge.checkpoints.recognise import rows as rows_by_parameter
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
+from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, unused_rows
 
 T = TypeVar("T")
 _TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
+_OTHER_OPTIMIZER = (
+    "The state is that of another optimizer than the one restored into, or of one with other "
+    "settings: make the transformation that corresponds to the optimizer that wrote it."
+)
 
 
-def from_state_dict(target: T, state: Any, name: str = ".", *, missing: str = "error") -> T:
+def from_state_dict(
+    target: T, state: Any, name: str = ".", *, missing: str = "error", allow_nan: bool = False
+) -> T:
     """Restores a state dict, of `flax.optim` or of today, whole or not at all.
 
     As `flax.serialization.from_state_dict`, but where the target has a `TrainState` and the state
@@ -63,24 +74,33 @@ def from_state_dict(target: T, state: Any, name: str = ".", *, missing: str = "e
       state: what `flax.serialization.to_state_dict` or `msgpack_restore` gave.
       name: how errors call it.
       missing: "error", or "keep": what the state dict lacks stays as the target has it.
+      allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
       A tree like the target; its next step is the one that the saved one would have taken.
 
     Raises:
-      CheckpointError: a leaf of the target is missing, or one is of another shape or optimizer.
+      CheckpointError: a leaf of the target is missing, one is of another shape, type or
+        optimizer, or a parameter or a moment is not finite.
+
+    Warns:
+      LeftOverWarning: something is left over beside the states.
+      ConvertedWarning: something has another type in the checkpoint.
     """
     place = "state dict" if name == "." else name
-    return _restored(target, state, place, missing, by_hand=True)
+    return _restored(target, state, place, missing, allow_nan, by_hand=True)
 
 
-def from_bytes(target: T, encoded_bytes: bytes, *, missing: str = "error") -> T:
+def from_bytes(
+    target: T, encoded_bytes: bytes, *, missing: str = "error", allow_nan: bool = False
+) -> T:
     """Restores msgpack, of `flax.optim` or of today: `flax.serialization.from_bytes`.
 
     Args:
       target: see `from_state_dict`.
       encoded_bytes: what `flax.serialization.to_bytes` gave.
       missing: see `from_state_dict`.
+      allow_nan: see `from_state_dict`.
 
     Returns:
       See `from_state_dict`.
@@ -88,7 +108,8 @@ def from_bytes(target: T, encoded_bytes: bytes, *, missing: str = "error") -> T:
     Raises:
       CheckpointError: see `from_state_dict`.
     """
-    return _restored(target, serialization.msgpack_restore(encoded_bytes), "bytes", missing)
+    saved = serialization.msgpack_restore(encoded_bytes)
+    return _restored(target, saved, "bytes", missing, allow_nan)
 
 
 def restore_checkpoint(
@@ -103,6 +124,7 @@ def restore_checkpoint(
     orbax_transforms: Any = None,
     *,
     missing: str = "error",
+    allow_nan: bool = False,
 ) -> T:
     """Restores the latest checkpoint of a folder, of `flax.optim` or of today, or a given one.
 
@@ -122,6 +144,7 @@ def restore_checkpoint(
       orbax_checkpointer: as of Flax.
       orbax_transforms: as of Flax; with any, Flax restores.
       missing: see `from_state_dict`.
+      allow_nan: see `from_state_dict`.
 
     Returns:
       See `from_state_dict`; the target itself where there is no checkpoint and no step was given.
@@ -156,23 +179,31 @@ def restore_checkpoint(
         if path is None:
             return target
         if "://" in path:  # in a bucket, where Flax reads
-            return _restored(target, by_flax(path, None), path, missing)
+            return _restored(target, by_flax(path, None), path, missing, allow_nan)
         read = read_checkpoint(path, _size_of(target))
         if target is None:
             return as_arrays(read.tree)
-        try:
-            fit, fitted = _fitted(target, read.tree, path, missing)
-        except CheckpointError:
-            if read.format == ORBAX and named_as_pytree(target, read.tree):
-                return placed_like(target, by_flax(path, outline_on_host(target)))
-            raise
         if read.format != ORBAX:
+            _, fitted = _fitted(target, read.tree, path, missing, allow_nan)
             return restored(target, as_arrays(fitted))
-        # Orbax brings arrays to the devices where the target has them; it refuses NumPy's scalars.
-        scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
-        if fit.is_exact and not scalars:
+        new = _from_orbax(target, read.tree, path, missing, by_flax)
+        if not allow_nan:
+            check_finite(new, target, path)
+        return new
+
+
+def _from_orbax(target: T, saved: PyTree, path: str, missing: str, by_flax: Any) -> T:
+    """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
+    try:  # numbers are looked at when they are restored: they may lie on many devices
+        fit, fitted = _fitted(target, saved, path, missing, allow_nan=True)
+    except CheckpointError:
+        if named_as_pytree(target, saved):
             return placed_like(target, by_flax(path, outline_on_host(target)))
-        return placed_like(target, restored(target, as_arrays(fitted)))
+        raise
+    scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
+    if fit.is_exact and not scalars:  # Orbax refuses NumPy's scalars
+        return placed_like(target, by_flax(path, outline_on_host(target)))
+    return placed_like(target, restored(target, as_arrays(fitted)))
 
 
 def _size_of(target: PyTree) -> int:
@@ -211,35 +242,43 @@ def as_arrays(tree: PyTree) -> PyTree:
     )
 
 
-def restored_like(target: T, saved: PyTree, place: Place) -> T:
+def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
     """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later.
 
     Raises:
       CheckpointError: as `restore_checkpoint`, or the target holds no `TrainState`.
     """
-    if not register_states_of(target):
+    if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
-    return _restored(target, saved, place, "error")
+    return _restored(target, saved, place, "error", allow_nan)
 
 
-def _restored(target: T, saved: PyTree, place: Place, missing: str, *, by_hand: bool = False) -> T:
-    _, fitted = _fitted(target, saved, place, missing, by_hand=by_hand)
+def _restored(
+    target: T, saved: PyTree, place: Place, missing: str, allow_nan: bool, *, by_hand: bool = False
+) -> T:
+    _, fitted = _fitted(target, saved, place, missing, allow_nan, by_hand=by_hand)
     return restored(target, fitted)
 
 
 def _fitted(
-    target: Params, saved: PyTree, place: Place, missing: str, *, by_hand: bool = False
+    target: Params,
+    saved: PyTree,
+    place: Place,
+    missing: str,
+    allow_nan: bool,
+    *,
+    by_hand: bool = False,
 ) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
-    register_states_of(target)  # Flax's own as well
     outline, saved = outlined(target), plain(saved)
-    fit = LegacyFit(place, outline, saved, keep=missing == "keep", by_hand=by_hand)
-    fitted = fit.tree(outline, saved, (), own=False)
+    keep = missing == "keep"
+    fit = LegacyFit(place, outline, saved, keep=keep, allow_nan=allow_nan, by_hand=by_hand)
+    fitted = fit.tree(outline, saved, (), "program")
     fit.settle()
     return fit, fitted
 
@@ -255,9 +294,16 @@ class LegacyFit(Fit):
     """
 
     def __init__(
-        self, place: Place, outline: Any, saved: PyTree, *, keep: bool, by_hand: bool = False
+        self,
+        place: Place,
+        outline: Any,
+        saved: PyTree,
+        *,
+        keep: bool = False,
+        allow_nan: bool = False,
+        by_hand: bool = False,
     ):
-        super().__init__(place, keep=keep)
+        super().__init__(place, keep=keep, allow_nan=allow_nan)
         self.by_hand = by_hand
         self.saved_copies, self.copies = _copies(outline, saved) or (None, None)
 
@@ -274,13 +320,12 @@ class LegacyFit(Fit):
         states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
         self.changed = True
         for name in saved.keys() - {"target", "state"}:
-            self._over(saved[name], (*path, name), own=bool(path))
+            self._over(saved[name], (*path, name), "state" if path else "program")
         for state in states if not is_own else ():
             others = (n for n in state if n not in ("step", "param_states"))
             self.surplus += [(*path, "state", n) for n in others]
         step = self._step(template.step, states, path)
-        outline = outlined(template.params)
-        params = self.tree(outline, saved["target"], (*path, "target"), own=True)
+        params = self.parameters(template, saved["target"], (*path, "target"))
         self._check_complete(path)
         new_params = restored(template.params, params)
         opt_state = self.opt_state(template, new_params, saved, step, path)
@@ -317,7 +362,7 @@ class LegacyFit(Fit):
     ) -> PyTree:
         """The fields besides the optimizer's, as far as they are found."""
         return {
-            name: self.tree(value, found[name], (*path, name), own=True)
+            name: self.tree(value, found[name], (*path, name), OWNERS.get(name, "state"))
             if name in found
             else self.lacking(value, (*path, name))
             for name, value in outline.items()
@@ -330,7 +375,8 @@ class LegacyFit(Fit):
         if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
             self.wrong.append((at, "one number of steps", shown([s.tolist() for s in steps])))
             return expected
-        step = self.leaf(expected, steps[0].astype(np.int32), at, own=True)
+        step = self.leaf(expected, steps[0], at, "state")
+        self.check_step(step, at)
         return step
 
     def _check_complete(self, path: Names) -> None:
@@ -359,44 +405,75 @@ class LegacyFit(Fit):
         if _has_own_state(template, saved):
             return self._own_state(template, params, saved["state"], (*path, "state"))
         states: PyTree = legacy_states(saved)
-        raw, old = unboxed(template.params), unboxed(template.opt_state)
-        by_path = self._rows(raw, saved, states, old, path)
-        filler = Filler(self, step, self.reconciled, iter(self._dtypes(template, params)), path)
-        new = filler.filled(old, by_path, (*path, "opt_state"))
-        treedef = jax.tree.structure(template.opt_state)
-        return treedef.unflatten(jax.tree.leaves(new))
+        old = self.opt_state_template(template, params)
+        rows, places = self._rows(unboxed(template.params), saved, states, old, path)
+        used: set[Names] = set()
+
+        def take(slot: Slot, value: Leaf) -> Leaf:
+            names = (*path, "opt_state", *slot.path)
+            if slot.kind is Kind.UNCERTAIN_SIGN:
+                self.wrong.append((names, *UNCERTAIN_SIGN))
+            elif slot.kind is not Kind.FIELD:
+                self.missing.append(names)
+            else:
+                at = places[slot.row]
+                if slot.row in used:
+                    self.wrong.append((at, "one place in the new state", "several"))
+                used.add(slot.row)
+                return slot.signed(self._moment(slot.leaf, value, at))
+            return slot.leaf
+
+        new = fill(old, rows, step, take)
+        for row in unused_rows(rows, used):
+            self.surplus.append(places[row])
+            older = has_older_weight_norm(states[0]["param_states"])
+            self.remedy = OLDER_WEIGHT_NORM if older else _OTHER_OPTIMIZER
+        return new
+
+    def _moment(self, expected: Leaf, saved: Leaf, path: Names) -> Leaf:
+        """A field of a parameter's state, as the template has it."""
+        new = self.reconciled(saved, expected, path)
+        if new is None:
+            self.wrong.append((path, kind(expected), kind(saved)))
+            self.remedy = _OTHER_OPTIMIZER
+            return expected
+        return self._typed(expected, new, path, "opt_state")
 
     def _own_state(self, template: Any, params: Params, saved: PyTree, path: Names) -> OptState:
         """The state that a definition of the user's own makes, field by field."""
-        new = restored(
-            template.opt_state, self.tree(outlined(template.opt_state), saved, path, own=True)
-        )
-        found = (dtype_of(leaf) for leaf in jax.tree.leaves(new))
-        for at, kept, dtype in zip(
-            leaves_with_path(new), self._dtypes(template, params), found, strict=True
-        ):
-            if kept != dtype:
-                names = (*path, *key_names(at[0]))
-                self.wrong.append((names, f"{kept}, which the new state keeps", str(dtype)))
-        return new
+        old = self.opt_state_template(template, params)
+        return restored(old, self.tree(outlined(old), saved, path, "opt_state"))
 
     def _rows(
         self, params: Params, saved: PyTree, states: PyTree, opt_state: OptState, path: Names
-    ) -> dict[Names, Row]:
-        """The rows of the checkpoint by the paths of the template's parameters."""
+    ) -> tuple[dict[Names, Any], dict[Names, Names]]:
+        """The rows of the checkpoint by the paths of the template's parameters.
+
+        Returns:
+          The rows, see `optax_bridge.states`, and where each stands in the checkpoint.
+        """
         flat = leaves_with_path(params)
-        numbered = jax.tree.structure(params).unflatten(range(len(flat)))
-        index_of = {at: i for at, i in leaves(plain(serialization.to_state_dict(numbered)))}
-        at = (*path, "state", "param_states")
+        numbers = jax.tree.structure(params).unflatten(range(len(flat)))
+        template_names = {
+            at: key_names(flat[index][0])
+            for at, index in leaves(plain(serialization.to_state_dict(numbers)))
+        }
         if len(states) > 1 or saved["state"] is not states[0]:
-            fields = self._grouped(saved["target"], states, opt_state, path)
+            fields = self._grouped(saved["target"], states, opt_state, path).items()
         else:
             part = Part(path, saved["target"], states[0]["param_states"], 0)
-            fields = {names: row for names, _, row in rows(part, self.place)}
-        return {
-            key_names(flat[index][0]): Row(index, (*at, *names), fields.get(names))
-            for names, index in index_of.items()
-        }
+            fields = ((names, row) for names, _, row in rows_by_parameter(part, self.place))
+        rows: dict[Names, Any] = {}
+        places: dict[Names, Names] = {}
+        for names, row in fields:
+            is_boxed = names not in template_names and names[-1:] == (LEVEL,)
+            own = template_names.get(names[:-1] if is_boxed else names)
+            if own is None:
+                continue  # of a parameter that the template has not, which is said
+            for field, leaf in leaves(row):
+                rows[(*own, *field)] = leaf
+                places[(*own, *field)] = (*path, "state", "param_states", *names, *field)
+        return rows, places
 
     def _grouped(self, target: Params, states: PyTree, opt_state: OptState, path: Names) -> Any:
         """The rows of the layout up to flax 0.3.2: each group has its leaves by sorted paths."""
@@ -424,23 +501,12 @@ class LegacyFit(Fit):
             found |= {n: held[str(i)] for i, n in enumerate(names)}
         return found
 
-    def _dtypes(self, template: Any, params: Params) -> list[Any]:
-        """What the transformation keeps for parameters of the checkpoint's dtypes."""
-        own = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(template.opt_state)]
-        pairs = zip(jax.tree.leaves(template.params), jax.tree.leaves(params), strict=True)
-        if all(dtype_of(old) == dtype_of(new) for old, new in pairs):
-            return own
-        tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), params)
-        made = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(tx.init, shapes))]
-        return made if len(made) == len(own) else own
-
-    def leaf(self, expected: PyTree, saved: PyTree, path: Names, own: bool) -> Leaf:
+    def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
         """Fits a leaf, whichever of both have copies for devices."""
         if self.saved_copies != self.copies and hasattr(saved, "shape") and expected is not None:
             new = self.reconciled(saved, expected, path)
             saved = saved if new is None else new
-        return super().leaf(expected, saved, path, own)
+        return super().leaf(expected, saved, path, owner)
 
     def reconciled(self, found: PyTree, expected: PyTree, path: Names) -> Leaf:
         """An array of the checkpoint in the shape of the target's; None if it has another."""

@@ -15,7 +15,7 @@ from optax_bridge.checkpoints.collections import beside, fields_filled
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
-from optax_bridge.checkpoints.fitting import fields_of, is_state, listed_leaves, plain
+from optax_bridge.checkpoints.fit import fields_of, is_state, listed_leaves, plain
 from optax_bridge.checkpoints.layout import placed_among
 from optax_bridge.checkpoints.mapping import Converted, convert_tree
 from optax_bridge.checkpoints.mapping_back import legacy_tree

@@ -109,8 +109,8 @@ class Claim:
         all of them.
       why: where the rounding or the difference comes from.
       key: under which the suite records what it measures of it; see `seen`.
-      half: for bfloat16 and float16 each, whether the claim holds there too. In float32 and float64
-        it always does; hyper-parameters are plain numbers in either.
+      known: for bfloat16 and float16 each, whether the claim holds there too, with hyper-parameters
+        that are plain numbers. In float32 it always does, and in float64 unless this says other.
     """
 
     verdict: Verdict
@@ -118,7 +118,9 @@ class Claim:
     why: str = ""
     step: StepBound | None = None
     key: str = field(default="", compare=False)
-    half: Mapping[str, Known] = field(default_factory=lambda: _in_both(NOT_MEASURED), compare=False)
+    known: Mapping[str, Known] = field(
+        default_factory=lambda: _in_both(NOT_MEASURED), compare=False
+    )
 
     def __post_init__(self):
         if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
@@ -129,7 +131,8 @@ class Claim:
         """The dtypes of parameters in which it is identical or rounding only."""
         if self.verdict is Verdict.DIFFERENT:
             return frozenset()
-        return FULL_PRECISION | {dtype for dtype, known in self.half.items() if known.holds}
+        apart = {dtype for dtype, known in self.known.items() if not known.holds}
+        return FULL_PRECISION.union(self.known) - apart
 
     @property
     def seen(self) -> float | None:
@@ -154,7 +157,7 @@ class Claim:
 
 def identical(why: str = "") -> Claim:
     """Claims that every bit is the same, in every dtype."""
-    return Claim(Verdict.IDENTICAL, why=why, half=_in_both(proved()))
+    return Claim(Verdict.IDENTICAL, why=why, known=_in_both(proved()))
 
 
 def rounding(
@@ -164,10 +167,11 @@ def rounding(
     *,
     bfloat16: Known = NOT_MEASURED,
     float16: Known = NOT_MEASURED,
+    **others: Known,
 ) -> Claim:
     """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
-    half = {"bfloat16": bfloat16, "float16": float16}
-    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, half=half)
+    known = {"bfloat16": bfloat16, "float16": float16, **others}
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, known=known)
 
 
 def different(why: str) -> Claim:

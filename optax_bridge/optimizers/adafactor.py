@@ -102,7 +102,7 @@ def adafactor(
         row without a column.
     """
     # Of an array as well: optax.inject_hyperparams calls a dtype like a schedule.
-    dtype = jnp.result_type(dtype_momentum)
+    dtype = _momentum_dtype(dtype_momentum)
     arithmetic = _Arithmetic(multiply_by_parameter_scale, momentum is not None, dtype)
     return LeafRule(
         AdafactorState,
@@ -123,6 +123,18 @@ def adafactor(
         apply=_apply,
         plan=Planner.of(factored, min_dim_size_to_factor, axis_rules, path_rules, as_in_t5x),
     ).transformation()
+
+
+def _momentum_dtype(dtype: Any) -> Any:
+    """The dtype, by its name, its class or an array that has it.
+
+    Raises:
+      TypeError: it is a number, which JAX takes for a dtype of its own, or no floating-point dtype.
+    """
+    found = None if isinstance(dtype, bool | int | float) else jnp.result_type(dtype)
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        raise TypeError(f"dtype_momentum: expected a floating-point dtype, found {dtype!r}")
+    return found
 
 
 @dataclass(frozen=True)

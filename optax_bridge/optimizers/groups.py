@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_bridge._text import shown
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.exact.calls import check_flag
 from optax_bridge.exact.transformation import (
     ExactTransformation,
     Parts,
@@ -77,8 +79,7 @@ def multi_optimizer(
 ) -> ExactTransformation:
     """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
 
-        >>> kernels = optax_bridge.path_mask(lambda path, _: path.endswith("/kernel"))
-        >>> tx = multi_optimizer((kernels, optax_bridge.adam(1e-3)))
+        >>> tx = multi_optimizer(("*/kernel", optax_bridge.adam(1e-3)))
         >>> params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
         >>> tx.init(params).inner[0].mu
         {'kernel': Array([[0., 0.],
@@ -88,8 +89,9 @@ def multi_optimizer(
     as each group has its own leaves only: `opt_state_shardings` derives shardings.
 
     Args:
-      *groups: pairs of a selector (a traversal, a tree of booleans like the parameters, or a
-        function from parameters to such a tree) and a transformation.
+      *groups: pairs of a selector and a transformation. A selector is a glob on '/'-joined paths
+        (`"*/kernel"`), a traversal, a tree of booleans like the parameters, or a function from
+        parameters to such a tree.
       strict: a group that holds no parameter is an error, not a warning.
 
     Returns:
@@ -106,6 +108,7 @@ def multi_optimizer(
     Warns:
       NothingSelectedWarning: by `init`, where a group holds no parameter.
     """
+    check_flag(strict, "strict")
     for index, group in enumerate(groups):
         is_one = hasattr(group, "init") and hasattr(group, "update")
         if is_one or not isinstance(group, tuple | list) or len(group) != 2:
@@ -309,12 +312,19 @@ def _update(
 
 
 def _per_group(own: Sequence[Mapping[str, Any]] | None, count: int) -> Sequence[Mapping[str, Any]]:
-    if own is not None and len(own) != count:
+    if own is None:
+        return [{}] * count
+    if not isinstance(own, list | tuple) or not all(isinstance(one, Mapping) for one in own):
+        raise TypeError(
+            "hyper_params: expected a list with one mapping for each group, found "
+            f"{type(own).__name__} {shown(own)}"
+        )
+    if len(own) != count:
         raise ValueError(
             f"hyper_params has {len(own)} entries for {count} groups; give one mapping for "
             "each group, {} for a group that keeps its own"
         )
-    return [{}] * count if own is None else own
+    return own
 
 
 def _selector(group: Any) -> Selector:

@@ -10,19 +10,15 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
-from optax_bridge.checkpoints.fitting import (
+from optax_bridge.checkpoints.fit import (
     Fit,
-    already_fitted,
     fields_from_state_dict,
     fields_of,
-    is_fitted,
     outlined,
     plain,
-    register,
     restored,
 )
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.training.orbax import check_what_orbax_restores
 
 T = TypeVar("T")
 
@@ -51,13 +47,13 @@ def restored_into(template: T, saved: PyTree) -> T:
         names it.
     """
     fit = Fit(type(template).__name__)
-    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), own=True)
+    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), "state")
     fit.settle()
     return restored(template, fitted)
 
 
 def fit_on_restore(cls: type[Any]) -> None:
-    """Lets Flax restore a dataclass whole or not at all, with and without boxes."""
+    """Lets Flax restore a dataclass of ours whole or not at all, with and without boxes."""
 
     def to_state_dict(state: Any) -> PyTree:
         # Keys as their bits, since msgpack knows no other arrays.
@@ -67,12 +63,10 @@ def fit_on_restore(cls: type[Any]) -> None:
         }
 
     def from_state_dict(state: Any, saved: PyTree) -> Any:
-        if not is_fitted():
-            fit = Fit(cls.__name__)
-            saved = fit.tree(state, plain(saved), (), own=True)
-            fit.settle()
-        with already_fitted():
-            return fields_from_state_dict(state, saved)
+        fit = Fit(cls.__name__)
+        fitted = fit.tree(state, plain(saved), (), "state")
+        fit.settle()
+        return fields_from_state_dict(state, fitted)
 
-    register(cls, to_state_dict, from_state_dict)
-    check_what_orbax_restores()
+    # Over what Flax registers for every subclass of its dataclasses.
+    serialization.register_serialization_state(cls, to_state_dict, from_state_dict, override=True)

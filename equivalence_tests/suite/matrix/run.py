@@ -122,7 +122,8 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     entry = ENTRIES[case.entry]
     result = Result(case, settings_text(entry, entry.cases[case.setting]))
     try:
-        recipe, result.claim = sides.recipe(case)
+        choice = sides.recipe(case)
+        recipe, result.claim = choice.call, choice.claim
         result.source = recipe_source(recipe)
     except UnsupportedSetting as error:
         result.note = str(error)

@@ -90,6 +90,7 @@ ENTRY = Entry(
                 "order of operations only",
                 bfloat16=apart("the legacy statistics are float32, Optax's bfloat16"),
                 float16=apart("the legacy statistics are float32, Optax's float16"),
+                float64=apart("the legacy statistics are float32, Optax's float64"),
             ),
         ),
     ),

@@ -14,7 +14,7 @@ from optax_bridge.correspondence.entry import (
     HyperParam,
     LegacyClass,
     StateField,
-    apart,
+    measured,
     rounding,
 )
 from optax_bridge.correspondence.parts import Row, tree
@@ -75,7 +75,6 @@ class _DirectionAndScale:
         return legacy_optim.WeightNorm(inner)
 
 
-_NORMS = apart("norms in half precision, compiled together with another step, round otherwise")
 _INNER_RATE = "its rate belongs to the optimizer inside it"
 
 ENTRY = Entry(
@@ -117,8 +116,8 @@ ENTRY = Entry(
     around=rounding(
         64,
         "XLA compiles the step together with the normalisation, and rounds otherwise",
-        bfloat16=_NORMS,
-        float16=_NORMS,
+        bfloat16=measured(0),
+        float16=measured(3.5),
     ),
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",

@@ -1,0 +1,684 @@
+"""The comparison of a checkpoint with a template, leaf by leaf: nothing is lost unsaid.
+
+Every way into a state asks here, so that all take, refuse and say the same. Of each leaf:
+
+- There is one in the checkpoint for each of the template, and none besides in a `TrainState`.
+- Its shape is the template's; an array beside a state may have grown from one without elements.
+- Its type is the template's. An integer of another width comes as the template's type if it keeps
+  its value. Numbers in floating point beside a state do as well, which is said. All parameters of a
+  state may have another type in floating point, as when a whole training was in half precision:
+  they are taken as they are, with the moments of that type, which is said. Where the template has a
+  plain number of Python, any number is taken, and no text. All else is refused.
+- Parameters and moments are finite, unless NaN is allowed or the template has one there itself.
+- A number of steps is an integer from 0 to 2**31 - 1.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from flax.training import train_state
+
+from optax_bridge._text import listed
+from optax_bridge.checkpoints.errors import (
+    CheckpointError,
+    ConvertedWarning,
+    LeftOverWarning,
+    Place,
+    leaf_name,
+    shown,
+)
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.states import COUNTS
+
+T = TypeVar("T")
+Names = tuple[str, ...]
+
+LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
+LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
+_NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
+_NAMED = 8  # leaves of another shape that a message names before it counts the rest
+
+# What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
+# keeps, which must be finite.
+Owner = Literal["program", "state", "params", "opt_state"]
+OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
+
+_SAME_MAKE = "Restore into the model and the transformation that it was saved from."
+_OTHER_STATE = (
+    "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
+    "another --recipe, or with --like."
+)
+_BESIDE = (
+    "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
+    "many as there are."
+)
+_REPLICATED = (
+    "One of them is replicated, a copy for each device, and the other is not: restore into "
+    "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
+    "optax_bridge.checkpoints.restore_checkpoint, which takes either."
+)
+_NOT_FINITE = (
+    "The training had broken down: take an earlier checkpoint, or let it through as it is: "
+    "allow_nan=True in Python, convert --allow-nan."
+)
+_OTHER_TYPE = (
+    "Make the template's array of that type, params = jax.tree.map(lambda x: "
+    "x.astype(jnp.bfloat16), params) say, or convert the checkpoint's."
+)
+OTHER_STATE_TYPE = (
+    "Its bits would be lost: take the exact transformation (optax_bridge's own, "
+    "from_legacy(definition), --recipe exact), which keeps that dtype."
+)
+BELOW_PARAMS = (
+    "The checkpoint has them below 'params', as models before Linen did, and Linen's variables: "
+    "make the state of {'params': params}, and give the model state.params as it is."
+)
+REMEDY = (
+    "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
+    "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
+    "it that Flax and Orbax restore."
+)
+
+
+class _StateLeaf:
+    """A `TrainState` as a leaf of state dicts, whose fields the fit looks at itself."""
+
+    def __init__(self, state: Any):
+        self.state = state
+
+
+def _as_leaves(tree: PyTree) -> PyTree:
+    """Returns a tree with each `TrainState` as a leaf, Flax's own included."""
+    if not has_states(tree):
+        return tree
+    return jax.tree.map(
+        lambda node: _StateLeaf(node) if is_state(node) else node, tree, is_leaf=is_state
+    )
+
+
+def has_states(tree: PyTree) -> bool:
+    """True if a tree holds a `TrainState`, or is one."""
+    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
+
+
+def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+    """Returns a state with the fields that `Fit` returned for it."""
+    return state.replace(
+        **{name: restored(getattr(state, name), saved[name], name) for name in fields_of(state)}
+    )
+
+
+serialization.register_serialization_state(
+    _StateLeaf,
+    lambda leaf: leaf.state,
+    lambda leaf, saved: fields_from_state_dict(leaf.state, saved),
+)
+
+
+def outlined(target: Params) -> PyTree:
+    """Returns the state dict of a tree, in which each `TrainState` is as it was, for `Fit.tree`."""
+    return serialization.to_state_dict(_as_leaves(target))
+
+
+def restored(target: T, fitted: PyTree, name: str = ".") -> T:
+    """Returns the target with what `Fit.tree` returned for it."""
+    tree: Any = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
+    return tree
+
+
+def is_state(node: PyTree) -> bool:
+    """Whether this is a `TrainState`, Flax's own included."""
+    return isinstance(node, train_state.TrainState)
+
+
+def fields_of(state: Any) -> list[str]:
+    """The fields of a state that checkpoints hold."""
+    fields = dataclasses.fields(state)
+    return [field.name for field in fields if field.metadata.get("pytree_node", True)]
+
+
+def plain(tree: PyTree) -> PyTree:
+    """A state dict of dicts alone: lists by index, and keys as their bits."""
+    tree = numbered(tree)
+    if isinstance(tree, Mapping):
+        return {str(name): plain(value) for name, value in tree.items()}
+    return jax.random.key_data(tree) if is_key(tree) else tree
+
+
+def numbered(tree: PyTree) -> PyTree:
+    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
+    if isinstance(tree, list | tuple):
+        return {str(index): value for index, value in enumerate(tree)}
+    return tree
+
+
+def is_key(leaf: Leaf) -> bool:
+    """Whether a leaf is made of typed keys, as of `jax.random.key`."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
+    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
+
+    Returns:
+      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None if this is none.
+    """
+    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
+    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
+        return [state]
+    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
+        state = [state[str(index)] for index in range(len(state))]
+    if not isinstance(state, list) or not state:
+        return None
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
+    return state if fits else None
+
+
+def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
+    """Checks the states of a tree that somebody else has restored, Orbax say.
+
+    Raises:
+      CheckpointError: a parameter or a moment is not finite, and the template's is.
+    """
+    fit = Fit(place)
+    pairs = zip(*(jax.tree.leaves(t, is_leaf=is_state) for t in (restored_tree, template)))  # noqa: B905
+    for new, old in pairs:
+        if not is_state(new) or not is_state(old):
+            continue
+        for name in set(fields_of(new)) & set(OWNERS):
+            values = dict(leaves(plain(serialization.to_state_dict(getattr(old, name)))))
+            for path, leaf in leaves(plain(serialization.to_state_dict(getattr(new, name)))):
+                if array_like(leaf):
+                    fit.finite(values.get(path), leaf, (name, *path), OWNERS[name])
+        fit.check_step(new.step, ("step",))
+    fit.settle()
+
+
+class Fit:
+    """Fits state dicts to templates and keeps a list of all that does not fit.
+
+    Attributes:
+      place: how errors call the checkpoint.
+      keep: whether leaves that the checkpoint lacks are taken from the template.
+      allow_nan: whether parameters and moments may be NaN or infinite.
+      missing: leaves of the template that the checkpoint lacks.
+      surplus: leaves of the checkpoint that a `TrainState` has no place for.
+      left: leaves of the checkpoint beside the states that nothing has a place for.
+      wrong: what is otherwise not as it should be: path, expected, found.
+      converted: leaves that were taken as another type: path, type before, type now.
+      remedy: what to do about it.
+      changed: whether anything was taken otherwise than as it is.
+    """
+
+    if_missing = "optax_bridge.checkpoints restores in part if asked to, by missing='keep'."
+
+    def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
+        self.place, self.keep, self.allow_nan = place, keep, allow_nan
+        self.remedy, self.changed = _SAME_MAKE, False
+        self.missing: list[Names] = []
+        self.surplus: list[Names] = []
+        self.left: list[Names] = []
+        self.wrong: list[tuple[Names, str, str]] = []
+        self.converted: list[tuple[Names, str, str]] = []
+        self.params: list[tuple[Names, np.dtype, np.dtype]] = []  # of the state at hand
+        self.replicated = 0  # of them, those with a copy for each device on one side alone
+        self.beside = 0  # of them, those that are of no state
+
+    def tree(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> PyTree:
+        """Fits a part.
+
+        Args:
+          expected: what `outlined` made of the template.
+          saved: what `plain` made of the checkpoint.
+          path: where both stand.
+          owner: what they belong to; in a `TrainState` nothing may be left over.
+
+        Returns:
+          A state dict for the template.
+        """
+        if is_state(expected):
+            return self.state(expected, saved, path)
+        if isinstance(expected, Mapping):
+            return self._level(expected, saved, path, owner)
+        if isinstance(saved, Mapping):
+            return self._unboxed(expected, saved, path, owner)
+        return self.leaf(expected, saved, path, owner)
+
+    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+        """Fits a `TrainState`, or what stands in its place."""
+        if legacy_states(saved) is not None:
+            raise CheckpointError(
+                self.named(path), f"a {type(template).__name__}: step, params, opt_state",
+                "an Optimizer: target, state", REMEDY,
+            )  # fmt: skip
+        if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
+            remedy = REMEDY if any(True for _ in optimizers(saved)) else self.remedy
+            raise CheckpointError(
+                self.named(path), f"a {type(template).__name__}: step, params, opt_state",
+                kind(saved), remedy,
+            )  # fmt: skip
+        saved = {name: value for name, value in saved.items() if name != LAYOUT}
+        for name in saved.keys() - set(fields_of(template)):
+            self._over(saved[name], (*path, name), "state")
+        fitted: dict[str, Any] = {}
+        for name in sorted(fields_of(template), key=lambda name: name != "params"):
+            at = (*path, name)
+            if name not in saved:
+                fitted[name] = self.lacking(outlined(getattr(template, name)), at)
+            elif name == "params":
+                fitted[name] = self.parameters(template, saved[name], at)
+            else:
+                value = getattr(template, name)
+                if name == "opt_state":
+                    value = self.opt_state_template(template, fitted.get("params"))
+                owner = OWNERS.get(name, "state")
+                fitted[name] = self.tree(outlined(value), saved[name], at, owner)
+                if name == "step":
+                    self.check_step(fitted[name], at)
+        return fitted
+
+    def parameters(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+        """Fits the parameters of a state, all of which may have another type in floating point."""
+        self.params = []
+        fitted = self.tree(outlined(template.params), saved, path, "params")
+        others = [(at, own, found) for at, own, found in self.params if own != found]
+        pairs = {(own, found) for _, own, found in self.params if is_floating(own)}
+        if others and len(pairs) == 1:
+            ((own, found),) = pairs
+            self.converted.append((path, str(own), str(found)))
+            self.changed = True
+        else:
+            for at, own, found in others:
+                self.wrong.append((at, f"{own}, the template's type", str(found)))
+                self.remedy = _OTHER_TYPE
+        return fitted
+
+    def opt_state_template(self, template: Any, params: PyTree) -> Any:
+        """The template's optimizer state, with the types that parameters of the checkpoint have.
+
+        Args:
+          template: the state.
+          params: what `parameters` gave.
+        """
+        if not any(own != found for _, own, found in self.params) or self.wrong or self.missing:
+            return template.opt_state
+        new = restored(template.params, params)
+        tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), new)
+        made = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
+        own, treedef = jax.tree.flatten(template.opt_state)
+        if len(made) != len(own):
+            return template.opt_state
+        return treedef.unflatten(map(_with_dtype, own, made))
+
+    def _level(
+        self, expected: Mapping[str, PyTree], saved: PyTree, path: Names, owner: Owner
+    ) -> PyTree:
+        if not isinstance(saved, Mapping):
+            if set(expected) == {LEVEL} and saved is not None:  # a box here, none there
+                self.changed = True
+                return {LEVEL: self.tree(expected[LEVEL], saved, (*path, LEVEL), owner)}
+            if saved is None or not any(True for _ in leaves(expected)):
+                self._over(saved, path, owner)
+                saved = {}
+            else:
+                self.wrong.append((path, f"a level with {shown(sorted(expected))}", kind(saved)))
+                return expected
+        if set(saved) == _NAMED_TUPLE != set(expected):
+            saved = _of_named_tuple(saved)
+        for name in saved.keys() - expected.keys():
+            self._over(saved[name], (*path, name), owner)
+        fitted = {}
+        for name, value in expected.items():
+            if name in saved:
+                fitted[name] = self.tree(value, saved[name], (*path, name), owner)
+            else:
+                fitted[name] = self.lacking(value, (*path, name))
+        return fitted
+
+    def _unboxed(
+        self, expected: PyTree, saved: Mapping[str, PyTree], path: Names, owner: Owner
+    ) -> PyTree:
+        own = owner != "program"
+        if set(saved) == {LEVEL} and (own or array_like(expected)):
+            self.changed = True
+            return self.tree(expected, saved[LEVEL], path, owner)
+        if expected is None and not own:  # what Flax does: there is nothing to compare it with
+            self.changed = True  # from Orbax, Flax would leave it out
+            return saved
+        if expected is None:
+            self._over(saved, path, owner)
+            return None
+        if not array_like(expected) and not own:
+            return saved
+        found = f"a level with {shown(sorted(saved))}"
+        self.wrong.append((path, f"{kind(expected)} (is it in a box of its own class?)", found))
+        return expected
+
+    def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
+        """Fits a leaf."""
+        own = owner != "program"
+        if expected is None:
+            if own and saved is not None:
+                self._over(saved, path, owner)
+                return None
+            self.changed |= saved is not None
+            return saved
+        if saved is None:
+            return self.lacking(expected, path)
+        if is_key(expected):
+            return self._key(expected, saved, path)
+        if not array_like(expected):
+            if not own or isinstance(expected, str | bytes) == isinstance(saved, str | bytes):
+                return saved
+        elif array_like(saved):
+            if np.shape(expected) == np.shape(saved):
+                return self._typed(expected, saved, path, owner)
+            if not own and _grows(expected, saved):
+                self.changed = True
+                both_float = is_floating(dtype_of(expected)) and is_floating(dtype_of(saved))
+                return saved if both_float else self._typed(expected, saved, path, owner)
+        self.replicated += _is_copied(expected, saved)
+        self.beside += not own
+        self.wrong.append((path, kind(expected), kind(saved)))
+        return expected
+
+    def _typed(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
+        """A leaf of the template's shape, in the template's type."""
+        if not hasattr(expected, "dtype"):  # a number of Python
+            kinds = dtype_of(expected).kind, dtype_of(saved).kind
+            if ("b" in kinds or "c" in kinds) and kinds[0] != kinds[1]:
+                self.wrong.append((path, kind(expected), kind(saved)))
+            return saved
+        own, found = np.dtype(expected.dtype), dtype_of(saved)
+        if owner == "params":
+            self.params.append((path, own, found))
+        if own == found:
+            if owner == "opt_state" and path[-1] in COUNTS:
+                self.check_step(saved, path)
+            return self.finite(expected, saved, path, owner)
+        both_float = is_floating(own) and is_floating(found)
+        if owner == "params" and both_float:
+            return self.finite(expected, saved, path, owner)
+        if owner == "opt_state" and both_float:
+            self.wrong.append((path, f"{own}, which the new state keeps", str(found)))
+            self.remedy = OTHER_STATE_TYPE
+            return expected
+        is_number = not hasattr(saved, "dtype")
+        if both_float or (own.kind in "iu" and found.kind in "iu" and not _is_bool(saved)):
+            array = np.asarray(saved)
+            with np.errstate(all="ignore"):
+                new = array.astype(own)
+                keeps = bool(np.all((new.astype(found) == array) | (array != array)))
+            if keeps or (both_float and is_number):
+                self.changed = True
+                if both_float and not is_number:
+                    self.converted.append((path, str(found), str(own)))
+                elif owner == "opt_state" and path[-1] in COUNTS:
+                    self.check_step(new, path)
+                return new
+        if owner == "params":
+            self.params.pop()
+        self.wrong.append((path, kind(expected), kind(saved)))
+        self.remedy = _OTHER_TYPE if self.remedy == _SAME_MAKE else self.remedy
+        return expected
+
+    def finite(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
+        """Notes where a parameter or a moment is not finite; gives the leaf."""
+        if owner in ("params", "opt_state") and not self.allow_nan:
+            what = not_finite(saved)
+            if what and (not is_array(expected) or not not_finite(expected)):
+                self.wrong.append((path, "finite numbers", what))
+                self.remedy = _NOT_FINITE
+        return saved
+
+    def check_step(self, step: PyTree, path: Names) -> None:
+        """Notes where a number of steps is none."""
+        if isinstance(step, jax.ShapeDtypeStruct | jax.core.Tracer) or not array_like(step):
+            return
+        if isinstance(step, jax.Array) and not step.is_fully_addressable:
+            return
+        array = np.asarray(step)
+        if array.size == 0:
+            return
+        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31:
+            self.wrong.append((path, STEPS, shown(array.tolist())))
+            self.remedy = _NO_STEPS
+
+    def _key(self, expected: PyTree, saved: PyTree, path: Names) -> Leaf:
+        bits = jax.eval_shape(jax.random.key_data, expected)
+        if np.shape(saved) != bits.shape or np.dtype(getattr(saved, "dtype", object)) != bits.dtype:
+            self.wrong.append((path, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved)))
+            return expected
+        return jax.random.wrap_key_data(jnp.asarray(saved), impl=jax.random.key_impl(expected))
+
+    def lacking(self, expected: PyTree, path: Names) -> PyTree:
+        """Notes that the checkpoint lacks a part; gives the template's own."""
+        if is_state(expected):
+            self.missing.append(path)
+            return {name: plain_outline(value) for name, value in outline_of(expected).items()}
+        self.missing += [(*path, *at) for at, leaf in leaves(expected) if leaf is not None]
+        return expected
+
+    def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
+        over = [(*path, *at) for at, leaf in leaves(saved) if leaf is not None]
+        (self.left if owner == "program" else self.surplus).extend(over)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether template and checkpoint have the same leaves, as they are."""
+        return not (self.changed or self.missing or self.surplus or self.left or self.wrong)
+
+    def named(self, path: Names) -> str:
+        """How errors call a leaf of the checkpoint."""
+        return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
+
+    def settle(self) -> None:
+        """Says what does not fit.
+
+        Warns:
+          LeftOverWarning: something is left over beside the states.
+          ConvertedWarning: something has another type in the checkpoint.
+
+        Raises:
+          CheckpointError: something is missing, too many or of another shape.
+        """
+        if self.wrong or (not self.keep and (self.missing or self.surplus)):
+            raise self.error()
+        if self.converted:
+            each = [f"{leaf_name(path)}: {own} to {new}" for path, own, new in self.converted]
+            warnings.warn(
+                ConvertedWarning(
+                    f"{self.place}: {listed(each)}. The template and the checkpoint have other "
+                    "types; parameters are as the checkpoint has them, all else as the template."
+                ),
+                stacklevel=5,
+            )
+        left = self.surplus + self.left
+        if left:
+            warnings.warn(
+                LeftOverWarning(
+                    f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has "
+                    "a place for it. Give the template a field of that name to have it; what the "
+                    "program takes itself, it leaves out of what is restored.",
+                    left,
+                ),
+                stacklevel=5,
+            )
+
+    def error(self) -> CheckpointError:
+        """The error about all that does not fit."""
+        missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
+        if len(self.wrong) == 1 and not missing and not surplus:
+            path, expected, found = self.wrong[0]
+            remedy = _BESIDE if self.beside and self.remedy == _SAME_MAKE else self.remedy
+            return CheckpointError(self.named(path), expected, found, remedy)
+        found = [f"no {listed_leaves(missing)}"] if missing else []
+        found += [
+            f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
+        ]
+        found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
+        found += [f"{listed_leaves(surplus)} besides"] if surplus else []
+        remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
+        if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
+            remedies.append(_OTHER_STATE)
+        return CheckpointError(
+            self.place, "every leaf of what is restored, and no other", "; ".join(found),
+            " ".join([*remedies, self.if_missing] if missing else remedies),
+        )  # fmt: skip
+
+
+STEPS = "the number of steps, an integer from 0 to 2**31 - 1"
+_NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
+
+
+def not_finite(leaf: Leaf) -> str:
+    """What is no finite number in an array, "NaN" or "infinity"; "" if all are finite."""
+    dtype = dtype_of(leaf)
+    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, jax.core.Tracer):
+        return ""
+    if isinstance(leaf, jax.Array):
+        if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
+            is_finite = bool(jnp.isfinite(leaf).all())
+            return "" if is_finite else "NaN" if bool(jnp.isnan(leaf).any()) else "infinity"
+        leaf = np.asarray(leaf)
+    if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
+        return "" if is_array(leaf) or np.isfinite(leaf) else "NaN" if leaf != leaf else "infinity"
+    data, found = bytes_of(leaf), ""
+    for start in range(0, leaf.nbytes, BLOCK):
+        block = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
+        if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
+            block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        if not np.isfinite(block).all():
+            found = "infinity"
+            if np.isnan(block).any():
+                return "NaN"
+        if leaf.nbytes > BLOCK:
+            release(leaf)
+    return found
+
+
+def is_floating(dtype: Any) -> bool:
+    """True for numbers in floating point, bfloat16 and the like included."""
+    return bool(jnp.issubdtype(dtype, np.floating))
+
+
+def is_array(leaf: Leaf) -> bool:
+    """True for what has a shape and a dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _is_bool(leaf: Leaf) -> bool:
+    return dtype_of(leaf) == np.bool_
+
+
+def _with_dtype(leaf: Leaf, like: Leaf) -> Leaf:
+    """A template's leaf in another type."""
+    if leaf.dtype == like.dtype:
+        return leaf
+    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+    return jax.ShapeDtypeStruct(leaf.shape, like.dtype) if is_shape else leaf.astype(like.dtype)
+
+
+def _grows(expected: Leaf, saved: Leaf) -> bool:
+    """Whether a program begins with an empty array, a history's say, and has put more into it."""
+    one, other = np.shape(expected), np.shape(saved)
+    return (
+        0 in one
+        and len(one) == len(other)
+        and all(n in (0, m) for n, m in zip(one, other, strict=True))
+    )
+
+
+def _is_copied(expected: Leaf, saved: Leaf) -> bool:
+    """Whether either has one axis more, in front, than the other."""
+    one, other = np.shape(expected), np.shape(saved)
+    return (one[1:] == other and len(one) > len(other)) or (
+        other[1:] == one and len(other) > len(one)
+    )
+
+
+def outline_of(state: Any) -> dict[str, Any]:
+    """The fields of a state, each as `outlined`."""
+    return {name: outlined(getattr(state, name)) for name in fields_of(state)}
+
+
+def plain_outline(tree: PyTree) -> PyTree:
+    """A template's part as a state dict, where the checkpoint has none."""
+    if is_state(tree):
+        return {name: plain_outline(value) for name, value in outline_of(tree).items()}
+    if isinstance(tree, Mapping):
+        return {name: plain_outline(value) for name, value in tree.items()}
+    return tree
+
+
+def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
+    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
+    tree = numbered(tree)
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from leaves(value, (*path, str(name)))
+    else:
+        yield path, tree
+
+
+def named_as_pytree(target: Params, saved: PyTree) -> bool:
+    """Whether a tree has the leaves of a target, by their paths in JAX and with their shapes.
+
+    Orbax names leaves so. A container of one's own may have other names in Flax's state dicts.
+    """
+    own = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
+    found = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
+    return own == found
+
+
+def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:
+    fields, values = saved["fields"], saved["values"]
+    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
+    if not fits or fields.keys() != values.keys():
+        return saved
+    return {str(fields[number]): values[number] for number in fields}
+
+
+def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Where legacy optimizers stand in a state dict."""
+    if legacy_states(tree) is not None:
+        yield path
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from optimizers(value, (*path, str(name)))
+
+
+def array_like(leaf: Leaf) -> bool:
+    """Whether a leaf is an array or a number."""
+    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
+
+
+def dtype_of(leaf: Leaf) -> np.dtype:
+    """The dtype of an array, or of what a number becomes as one."""
+    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+
+
+def kind(leaf: Leaf) -> str:
+    """What a leaf is, in a word or two."""
+    if leaf is None:
+        return "nothing"
+    if isinstance(leaf, Mapping):
+        return f"a level with {shown(sorted(leaf))}"
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return shown(leaf)
+
+
+def listed_leaves(paths: list[Names]) -> str:
+    """The first leaves by name, and how many more there are."""
+    return listed(sorted(leaf_name(path) for path in paths))

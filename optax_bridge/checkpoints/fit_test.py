@@ -1,0 +1,412 @@
+"""What does not fit a template is named, with the remedy that helps; what fits no array comes."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import serialization
+from flax.training import checkpoints
+
+import legacy_optim
+from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
+from optax_bridge.checkpoints import (
+    LeftOverWarning,
+    conversion,
+    convert_file,
+    from_state_dict,
+    read_checkpoint,
+    restore_checkpoint,
+)
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.fit import Fit
+from optax_bridge.checkpoints.quiet import quiet
+from optax_bridge.checkpoints.restore_test import (
+    PARAMS,
+    assert_taken_over,
+    fresh,
+    replicated,
+    trained,
+)
+from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+from optax_bridge.checkpoints.write import write
+from optax_bridge.correspondence.expression import ExpressionError
+
+
+def saved(tree: Any) -> Any:
+    return serialization.to_state_dict(tree)
+
+
+def taken(exact: bool) -> Any:
+    return saved(TrainState.from_legacy(trained(), exact=exact))
+
+
+def with_others(count: int) -> Any:
+    return fresh(params={**PARAMS, **{f"more_{i}": jnp.ones(1) for i in range(count)}})
+
+
+def halved(tree: Any) -> Any:
+    """Parameters and moments in bfloat16."""
+    if isinstance(tree, dict):
+        return {name: halved(value) for name, value in tree.items()}
+    return jnp.asarray(tree, jnp.bfloat16) if np.ndim(tree) else tree
+
+
+# Template, state dict, what the error says and what it does not.
+MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
+    "the other kind": (fresh, lambda: taken(exact=True), r"another --recipe", "replicat"),
+    "lost": (
+        fresh,
+        lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
+        r"no \['step'\].*saved from\. optax",
+        "--recipe exact",
+    ),
+    "another shape": (
+        lambda: fresh(params={"dense": {**PARAMS["dense"], "kernel": jnp.ones(6)}}),
+        lambda: taken(exact=False),
+        r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from",
+        "a copy for each",
+    ),
+    "eight": (lambda: with_others(8), lambda: saved(trained()), r"\['more_7'\]\.", " more"),
+    "nine": (
+        lambda: with_others(9), lambda: saved(trained()), r"\['more_7'\] and 1 more", "more_8",
+    ),
+    "two for one": (
+        fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
+        r"expected a TrainState.*optax-bridge convert", "Traceback",
+    ),
+    "something for nothing": (
+        lambda: fresh(rngs={"a": jnp.zeros(2, jnp.uint32)}),
+        lambda: taken(False) | {"rngs": {"a": np.zeros(2, np.uint32)}, "ema_params": np.ones(2)},
+        r"\['ema_params'\] besides", "no [",
+    ),
+    "moments in one array": (
+        lambda: fresh(optax.flatten(optax.adam(0.1))), lambda: saved(trained()),
+        r"no \['opt_state'\].*\['mu'\]", "Traceback",
+    ),
+    "a dtype that is kept": (
+        lambda: fresh(optax.adam(0.1, mu_dtype=jnp.float32)), lambda: halved(saved(trained())),
+        r"float32, which the new state keeps.*bfloat16.*would be lost", "saved from",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_what_does_not_fit_is_said_with_the_remedy(misfit: str) -> None:
+    template, state, message, wrong = MISFITS[misfit]
+    with pytest.raises(CheckpointError, match=message) as error:
+        from_state_dict(template(), state())
+    assert wrong not in str(error.value)
+    assert str(error.value).startswith("state dict")
+    with pytest.raises(CheckpointError, match=r"^the run"):
+        from_state_dict(template(), state(), "the run")
+
+
+def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
+    template = {"state": fresh(), "name": "adam", "epoch": 3, "notes": None}
+    beside = {"name": 3, "epoch": 4, "notes": {"a": "b"}}
+    restored = from_state_dict(template, {"state": saved(trained()), **beside})
+    assert {name: restored[name] for name in beside} == beside
+    for other in (np.ones(2), "text", b"bytes", 2.5):
+        assert (
+            from_state_dict(template, {"state": saved(trained()), **beside, "name": other})["name"]
+            is other
+        )
+
+
+def test_an_array_beside_a_state_grows_from_nothing(tmp_path: Path) -> None:
+    """A history of losses, which the program begins with `np.zeros(0)`."""
+    losses = np.arange(6.0).reshape(3, 2)
+    old = {"state": saved(trained()), "losses": losses}
+    template = {"state": fresh(), "losses": np.zeros((0, 2))}
+    np.testing.assert_array_equal(from_state_dict(template, old)["losses"], losses)
+    checkpoints.save_checkpoint(tmp_path, {"state": fresh(), "losses": losses}, 1)
+    np.testing.assert_array_equal(restore_checkpoint(tmp_path, template)["losses"], losses)
+    for other in (np.zeros(0), np.zeros((0, 3)), np.zeros((1, 2))):
+        with pytest.raises(CheckpointError, match=r"\['losses'\]: .*np.zeros\(0\) say"):
+            from_state_dict({"state": fresh(), "losses": other}, old)
+
+
+def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:
+    by_axis = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2).create({"w": jnp.ones((4, 3))})
+    with pytest.raises(CheckpointError, match=r"which axes are reduced \(min_dim_size_to_factor"):
+        convert_state(saved(by_axis), legacy_optim.Adafactor(0.1))
+    adam = saved(trained())
+    adam["state"]["param_states"]["dense"]["bias"]["grad_ema"] = jnp.ones(4)
+    with pytest.raises(CheckpointError, match="that of another optimizer"):
+        convert_state(adam, legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize("groups", ["*more", "more", '("*", one)', "(code, Adam(0.1))"])
+def test_a_group_that_is_code_is_refused_and_not_run(groups: str) -> None:
+    with pytest.raises(ExpressionError, match=r"a pair of a pattern|takes pairs"):
+        parse_definition(f"MultiOptimizer({groups})")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(8, r"\['7'\] left over"), (9, "and 1 more left over")]
+)
+def test_what_nothing_takes_is_listed_up_to_a_number(count: int, said: str, tmp_path: Path) -> None:
+    tree = {"optimizer": trained(), **{str(i): 1.5 for i in range(count)}}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
+    with pytest.warns(LeftOverWarning, match=said):
+        TrainState.from_legacy_checkpoint(tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        {"name": "Pair", "fields": {"0": "a"}, "values": 3},
+        {"name": "Pair", "fields": {"0": "a"}, "values": {"1": 3}},
+        {"name": "Pair", "fields": 3, "values": {"0": 3}},
+    ],
+    ids=["values", "others", "fields"],
+)
+def test_what_only_looks_like_a_named_tuple_of_long_ago_is_none(pair: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"no \['pair'\]\['a'\]"):
+        from_state_dict(
+            {"state": fresh(), "pair": {"a": 1}}, {"state": saved(trained()), "pair": pair}
+        )
+
+
+def test_an_array_with_more_copies_than_devices_is_refused() -> None:
+    state = {"optimizer": saved(replicated(trained(), 2)), "epoch": np.full(3, 4)}
+    with pytest.raises(CheckpointError, match=r"\['epoch'\]"):
+        from_state_dict({"optimizer": fresh(), "epoch": np.asarray(0)}, state)
+
+
+@pytest.mark.parametrize("dtype", [bool, jnp.int8, jnp.float8_e5m2], ids=lambda d: d.__name__)
+def test_parameters_of_other_types_are_refused(dtype: Any) -> None:
+    tree = saved(trained())
+    tree["target"] = {"dense": {**tree["target"]["dense"], "bias": jnp.ones(3, dtype)}}
+    with pytest.raises(CheckpointError, match="in floating point of 16 bits or more"):
+        convert_state(tree, legacy_optim.Adam(0.1))
+
+
+def test_what_is_not_replicated_beside_what_is_comes_as_it_is() -> None:
+    state = {"optimizer": saved(replicated(trained(), 2)), "epoch": 4, "note": "x"}
+    restored = from_state_dict({"optimizer": fresh(), "epoch": 0, "note": ""}, state)
+    assert (type(restored["epoch"]), restored["epoch"], restored["note"]) == (int, 4, "x")
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_of_orbax_arrays_come_to_where_the_template_has_them(
+    copies: int | None, tmp_path: Path
+) -> None:
+    state = TrainState.from_legacy(trained(), exact=False)
+    whole: Any = jax.tree.map(lambda x: jnp.stack([x] * copies), state) if copies else state
+    checkpoints.save_checkpoint(tmp_path, whole, 2)
+    restored: Any = restore_checkpoint(tmp_path, fresh())
+    assert_taken_over(restored)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(restored))
+
+
+def test_moments_that_are_read_later_change_sign_for_public_optax(tmp_path: Path) -> None:
+    optimizer = legacy_optim.LARS(0.1).create(PARAMS).apply_gradient(PARAMS)
+    write_t5x(tmp_path / "checkpoint_1", saved(optimizer))
+    state: Any = TrainState.from_legacy_checkpoint(
+        tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1), exact=False
+    )
+    trace: Any
+    (trace,) = [s.trace for s in state.opt_state if isinstance(s, optax.TraceState)]
+    momentum = optimizer.state.param_states["dense"]["bias"].momentum
+    np.testing.assert_array_equal(trace["dense"]["bias"], -momentum)
+    exact: Any = TrainState.from_legacy_checkpoint(
+        tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1)
+    )
+    np.testing.assert_array_equal(exact.opt_state.trace["dense"]["bias"], momentum)
+
+
+class WithTokens(TrainState):
+    """A state with a field whose name comes late in the alphabet."""
+
+    tokens_seen: Any = None
+
+
+def test_a_field_of_ones_own_is_filled_whatever_its_name(tmp_path: Path) -> None:
+    tree = {"optimizer": trained(), "tokens_seen": 5}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
+    definition = legacy_optim.Adam(0.1)
+    state: Any = WithTokens.from_legacy_checkpoint(tmp_path / "old", optimizer_def=definition)
+    assert state.tokens_seen == 5
+
+
+@pytest.mark.parametrize(
+    "keys", [jnp.ones(2), 3, {"a": jnp.ones(2)}], ids=["floats", "int", "dict"]
+)
+def test_only_bits_are_taken_for_keys(keys: Any, tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(serialization.to_bytes({"optimizer": trained(), "rng": keys}))
+    with pytest.warns(LeftOverWarning, match=r"\['rng'\]"):
+        state: Any = FullTrainState.from_legacy_checkpoint(
+            tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1)
+        )
+    assert state.rngs is None
+
+
+def test_a_group_of_long_ago_with_other_leaves_says_how_many() -> None:
+    group = {"step": 1, "param_states": {"0": {"momentum": jnp.ones(2)}}}
+    tree = {"target": {"a": jnp.ones(2), "b": jnp.ones(2)}, "state": {"0": group}}
+    with pytest.raises(CheckpointError, match="group 0: expected states of 2 leaves, found 1"):
+        convert_state(tree, parse_definition('MultiOptimizer(("*", Momentum(0.1)))'))
+    with pytest.raises(CheckpointError, match="Say which"):
+        convert_state(tree)
+
+
+def test_what_was_written_is_read_again_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").write_bytes(serialization.to_bytes(trained()))
+
+    def forgets_the_step(path: Path, tree: Any, *args: Any, **kwargs: Any) -> None:
+        write(path, {**tree, "step": np.int32(0)}, *args, **kwargs)
+
+    monkeypatch.setattr(conversion, "write", forgets_the_step)
+    given = {"optimizer_def": legacy_optim.Adam(0.1), "msgpack": True}
+    with pytest.raises(CheckpointError, match="what was written"):
+        convert_file(tmp_path / "old", tmp_path / "new", **given)
+    assert not (tmp_path / "new").exists()
+    convert_file(tmp_path / "old", tmp_path / "new", **given, verify=False)
+    assert read_checkpoint(tmp_path / "new").tree["step"] == 0
+
+
+@pytest.mark.parametrize("restore", ["bytes", "folder"])
+def test_flax_itself_names_the_remedy(restore: str, tmp_path: Path) -> None:
+    data = serialization.to_bytes({"optimizer": trained()})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    with pytest.raises(CheckpointError, match="optax-bridge convert"):
+        if restore == "bytes":
+            serialization.from_bytes({"optimizer": fresh()}, data)
+        else:
+            checkpoints.restore_checkpoint(tmp_path, {"optimizer": fresh()})
+
+
+def test_what_is_left_over_beside_the_states_is_listed() -> None:
+    saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
+    with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
+        assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
+
+
+OLD, NEW = np.ones(2), np.zeros(2)
+LONG = np.ones(3)
+BOX = "(is it in a box of its own class?)"
+# Template, checkpoint, whether in a state; what comes of it, and what is noted.
+FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
+    "nothing for nothing": (None, None, True, None, {}),
+    "array for nothing": (None, NEW, False, NEW, {"changed": True}),
+    "array for nothing in a state": (None, NEW, True, None, {"surplus": [("a",)]}),
+    "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {"changed": True}),
+    "level for nothing in a state": (None, {"b": NEW}, True, None, {"surplus": [("a", "b")]}),
+    "nothing for array": (OLD, None, False, OLD, {"missing": [("a",)]}),
+    "nothing for array in a state": (OLD, None, True, OLD, {"missing": [("a",)]}),
+    "level for array": (
+        OLD, {"b": NEW}, False, OLD,
+        {"wrong": [(("a",), f"float64[2] {BOX}", "a level with ['b']")]},
+    ),
+    "level for text": ("t", {"b": NEW}, False, {"b": NEW}, {}),
+    "level for text in a state": (
+        "t", {"b": NEW}, True, "t", {"wrong": [(("a",), f"'t' {BOX}", "a level with ['b']")]}
+    ),
+    "box for array": (OLD, {"value": NEW}, False, NEW, {"changed": True}),
+    "box for text": ("t", {"value": NEW}, False, {"value": NEW}, {}),
+    "box for text in a state": ("t", {"value": "u"}, True, "u", {"changed": True}),
+    "array for box": ({"value": OLD}, NEW, True, {"value": NEW}, {"changed": True}),
+    "nothing for box": ({"value": OLD}, None, True, {"value": OLD}, {"missing": [("a", "value")]}),
+    "array for text": ("t", NEW, False, NEW, {}),
+    "array for text in a state": ("t", NEW, True, "t", {"wrong": [(("a",), "'t'", "float64[2]")]}),
+    "bytes for text": ("t", b"u", True, b"u", {}),
+    "text for number": (1, "u", True, 1, {"wrong": [(("a",), "1", "'u'")]}),
+    "number for number": (1, 2, True, 2, {}),
+    "other shape": (OLD, LONG, False, OLD, {"wrong": [(("a",), "float64[2]", "float64[3]")]}),
+    "nothing for empty level": ({}, None, True, {}, {}),
+    "array for empty level": ({}, NEW, True, {}, {"surplus": [("a",)]}),
+    "array for level": (
+        {"b": OLD}, NEW, True, {"b": OLD}, {"wrong": [(("a",), "a level with ['b']", "float64[2]")]}
+    ),
+    "one too many": ({"b": OLD}, {"b": NEW, "c": NEW}, False, {"b": NEW}, {"left": [("a", "c")]}),
+    "one too many in a state": (
+        {"b": OLD}, {"b": NEW, "c": NEW}, True, {"b": NEW}, {"surplus": [("a", "c")]}
+    ),
+    "nothing too many": ({"b": OLD}, {"b": NEW, "c": None, "d": {}}, True, {"b": NEW}, {}),
+    "one lost": (
+        {"b": OLD, "c": {"d": OLD, "e": None}}, {"b": NEW}, False,
+        {"b": NEW, "c": {"d": OLD, "e": None}}, {"missing": [("a", "c", "d")]},
+    ),
+    "named tuple of long ago": (
+        {"b": OLD}, {"name": "T", "fields": {"0": "b"}, "values": {"0": NEW}}, True, {"b": NEW}, {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FITTED)
+def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
+    expected, given, in_state, made, noted = FITTED[case]
+    fit = Fit("file")
+    assert repr(fit.tree(expected, given, ("a",), "state" if in_state else "program")) == repr(made)
+    found = {name: getattr(fit, name) for name in ("missing", "surplus", "left", "wrong")}
+    assert {name: value for name, value in found.items() if value} | (
+        {"changed": True} if fit.changed else {}
+    ) == noted
+    assert fit.is_exact == (not noted)
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 10])
+def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
+    fit = Fit("file")
+    fit.tree({str(i): OLD for i in range(count)}, {str(i): LONG for i in range(count)}, (), "state")
+    named = [f"['{i}']: float64[3] for float64[2]" for i in range(min(count, 8))]
+    more = [f"{count - 8} more such"] if count > 8 else []
+    with pytest.raises(CheckpointError) as error:
+        fit.settle()
+    assert f"found {'; '.join([*named, *more])}. " in str(error.value)
+
+
+def test_a_setting_that_is_code_is_refused_by_name() -> None:
+    with pytest.raises(ExpressionError, match=r"beta1=b is no value; write a number: nothing is"):
+        parse_definition("Adam(0.1, beta1=b)")
+    assert parse_definition("Adam(rate)").hyper_params.learning_rate is None
+
+
+def test_a_template_without_its_state_says_so() -> None:
+    with pytest.raises(CheckpointError, match=r"expected a TrainState: .*, found nothing\."):
+        from_state_dict({"a": fresh()}, {"a": None})
+
+
+def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
+    moments = {"0": {"momentum": jnp.full(2, 3.0)}, "1": {"momentum": jnp.full(3, 4.0)}}
+    group = {"step": 7, "param_states": moments}
+    tree = {"target": {"b": jnp.ones(3), "a": jnp.ones(2)}, "state": {"0": group}}
+    state: Any = convert_state(tree, legacy_optim.Momentum(0.1))
+    assert int(state.step) == 7
+    np.testing.assert_array_equal(state.opt_state.trace["a"], [3.0, 3.0])
+    np.testing.assert_array_equal(state.opt_state.trace["b"], [4.0, 4.0, 4.0])
+    two = {**tree, "state": {"0": group, "1": group}}
+    with pytest.raises(
+        CheckpointError, match="expected 1 groups, as the MultiOptimizer has, found 2"
+    ):
+        convert_state(two, legacy_optim.Momentum(0.1))
+
+
+@pytest.mark.parametrize(
+    ("level", "within"),
+    [
+        (logging.NOTSET, logging.ERROR),
+        (logging.WARNING, logging.ERROR),
+        (logging.INFO, logging.INFO),
+        (logging.DEBUG, logging.DEBUG),
+    ],
+)
+def test_orbax_is_quiet_unless_asked_to_speak(level: int, within: int) -> None:
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        with quiet():
+            assert logger.level == within
+        assert logger.level == level
+    finally:
+        logger.setLevel(before)

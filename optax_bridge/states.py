@@ -1,0 +1,350 @@
+"""The one map between the state of a legacy optimizer and that of any Optax transformation.
+
+A legacy optimizer keeps a few arrays for each parameter. Here they are *rows*: the path of the
+parameter and the names of the field after it -> the array, `("dense", "kernel", "grad_ema")`, as in
+the state dicts that checkpoints hold; None at a parameter's own path if no group held it. An Optax
+state, exact or of public Optax, in groups, chains, masks and accumulators, is walked leaf by leaf:
+what its NamedTuples call a leaf says which field of which parameter it is.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
+
+import legacy_optim
+from optax_bridge._text import listed
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence.recipe import build
+from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
+
+Names = tuple[str, ...]
+Rows = Mapping[Names, Any]
+
+COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
+_SETTINGS = "hyperparams"  # arguments of the transformation, which the program gives
+_WRAPPED = "WeightNormState.inner"  # the state over directions and scales
+
+
+class Kind(enum.Enum):
+    """What a leaf of an Optax state is."""
+
+    COUNT = "the number of steps taken"
+    SETTING = "an argument of the transformation"
+    FIELD = "a field of a legacy state"
+    UNKNOWN = "nothing that a legacy optimizer has"
+    UNCERTAIN_SIGN = "a trace that may be before the step is scaled, or after it"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A leaf of an Optax state, and what it is.
+
+    Attributes:
+      path: where it stands in the state, `("mu", "dense", "kernel")`.
+      leaf: the array, or its shape.
+      kind: what it is.
+      row: for a field, its key in the rows; else the one key that it could have, if any.
+      sign: -1 where Optax keeps the legacy value negated.
+    """
+
+    path: Names
+    leaf: Leaf
+    kind: Kind
+    row: Names = ()
+    sign: int = 1
+
+    def signed(self, array: Leaf) -> Leaf:
+        """The array of one side as the other side has it."""
+        if self.sign == 1:
+            return array
+        return -(array if isinstance(array, jax.Array) else np.asarray(array))
+
+
+def slots(state: OptState, rows: Rows | None) -> list[Slot]:
+    """The leaves of an Optax state without boxes, in JAX's order, and what each is.
+
+    Args:
+      state: arrays or shapes.
+      rows: tell which of several legacy fields a leaf may be. None: only fields of this project's
+        own states are known, whose names say all.
+    """
+    return [_slot(state, path, leaf, rows) for path, leaf in leaves_with_path(state)]
+
+
+def fill(
+    template: OptState, rows: Rows, step: Any, take: Callable[[Slot, Leaf], Leaf] | None = None
+) -> OptState:
+    """An Optax state from the rows of a legacy state.
+
+        >>> template = optax.sgd(0.1, momentum=0.9).init({"w": jnp.ones(2)})
+        >>> fill(template, {("w", "momentum"): jnp.full(2, 3.0)}, 7)[0].trace["w"].tolist()
+        [3.0, 3.0]
+
+    Args:
+      template: what `tx.init(params)` gives, or its shapes; the state comes in its boxes.
+      rows: see the module.
+      step: steps taken, which each count becomes.
+      take: `take(slot, value) -> leaf` for each leaf that is no count and no setting; the value is
+        that of the rows, None where they have none. Unless given, a ValueError names what is
+        missing, or of another shape or dtype.
+
+    Returns:
+      A state of the template's structure.
+    """
+    take = take or _taken
+
+    def filled(slot: Slot) -> Leaf:
+        if slot.kind is Kind.SETTING:
+            return slot.leaf
+        if slot.kind is Kind.COUNT:
+            return _count(step, slot.leaf)
+        return take(slot, rows[slot.row] if slot.kind is Kind.FIELD else None)
+
+    leaves = [filled(slot) for slot in slots(unboxed(template), rows)]
+    return jax.tree.structure(template).unflatten(leaves)
+
+
+def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
+    """The rows of a legacy state from an Optax state, the inverse of `fill`.
+
+        >>> state = optax.sgd(0.1, momentum=0.9).init({"w": jnp.ones(2)})
+        >>> list(extract(state, {("w", "momentum"): jnp.zeros(2)}))
+        [('w', 'momentum')]
+
+    Args:
+      state: of a transformation that corresponds to the legacy optimizer, boxed or not.
+      fields: the rows that the legacy optimizer has for these parameters, arrays or shapes; None:
+        those that the state's own types tell, see `slots`.
+
+    Returns:
+      The rows; placeholders, which public Optax has not, are left out.
+
+    Raises:
+      ValueError: the state has an array that the legacy optimizer has not, or lacks one.
+    """
+    found: dict[Names, Leaf] = {}
+    others: list[Names] = []
+    for slot in slots(unboxed(state), fields):
+        if slot.kind is Kind.FIELD:
+            found[slot.row] = slot.signed(slot.leaf)
+        elif slot.kind is Kind.UNKNOWN and np.ndim(slot.leaf):
+            others.append(slot.path)
+    missing = [
+        key
+        for key, field in (fields or {}).items()
+        if field is not None and key not in found and not _may_be_placeholder(key, fields or {})
+    ]
+    if missing or others:
+        said = [f"no {_listed(missing)}"] if missing else []
+        said += [f"{_listed(others)} besides"] if others else []
+        raise ValueError(f"found {', '.join(said)}")
+    return found
+
+
+def rows_of(state: Any, params: Params) -> dict[Names, Any]:
+    """The rows of a legacy optimizer's state in memory.
+
+    Args:
+      state: an `OptimizerState`, arrays or shapes, in the boxes of the parameters or in none.
+      params: the parameters.
+    """
+    paths = [key_names(path) for path, _ in leaves_with_path(params)]
+    each = jax.tree.structure(params).flatten_up_to(state.param_states)
+    return {
+        (*path, *names): leaf
+        for path, fields in zip(paths, each, strict=True)
+        for names, leaf in flat_rows(serialization.to_state_dict(fields))
+    }
+
+
+def flat_rows(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
+    """The leaves of nested dicts with their paths; empty dicts have none, None is a leaf."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from flat_rows(value, (*path, str(name)))
+    else:
+        yield path, tree
+
+
+def state_with(template: Any, rows: Rows, step: Any, params: Params) -> legacy_optim.OptimizerState:
+    """The state of a legacy optimizer in memory, from rows.
+
+    Args:
+      template: `definition.init_state(params)` of shapes, for parameters without boxes.
+      rows: what they lack is zero, as before the first step.
+      step: steps taken.
+      params: the parameters, in whose boxes the states come.
+    """
+
+    def leaf(path: KeyPath, shape: Leaf) -> Leaf:
+        value = rows.get(key_names(path))
+        return jnp.zeros(shape.shape, shape.dtype) if value is None else value
+
+    states = jax.tree_util.tree_map_with_path(leaf, template.param_states)
+    each = jax.tree.structure(unboxed(params)).flatten_up_to(states)
+    return legacy_optim.OptimizerState(step, jax.tree.structure(params).unflatten(each))
+
+
+def unused_rows(rows: Rows, used: Collection[Names]) -> list[Names]:
+    """The keys of the arrays that no leaf of a state took, placeholders aside."""
+    return [
+        key
+        for key, value in rows.items()
+        if value is not None and key not in used and not is_placeholder(key, rows)
+    ]
+
+
+def is_placeholder(key: Names, rows: Rows) -> bool:
+    """True for what Adafactor has where it keeps nothing: one zero."""
+    return _may_be_placeholder(key, rows) and not np.any(np.asarray(rows[key]))
+
+
+def _may_be_placeholder(key: Names, rows: Rows) -> bool:
+    if key[-1:] == () or key[-1] not in _ADAFACTOR or np.shape(rows[key])[-1:] != (1,):
+        return False
+    return all((*key[:-1], name) in rows for name in _ADAFACTOR)
+
+
+_ADAFACTOR = ("v_row", "v_col", "v", "m")
+
+
+def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot:
+    """What one leaf is, by the types of the nodes on the way to it."""
+    names = key_names(path)
+    node, wrapped, is_last, sign = state, 0, True, None
+    for depth, (key, name) in enumerate(zip(path, names, strict=True)):
+        rest = names[depth + 1 :]
+        if isinstance(node, legacy_optim.OptimizerState):  # of a definition of the program's own
+            kind = Kind.FIELD if rows and _has_array(rows, rest) else Kind.UNKNOWN
+            return Slot(names, leaf, Kind.COUNT if name == "step" else kind, rest)
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            field = f"{type(node).__name__}.{name}"
+            if name in COUNTS:
+                return Slot(names, leaf, Kind.COUNT)
+            if name == _SETTINGS:
+                return Slot(names, leaf, Kind.SETTING)
+            if field in _legacy_fields():
+                return _field_slot(
+                    names, leaf, _possible(field, rest, wrapped, rows), sign, is_last
+                )
+            wrapped += field == _WRAPPED
+        elif isinstance(node, tuple | list):
+            is_end = int(name) == len(node) - 1
+            is_last = is_last and is_end
+            sign = _signs_at_the_end().get(_types(node)) if is_end else None
+        match key:
+            case GetAttrKey():
+                node = getattr(node, name)
+            case SequenceKey(index) | DictKey(index):
+                node = node[index]
+            case _:  # in a container of the program's own, which holds no state of Optax
+                break
+    return Slot(names, leaf, Kind.UNKNOWN)
+
+
+def _possible(
+    field: str, rest: Names, wrapped: int, rows: Rows | None
+) -> dict[Names, tuple[set[int], bool]]:
+    """The keys that a field may stand for: the signs that it may have, and whether it is there.
+
+    WeightNorm's directions and scales are parameters to what it wraps, one level further down for
+    each WeightNorm.
+    """
+    parts, parameter = rest[:wrapped], rest[wrapped:]
+    below = tuple(f"{part}_state" for part in reversed(parts))
+    fields = _exact_fields().get(field, {}) if rows is None else _legacy_fields()[field]
+    return {
+        (*parameter, *below, legacy): (
+            signs,
+            rows is None or _has_array(rows, (*parameter, *below, legacy)),
+        )
+        for legacy, signs in fields.items()
+    }
+
+
+def _field_slot(path: Names, leaf: Leaf, possible: Any, sign: int | None, is_last: bool) -> Slot:
+    present = [(row, signs) for row, (signs, is_there) in possible.items() if is_there]
+    if len(present) != 1:
+        row = next(iter(possible)) if len(possible) == 1 else ()
+        return Slot(path, leaf, Kind.UNKNOWN, row)
+    ((row, signs),) = present
+    if len(signs) > 1 and sign is None and is_last:
+        return Slot(path, leaf, Kind.UNCERTAIN_SIGN, row)
+    return Slot(path, leaf, Kind.FIELD, row, (sign or 1) if len(signs) > 1 else min(signs))
+
+
+def _has_array(rows: Rows, key: Names) -> bool:
+    return hasattr(rows.get(key), "shape")
+
+
+def _count(step: Any, old: Leaf) -> Leaf:
+    if isinstance(step, jax.Array):
+        return jnp.asarray(step, old.dtype)
+    dtype = old.dtype if hasattr(old, "dtype") else np.int32
+    return np.broadcast_to(np.asarray(step, dtype), np.shape(old))
+
+
+def _taken(slot: Slot, value: Leaf) -> Leaf:
+    """The value of a field, which must be there as the template has it."""
+    at = f"opt_state{keystr(map(DictKey, slot.path))}"
+    if slot.kind is Kind.UNCERTAIN_SIGN:
+        raise ValueError(f"{at}: {UNCERTAIN_SIGN[0]}, found {UNCERTAIN_SIGN[1]}")
+    expected = f"{slot.leaf.dtype}{list(np.shape(slot.leaf))}"
+    found = "nothing" if value is None else f"{value.dtype}{list(np.shape(value))}"
+    if found != expected:
+        raise ValueError(f"{at}: the transformation has {expected}, the legacy state {found}")
+    return slot.signed(value)
+
+
+UNCERTAIN_SIGN = ("a trace before the step is scaled", "one after it, at the end")
+
+
+@cache
+def _legacy_fields() -> dict[str, dict[str, set[int]]]:
+    """`Type.field` of the Optax states -> legacy field -> signs that it may have there."""
+    found = {
+        key: {name: {*signs} for name, signs in v.items()} for key, v in _exact_fields().items()
+    }
+    for entry in ENTRIES.values():
+        for own in entry.state:
+            for stock in own.stock:
+                found.setdefault(stock, {}).setdefault(own.legacy, set()).add(own.stock_sign)
+    return found
+
+
+@cache
+def _exact_fields() -> dict[str, dict[str, set[int]]]:
+    """As `_legacy_fields`, of this project's own states."""
+    return {own.exact: {own.legacy: {1}} for entry in ENTRIES.values() for own in entry.state}
+
+
+@cache
+def _signs_at_the_end() -> dict[tuple[str, ...], int]:
+    """The stock recipes that keep a value negated at their end, by the types of their states."""
+    found: dict[tuple[str, ...], int] = {}
+    for entry in ENTRIES.values():
+        signs = {field.stock_sign for field in entry.state}
+        if -1 in signs:
+            recipe, _ = entry.stock_recipe(entry.defaults() | {"learning_rate": 0.1})
+            shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
+            found[_types(jax.eval_shape(build(recipe).init, shapes))] = -1
+    return found
+
+
+def _types(chain: Any) -> tuple[str, ...]:
+    """The types of a chain's states; a rate has one or not, as it is a schedule or a number."""
+    names = (type(item).__name__ for item in chain)
+    return tuple("EmptyState" if name == "ScaleByScheduleState" else name for name in names)
+
+
+def _listed(keys: Iterable[Names]) -> str:
+    return listed([keystr(map(DictKey, key)) for key in keys])
