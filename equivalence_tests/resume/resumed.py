@@ -1,4 +1,4 @@
-"""`optax-bridge check --checkpoint OLD --program new.py:make_state`: before a training goes on.
+"""How an old checkpoint goes on: restored by the old program, and by the migrated one.
 
 The old checkpoint is restored twice: by Flax into the legacy optimizers that wrote it, and by this
 package into the states of the migrated program. Both sides then take steps on the same gradients.
@@ -6,9 +6,7 @@ package into the states of the migrated program. Both sides then take steps on t
 
 import contextlib
 import functools
-import json
 import posixpath
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,25 +21,21 @@ from flax.training import train_state
 from jax.tree_util import KeyPath
 
 import legacy_optim
-from equivalence_tests.checkpoint_files import old_checkpoint, restored_by_flax
-from equivalence_tests.checkpoint_pairs import each_pair
-from equivalence_tests.equivalence import check_equivalence
-from equivalence_tests.loading import loaded, old_names
-from equivalence_tests.output_files import checked
-from equivalence_tests.pair import Difference, written
+from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.report.pair import Report
+from equivalence_tests.resume.files import old_checkpoint, restored_by_flax
+from equivalence_tests.resume.pairs import each_pair
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
+from equivalence_tests.sides.programs import loaded, old_names
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
-from optax_bridge.checkpoints.fit import leaves, plain, register_states_of
+from optax_bridge.checkpoints.fit import leaves, plain
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
-
-STEPS = 48
 
 
 @dataclass(frozen=True)
@@ -92,22 +86,35 @@ class Resumed:
         apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
         return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
 
-    def to_json(self) -> str:
-        """Everything as JSON."""
-        return json.dumps(
-            {
-                "verdict": self.verdict.value,
-                "differs_by_a_constant": self.differs_by_a_constant,
-                "steps": dict(self.steps),
-                "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
-                "others_equal": self.others,
-                "others_unequal": list(self.unequal),
-                "others_only_in_checkpoint": list(self.dropped),
-                "others_only_in_migrated": list(self.added),
-                "others_restored_by_neither": list(self.neither),
-            },
-            indent=1,
-        )
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as plain data."""
+        return {
+            "verdict": self.verdict.value,
+            "differs_by_a_constant": self.differs_by_a_constant,
+            "steps": dict(self.steps),
+            "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
+            "others_equal": self.others,
+            "others_unequal": list(self.unequal),
+            "others_only_in_checkpoint": list(self.dropped),
+            "others_only_in_migrated": list(self.added),
+            "others_restored_by_neither": list(self.neither),
+        }
+
+    @property
+    def closing(self) -> str:
+        """The verdict in one line."""
+        if self.differs_by_a_constant:
+            return (
+                "different: the migrated program goes on with all that was saved, apart by as "
+                "little as a constant makes that one side holds in float32, or an epsilon; where "
+                "it is the rate, --learning-rate RATE gives the same one to both sides"
+            )
+        how = {
+            Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
+            Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
+            Verdict.DIFFERENT: "does NOT go on as the old one would have",
+        }
+        return f"{self.verdict.value}: the migrated program {how[self.verdict]}"
 
     def __str__(self) -> str:
         lines = []
@@ -124,13 +131,13 @@ class Resumed:
         return "\n".join(lines)
 
 
-def check_resume(
+def resume(
     checkpoint: Path,
     program: str,
     *,
     old: str | None = None,
     optimizers: Sequence[str] = (),
-    steps: int = STEPS,
+    steps: int = 48,
     gradients: PyTree = "all",
     learning_rate: float | None = None,
 ) -> Resumed:
@@ -156,7 +163,7 @@ def check_resume(
     """
     if bool(old) == bool(optimizers):
         raise EquivalenceError(
-            "--checkpoint: expected either --old train.py:make_state, the old program's own, or "
+            "expected either --old train.py:make_state, the old program's own, or "
             '--optimizer "Adam(learning_rate=1e-3)", which wrote it; the file has no hyper-'
             f"parameters. Found {'both' if old else 'neither'}."
         )
@@ -167,8 +174,7 @@ def check_resume(
             f"{_described(template)}. Name what the program restores into: what TrainState.create "
             "makes, with parameters and step"
         )
-    register_states_of(template)  # Flax's own as well, which --standalone writes
-    read = _restored("--checkpoint", lambda: old_checkpoint(checkpoint))
+    read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:
         new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
     states = _those(new, train_state.TrainState)
@@ -202,68 +208,6 @@ def check_resume(
         reports, taken, found.equal, found.unequal, sorted(lost - neither), found.added,
         sorted(neither),
     )  # fmt: skip
-
-
-def check_checkpoint(
-    checkpoint: Path,
-    program: str | None,
-    old: str | None,
-    optimizers: Sequence[str],
-    steps: int,
-    gradients: str,
-    learning_rate: float | None,
-    json_file: Path | None = None,
-    junit_file: Path | None = None,
-    report_folder: Path | None = None,
-) -> int:
-    """`check_resume` for the command line: prints what was found and writes what is asked for.
-
-    Returns:
-      The exit code: 0 if the training goes on as it would have, identical or but for rounding, 1 if
-      it does not, 2 for misuse.
-    """
-    reports: dict[str, Report | str] = {}
-    try:
-        checked({"--json": json_file, "--junit": junit_file}, report_folder)
-        if program is None:
-            raise EquivalenceError("--checkpoint needs --program migrated.py:make_state")
-        if not checkpoint.exists():
-            raise EquivalenceError(f"--checkpoint {checkpoint}: there is no such file or folder")
-        stream = loaded(gradients) if ":" in gradients else gradients
-        resumed = check_resume(
-            checkpoint, program, old=old, optimizers=optimizers, steps=steps, gradients=stream,
-            learning_rate=learning_rate,
-        )  # fmt: skip
-    except ValueError as error:
-        said = str(error)
-        if learning_rate is None and "no learning rate" in said:
-            said += ". Here --learning-rate RATE gives it to each step of both sides"
-        print(said, file=sys.stderr)
-        reports[str(checkpoint)] = said
-        content, code = json.dumps({"verdict": "error", "error": said}), 2
-    else:
-        print(resumed)
-        print(_closing(resumed))
-        reports |= {path or str(checkpoint): one for path, one in resumed.reports.items()}
-        if resumed.beside:
-            reports[f"{checkpoint}, as restored"] = Difference(resumed.beside)
-        content, code = resumed.to_json(), int(resumed.verdict is Verdict.DIFFERENT)
-    return written("checkpoint", reports, content, json_file, junit_file, report_folder, code)
-
-
-def _closing(resumed: Resumed) -> str:
-    if resumed.differs_by_a_constant:
-        return (
-            "different: the migrated program goes on with all that was saved, apart by as little "
-            "as a constant makes that one side holds in float32, or an epsilon; where it is the "
-            "rate, --learning-rate RATE gives the same one to both sides"
-        )
-    how = {
-        Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
-        Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
-        Verdict.DIFFERENT: "does NOT go on as the old one would have",
-    }
-    return f"{resumed.verdict.value}: the migrated program {how[resumed.verdict]}"
 
 
 def _restored(name: str, restore: Callable[[], Any]) -> PyTree:

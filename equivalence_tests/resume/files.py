@@ -1,4 +1,4 @@
-"""Which file `check --checkpoint` is about, and what the legacy side restores from it."""
+"""The file that a training goes on from, and what the legacy side restores from it."""
 
 import functools
 from pathlib import Path
