@@ -3,6 +3,8 @@
 
 import re
 import shlex
+import traceback
+from pathlib import Path
 from typing import Any
 
 from optax_bridge._named import module_named, with_own_arguments
@@ -42,9 +44,17 @@ def template_named(name: str) -> Any:
         )
         words = {*re.findall(r"\w+", str(error))}
         if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
-            file = module if module.endswith(".py") else "FILE"
-            remedy = f"Migrate it first: optax-bridge migrate --write {shlex.quote(file)}"
+            file = shlex.quote(_file_of(error))
+            remedy = f"Migrate it first: optax-bridge migrate --write {file}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip
+
+
+def _file_of(error: BaseException) -> str:
+    """Returns the program's own file in which an error was raised: where the old name stands."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    paths = [Path(file) for file in files if "site-packages" not in file and Path(file).is_file()]
+    path = paths[-1] if paths else Path("FILE")
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
