@@ -1,6 +1,7 @@
 # pyright: strict
 """`--like module:make_state`: the state of a program as the template of a conversion."""
 
+import os
 import re
 import shlex
 import traceback
@@ -44,7 +45,7 @@ def template_named(name: str) -> Any:
         )
         words = {*re.findall(r"\w+", str(error))}
         if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
-            file = shlex.quote(_file_of(error))
+            file = shlex.quote(_file_that_raised(error))
             remedy = f"Migrate it first: optax-bridge migrate --write {file}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
@@ -52,9 +53,9 @@ def template_named(name: str) -> Any:
         ) from error  # fmt: skip
 
 
-def _file_of(error: BaseException) -> str:
-    """Returns the program's own file in which an error was raised: where the old name stands."""
+def _file_that_raised(error: BaseException) -> str:
+    """The file that an error comes from, which the one that was named may only import."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    paths = [Path(file) for file in files if "site-packages" not in file and Path(file).is_file()]
-    path = paths[-1] if paths else Path("FILE")
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    file = next((Path(file) for file in reversed(files) if os.path.isfile(file)), Path("FILE"))
+    is_near = file.is_relative_to(Path.cwd())
+    return str(file.relative_to(Path.cwd()) if is_near else file)
