@@ -122,6 +122,10 @@ class LegacyClass:
         self.dotted = dotted
         self.__name__ = dotted.rpartition(".")[2]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Makes an optimizer of it."""
+        return self.cls(*args, **kwargs)
+
     @functools.cached_property
     def cls(self) -> type[Any]:
         """The class itself."""
