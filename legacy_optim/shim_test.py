@@ -81,12 +81,15 @@ def test_a_script_runs_and_says_what_it_used(folder: Path, command: str):
     [
         (["train.py", "--exit"], 7),
         (["nothing.py"], 2),
-        (["-m", "nothing"], 1),
+        (["Notebook.ipynb"], 2),
     ],
-    ids=["exit", "no-script", "no-module"],
+    ids=["exit", "no-script", "notebook"],
 )
 def test_exit_codes_are_the_programs(folder: Path, args: list[str], code: int):
-    assert _run(folder, *args).returncode == code
+    (folder / "Notebook.ipynb").write_text('{"cells": [], "nbformat": 4}', encoding="utf-8")
+    done = _run(folder, *args)
+    assert done.returncode == code
+    assert ("optax-bridge migrate --write Notebook.ipynb" in done.stderr) == ("Note" in args[0])
 
 
 def test_a_traceback_shows_the_program_only(folder: Path):
@@ -244,8 +247,21 @@ OLD_NAMES = {
     "jax.tree_leaves({'a': 1})": "[1]",
     "jax.tree_util.tree_multimap(lambda a, b: a + b, [1], [2])": "[3]",
     "jax.ops.index_add(jnp.zeros(2), 1, 3.0).tolist()": "[0.0, 3.0]",
-    "jax.xla.DeviceArray is jax.Array": "True",
-    "isinstance(jnp.ones(1), jnp.DeviceArray)": "True",
+    **{
+        f"type(x) {how} {name}": str("not" not in how)
+        for name in ("jnp.DeviceArray", "jax.xla.DeviceArray", "jax.interpreters.xla.DeviceArray")
+        for how in ("is", "is not", "==")
+    },
+    "isinstance(x, jnp.DeviceArray)": "True",
+    "jax.jit(lambda y: int(isinstance(y, jnp.DeviceArray)))(1).tolist()": "0",
+    "isinstance(x, jax.interpreters.pxla.ShardedDeviceArray)": "False",
+    "isinstance(jax.pmap(abs)(np.ones(2)), jax.interpreters.pxla.ShardedDeviceArray)": "True",
+    "type(x) == jax.interpreters.xla._DeviceArray": "True",
+    "isinstance(np.ones(1), jnp.DeviceArray)": "False",
+    "config.enable_omnistaging()": "None",
+    "config.FLAGS.jax_enable_x64": "False",
+    "__import__('jax.test_util').test_util.check_eq([x], [x])": "None",
+    "jax.api.device_put_sharded([x], jax.devices()[:1]).shape": "(1, 1)",
     "jnp.product(jnp.arange(1, 4)).tolist()": "6",
     "jax.host_count()": "1",
     "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
@@ -259,7 +275,11 @@ OLD_NAMES = {
 
 def test_removed_names_answer(folder: Path):
     lines = "\n".join(f"print(repr({expression}))" for expression in OLD_NAMES)
-    (folder / "names.py").write_text(f"import jax, jax.numpy as jnp\n{lines}\n", encoding="utf-8")
+    first = (
+        "import jax, jax.api, jax.interpreters.xla, jax.interpreters.pxla, jax.numpy as jnp\n"
+        "import numpy as np\nfrom jax.config import config\nx = jnp.ones(1)\n"
+    )
+    (folder / "names.py").write_text(f"{first}{lines}\n", encoding="utf-8")
     done = _run(folder, "--quiet", "names.py")
     assert done.returncode == 0, done.stderr
     assert dict(zip(OLD_NAMES, done.stdout.splitlines(), strict=True)) == OLD_NAMES
@@ -270,3 +290,33 @@ def test_flaxs_note_on_tensorflow_is_not_shown(folder: Path):
     program.write_text("from flax import optim\nfrom flax.training import checkpoints\n")
     done = _run(folder, "--quiet", str(program))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+SUMMARIES = """\
+import glob, sys
+from importlib.machinery import PathFinder
+find_spec = PathFinder.find_spec
+missing = ["tensorflow", *sys.argv[1:]]  # as if they were not installed
+PathFinder.find_spec = lambda name, *rest: None if name in missing else find_spec(name, *rest)
+import numpy as np
+from flax.metrics import tensorboard
+writer = tensorboard.SummaryWriter("summaries")
+writer.scalar("loss", np.float32(2.0), np.int32(1))
+writer.text("note", "hello", 1)
+writer.histogram("weights", np.ones((2, 2)), 1, bins=3)
+writer.image("digits", np.zeros((2, 4, 4)), 1)
+writer.hparams({"rate": 0.1})
+writer.close()
+with open(glob.glob("summaries/*")[0], "rb") as file:
+    written = file.read()
+print([name in written for name in (b"loss", b"note", b"weights", b"digits/image/1", b"rate")])
+"""
+
+
+def test_summaries_are_written_without_tensorflow(folder: Path):
+    (folder / "summaries.py").write_text(SUMMARIES, encoding="utf-8")
+    done = _run(folder, "--quiet", "summaries.py")
+    assert done.stdout.splitlines() == [str([True] * 5)], done.stderr
+    done = _run(folder, "--quiet", "summaries.py", "tensorboardX")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("is there: pip install tensorboardX")

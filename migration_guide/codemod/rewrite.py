@@ -125,7 +125,9 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
-    updated = placement.with_imports(updated, context.needed, _old_import(context))
+    needed = [placement.Import(module) for module in context.needed]
+    needed += [placement.Import(module, name) for module, name in context.named]
+    updated = placement.with_imports(updated, needed, _old_import(context))
     if placement.comes_too_early(analysis.module, updated):
         context.note(analysis.module.body[0], _TOO_EARLY)
     for name, source in sorted(context.functions.items(), reverse=True):

@@ -251,7 +251,7 @@ REWRITES = {
     "host": ("jax.host_id()", "jax.process_index()"),
     "dynamic-scale": (
         "optim.dynamic_scale.DynamicScale()",
-        "flax.training.dynamic_scale.DynamicScale()",
+        "DynamicScale()",
     ),
     "init-state": ("s = d.init_state(p)", "s = d.init(p)"),
     "class-in-an-annotation": (

@@ -11,7 +11,6 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._internals import enable_x64
 from optax_bridge.checkpoints.definitions import focused, ungrouped
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
@@ -44,7 +43,7 @@ def restore(
     if part.is_grouped:
         found = ungrouped(part, definition, place)
     definition = focused(definition, part, place)
-    with enable_x64(True) if _is_wide(part.target) else contextlib.nullcontext():
+    with jax.enable_x64(True) if _is_wide(part.target) else contextlib.nullcontext():
         made = shape_of_state(definition.init_state, part.target, place, definition)
     template = made.param_states
     state_path = (*part.path, "state", "param_states")
