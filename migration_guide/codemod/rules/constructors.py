@@ -25,7 +25,7 @@ from migration_guide.codemod.rules.bridge import bridged, is_bridged
 from migration_guide.codemod.tree import comments
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
 from optax_bridge.correspondence.choice import ANY_DTYPE
-from optax_bridge.correspondence.entry import FULL_PRECISION
+from optax_bridge.correspondence.claim import FULL_PRECISION
 from optax_bridge.correspondence.recipe import Setting, Source, imports, render
 
 _MIXED = (
