@@ -19,7 +19,7 @@ from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.checks import checks
 from equivalence_tests.suite.jobs import _cache_folder, _without_layouts
 from equivalence_tests.suite.matrix.cases import matrix
-from optax_bridge.correspondence.entry import identical
+from optax_bridge.correspondence.claim import identical
 
 
 def process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

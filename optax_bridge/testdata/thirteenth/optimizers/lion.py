@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.correspondence.claim import identical
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -50,3 +54,26 @@ def _step(
     del count, param
     direction = jnp.sign((1.0 - hp.b1) * grad + hp.b1 * mu)
     return hp.learning_rate * direction, ((1.0 - hp.b2) * grad + hp.b2 * mu,)
+
+
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.Lion"),
+    port="optax_bridge.lion",
+    renamed={"beta1": "b1", "beta2": "b2"},
+    state=(StateField("grad_ema", exact="LionState.mu", stock=("ScaleByLionState.mu",)),),
+    stock=(
+        Stock(
+            call(
+                "optax.lion",
+                learning_rate=s("learning_rate"),
+                b1=s("beta1"),
+                b2=s("beta2"),
+                weight_decay=0.0,
+            ),
+            identical("the same operations in the same order"),
+        ),
+    ),
+    cases=(Case(), Case({"beta1": 0.5, "beta2": 0.9})),
+    notes="`optax.lion` decays weights by 1e-3 unless it is asked not to.",
+    sources=("Chen et al. 2023, arXiv:2302.06675",),
+)
