@@ -1,8 +1,11 @@
 # pyright: strict
 """`--like module:make_state`: the state of a program as the template of a conversion."""
 
+import os
 import re
 import shlex
+import traceback
+from pathlib import Path
 from typing import Any
 
 from optax_bridge._named import module_named, with_own_arguments
@@ -42,9 +45,17 @@ def template_named(name: str) -> Any:
         )
         words = {*re.findall(r"\w+", str(error))}
         if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
-            file = module if module.endswith(".py") else "FILE"
-            remedy = f"Migrate it first: optax-bridge migrate --write {shlex.quote(file)}"
+            file = shlex.quote(_file_that_raised(error))
+            remedy = f"Migrate it first: optax-bridge migrate --write {file}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip
+
+
+def _file_that_raised(error: BaseException) -> str:
+    """The file that an error comes from, which the one that was named may only import."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    file = next((Path(file) for file in reversed(files) if os.path.isfile(file)), Path("FILE"))
+    is_near = file.is_relative_to(Path.cwd())
+    return str(file.relative_to(Path.cwd()) if is_near else file)

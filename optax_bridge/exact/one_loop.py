@@ -97,7 +97,7 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         state = state.replace(tx=one, opt_state=made(*state.opt_state))
 
     Compare its bits with another optimizer's in two processes, one without the flag. In one, as
-    by `optax-bridge check --pair`, the flag is for both sides and changes the other's bits, so
+    by `optax-bridge compare`, the flag is for both sides and changes the other's bits, so
     that the two are called "rounding only".
 
     On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from optax_bridge.spmd.dispatch import (
     SpmdInputDispatcher,
     without_padding,
 )
-from optax_bridge.spmd.evaler import SpmdEvaler
+from optax_bridge.spmd.evaler import JsonlWriter, SpmdEvaler
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, ArrayInput, IteratorInput
 from optax_bridge.spmd.mesh import mesh_in_scope
@@ -138,7 +139,8 @@ def ragged():
 )
 def test_an_evaluation_counts_every_example(tmp_path, devices, data):
     cfg = regression.trainer(steps=1, mesh_shape=(devices, 1)).set(dir=str(tmp_path))
-    cfg.evalers = {"all": SpmdEvaler.default_config().set(input=data)}
+    writer = JsonlWriter.default_config().set(paths=["input/y", "output/aux/.*"])
+    cfg.evalers = {"all": SpmdEvaler.default_config().set(input=data, output_writer=writer)}
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
     [summary] = trainer.run(jax.random.PRNGKey(0), return_evaler_summaries=True)[
         "evaler_summaries"
@@ -149,6 +151,14 @@ def test_an_evaluation_counts_every_example(tmp_path, devices, data):
     predicted = (hidden @ params["second"]["weight"] + params["second"]["bias"])[:, 0]
     expected = np.mean(np.square(predicted - batch["y"]))
     assert float(summary.mean) == pytest.approx(float(expected), rel=1e-6)
+    [file] = (tmp_path / "outputs" / "all").iterdir()
+    assert file.name == "step_00000001.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert sorted(lines[0]) == ["input/y", "output/aux/predicted"]
+    by_target = {line["input/y"]: line["output/aux/predicted"] for line in lines}
+    assert len(lines) == 100 and sorted(by_target) == sorted(batch["y"].tolist())
+    found = [by_target[y] for y in batch["y"].tolist()]
+    np.testing.assert_allclose(found, predicted, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_not_padded_stays():

@@ -23,6 +23,8 @@ from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
 from optax_bridge.spmd.module import Module, nowrap
+from optax_bridge.spmd.output_writer import BaseOutputWriter
+from optax_bridge.spmd.output_writer import JsonlWriter as JsonlWriter
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trees import cast_floats, prune_empty
 
@@ -165,6 +167,7 @@ class SpmdEvaler(Module):
           eval_policy: when to evaluate, a function of step and the training's summaries.
           metric_calculator: computes the metrics.
           eval_dtype: what floats are cast to; None: as they are.
+          output_writer: writes what the model says of each example; None: nobody.
         """
 
         input: Required[Input.Config] = REQUIRED
@@ -172,6 +175,7 @@ class SpmdEvaler(Module):
         eval_policy: ConfigOr[EvalPolicy] = config_for_function(every_n_steps_policy)
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
         eval_dtype: DTypeLike | None = None
+        output_writer: BaseOutputWriter.Config | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         """Makes input, writer and calculator.
@@ -185,6 +189,10 @@ class SpmdEvaler(Module):
         self._add_child("input", maybe_set_config(cfg.input.clone(), is_training=False))
         self._add_child("summary_writer", cfg.summary_writer)
         self._add_child("metric_calculator", cfg.metric_calculator, model=model)
+        self._output_writer: BaseOutputWriter | None = None
+        if cfg.output_writer is not None:
+            self._output_writer = self._add_child("output_writer", cfg.output_writer)
+        self._jit_prepared = jax.jit(self.prepared)
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
         self.latest: tuple[int, dict[str, PyTree]] | None = None
 
@@ -226,17 +234,29 @@ class SpmdEvaler(Module):
         if not self._eval_policy(step=step, train_summaries=train_summaries) and not force_run:
             return prng_key, None, None
         start = time.perf_counter()
-        calculator = self.metric_calculator
+        summaries, outputs = self._evaluate(step, prng_key, model_params, return_aux)
+        seconds = time.perf_counter() - start
+        self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
+        self.latest = step, summaries
+        return prng_key, summaries, outputs if return_aux else None
+
+    def _evaluate(
+        self, step: int, prng_key: jax.Array, model_params: Params, return_aux: bool
+    ) -> tuple[dict[str, PyTree], list[PyTree]]:
+        """Returns the metrics of all batches, and the outputs if they are wanted."""
+        calculator, writer = self.metric_calculator, self._output_writer
         state = calculator.init_state(prng_key=prng_key, model_params=model_params)
         outputs: list[PyTree] = []
+        if writer is not None:
+            writer.begin(step)
         for host_batch in self.input.batches(self.input.dataset()):
             batch = self.input.global_batch(host_batch, pad=True)
             result = calculator.forward(batch, model_params=model_params, state=state)
             state = result["state"]
             if return_aux:
                 outputs.append(result["output"])
-        summaries = calculator.get_summaries(model_params=model_params, state=state)
-        seconds = time.perf_counter() - start
-        self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
-        self.latest = step, summaries
-        return prng_key, summaries, outputs if return_aux else None
+            if writer is not None:
+                writer.write(input_batch=self._jit_prepared(batch), output_batch=result["output"])
+        if writer is not None:
+            writer.end()
+        return calculator.get_summaries(model_params=model_params, state=state), outputs

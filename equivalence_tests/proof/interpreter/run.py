@@ -25,8 +25,8 @@ from equivalence_tests.proof.primitives.numbers import Undefined as Undefined
 from equivalence_tests.proof.primitives.numbers import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr, aval_of
-from equivalence_tests.scanned import constants_and_carry
 from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.scanned import constants_and_carry
 
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray

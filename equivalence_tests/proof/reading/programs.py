@@ -15,7 +15,7 @@ from equivalence_tests.proof.bits.parts import part
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise
-from equivalence_tests.scanned import constants_and_carry
+from equivalence_tests.sides.scanned import constants_and_carry
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is

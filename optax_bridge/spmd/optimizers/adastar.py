@@ -5,9 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.chaining import named_chain
 from optax_bridge.spmd.optimizers.clipping import clip_by_block_rms
@@ -36,7 +35,7 @@ class AdastarState(NamedTuple):
       update_ema: average of the updates.
     """
 
-    count: ArrayLike
+    count: Leaf
     gradient_ema: PyTree
     gradient_square_ema: PyTree
     update_ema: PyTree
@@ -97,7 +96,7 @@ def adastar_optimizer(
         return AdastarState(count_spec(), *averages)  # type: ignore[arg-type]
 
     def compute(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        count = optax.safe_increment(state.count)
+        count: Leaf = optax.safe_increment(state.count)
         squares = map_updates(lambda g: jnp.square(g) + eps_square, grads)
         mean, mean_state = gradient_ema.update(grads, state.gradient_ema, count)
         square, square_state = square_ema.update(squares, state.gradient_square_ema, count)

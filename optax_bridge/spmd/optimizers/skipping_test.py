@@ -19,7 +19,7 @@ TRACE = config_for_function(optimizers.sgd_optimizer).set(
 )
 
 
-def skipping(inner=TRACE, **kwargs) -> Any:
+def skipping(inner: Any = TRACE, **kwargs) -> Any:
     cfg = config_for_function(optimizers.skip_and_clip_by_global_norm)
     return cfg.set(inner=inner, **kwargs).instantiate()
 

@@ -80,6 +80,10 @@ class BaseTrainer(Module):
           start_trace_steps: after which steps a profile is taken.
           n_steps_for_each_trace: how many steps each is of.
           start_trace_process_indices: in which processes, or "all".
+          watchdog_timeout_seconds: after so many seconds without a step, the stacks of all threads
+            are logged; None: never. An evaluation is a part of its step.
+          crash_on_hang_timeout_seconds: after so many the process is killed, once it has taken a
+            step, so that what started it can start it again; None: never.
           context_manager: a scope of everything that runs, or a config of one.
           log_every_n_steps: how often a line is logged, None: 100.
           prune_empty_state_updates: True.
@@ -103,6 +107,8 @@ class BaseTrainer(Module):
         start_trace_steps: Sequence[int] = []
         n_steps_for_each_trace: int | None = None
         start_trace_process_indices: Sequence[int] | str = [0]
+        watchdog_timeout_seconds: float | None = None
+        crash_on_hang_timeout_seconds: float | None = None
         context_manager: ConfigOr[Callable[[], Any]] | None = None
         log_every_n_steps: int | None = None
         prune_empty_state_updates: bool = True
@@ -158,6 +164,9 @@ class BaseTrainer(Module):
             self._evalers = {}
             for name, evaler in cfg.evalers.items():
                 maybe_set_config(evaler.summary_writer, dir=str(summaries / name))
+                if evaler.output_writer is not None:
+                    outputs = Path(cfg.dir) / "outputs" / name
+                    maybe_set_config(evaler.output_writer, dir=str(outputs))
                 maybe_set_config(evaler.input, partition_spec=batch_axes)
                 self._evalers[name] = self._add_child(name, evaler, model=self.model)
 
