@@ -50,7 +50,7 @@ def module_named(name: str) -> ModuleType:
     if not file.is_file():
         raise ImportError(f"there is no file {file}")
     # Under a name of its own: the old program and the migrated one may both be train.py.
-    own = f"_loaded_from_{abs(hash(file.resolve()))}_{file.stem}"
+    own = str(file.resolve())  # which messages show
     if own in sys.modules:
         return sys.modules[own]
     spec = importlib.util.spec_from_file_location(own, file)

@@ -13,18 +13,15 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
 - A number of steps is an integer from 0 to 2**31 - 1.
 """
 
-import contextlib
-import contextvars
-import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
-from flax.training import train_state
+from jax.core import Tracer
 
 from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import (
@@ -36,28 +33,44 @@ from optax_bridge.checkpoints.errors import (
     shown,
 )
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
+    Names,
+    array_like,
+    dtype_of,
+    fields_of,
+    is_array,
+    is_floating,
+    is_key,
+    is_state,
+    kind,
+    leaves,
+    legacy_states,
+    listed_leaves,
+    optimizers,
+    outline_of,
+    outlined,
+    plain,
+    plain_outline,
+    restored,
+)
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.axis_metadata import has_boxes
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.states import COUNTS
 
 T = TypeVar("T")
-Names = tuple[str, ...]
 
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
-_STATES: set[type[Any]] = set()
-_opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
-_fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
 
 # What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
 # keeps, which must be finite.
 Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
-_SAME_MAKE = "Restore into the model and the transformation that it was saved from."
 _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "another --recipe, or with --like."
@@ -94,131 +107,6 @@ REMEDY = (
 )
 
 
-def register(cls: type[Any], to_state_dict: Callable[..., Any], from_state_dict: Any) -> None:
-    """Registers a dataclass with Flax; `outlined` leaves its instances as they are."""
-
-    def opaque_or_dict(state: Any) -> Any:
-        return state if _opaque.get() else to_state_dict(state)
-
-    _STATES.add(cls)
-    serialization.register_serialization_state(cls, opaque_or_dict, from_state_dict, override=True)
-
-
-def register_states_of(target: Params) -> bool:
-    """Lets the states of a tree be recognised, also those of Flax's own `TrainState`.
-
-    Returns:
-      Whether the tree has any.
-    """
-    states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
-    for cls in {type(state) for state in states} - _STATES:
-        register(cls, _fields_to_state_dict, _all_fields_from_state_dict)
-    return bool(states)
-
-
-def _fields_to_state_dict(state: Any) -> dict[str, Any]:
-    return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
-
-
-def _all_fields_from_state_dict(state: Any, saved: PyTree) -> Any:
-    """As Flax restores a class of its own: no field may be missing, and none left over."""
-    if set(saved) != set(fields_of(state)):
-        raise ValueError(
-            f"{type(state).__name__}: expected the fields {shown(sorted(fields_of(state)))}, "
-            f"found {shown(sorted(saved))}. {_SAME_MAKE}"
-        )
-    return fields_from_state_dict(state, saved)
-
-
-def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
-    """As Flax restores its dataclasses."""
-    return state.replace(
-        **{
-            name: serialization.from_state_dict(getattr(state, name), saved[name], name=name)
-            for name in fields_of(state)
-        }
-    )
-
-
-def outlined(target: Params) -> PyTree:
-    """The state dict of any tree, in which each `TrainState` stands as it is, for `Fit.tree`."""
-    token = _opaque.set(True)
-    try:
-        return serialization.to_state_dict(target)
-    finally:
-        _opaque.reset(token)
-
-
-def restored(target: T, fitted: PyTree) -> T:
-    """The target with what `Fit.tree` returned for it."""
-    with already_fitted():
-        made: Any = serialization.from_state_dict(target, fitted)
-    return made
-
-
-def is_fitted() -> bool:
-    """Whether what Flax restores just now has been fitted already."""
-    return _fitted.get()
-
-
-@contextlib.contextmanager
-def already_fitted() -> Iterator[None]:
-    """While it is open, states take what they are given."""
-    token = _fitted.set(True)
-    try:
-        yield
-    finally:
-        _fitted.reset(token)
-
-
-def is_state(node: PyTree) -> bool:
-    """Whether this is a `TrainState`, Flax's own included."""
-    return type(node) in _STATES or isinstance(node, train_state.TrainState)
-
-
-def fields_of(state: Any) -> list[str]:
-    """The fields of a state that checkpoints hold."""
-    fields = dataclasses.fields(state)
-    return [field.name for field in fields if field.metadata.get("pytree_node", True)]
-
-
-def plain(tree: PyTree) -> PyTree:
-    """A state dict of dicts alone: lists by index, and keys as their bits."""
-    tree = numbered(tree)
-    if isinstance(tree, Mapping):
-        return {str(name): plain(value) for name, value in tree.items()}
-    return jax.random.key_data(tree) if is_key(tree) else tree
-
-
-def numbered(tree: PyTree) -> PyTree:
-    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
-    if isinstance(tree, list | tuple):
-        return {str(index): value for index, value in enumerate(tree)}
-    return tree
-
-
-def is_key(leaf: Leaf) -> bool:
-    """Whether a leaf is made of typed keys, as of `jax.random.key`."""
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
-    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
-
-    Returns:
-      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None if this is none.
-    """
-    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
-    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
-        return [state]
-    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
-        state = [state[str(index)] for index in range(len(state))]
-    if not isinstance(state, list) or not state:
-        return None
-    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
-    return state if fits else None
-
-
 def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
     """Checks the states of a tree that somebody else has restored, Orbax say.
 
@@ -252,14 +140,16 @@ class Fit:
       wrong: what is otherwise not as it should be: path, expected, found.
       converted: leaves that were taken as another type: path, type before, type now.
       remedy: what to do about it.
+      whole: what the checkpoint is to be, for the message about several leaves.
+      if_missing: what else to do where leaves are missing.
       changed: whether anything was taken otherwise than as it is.
     """
 
-    if_missing = "optax_bridge.checkpoints restores in part if asked to, by missing='keep'."
-
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
         self.place, self.keep, self.allow_nan = place, keep, allow_nan
-        self.remedy, self.changed = _SAME_MAKE, False
+        self.remedy, self.changed = SAME_MAKE, False
+        self.whole = "every leaf of what is restored, and no other"
+        self.if_missing = "optax_bridge.checkpoints restores in part by missing='keep'."
         self.missing: list[Names] = []
         self.surplus: list[Names] = []
         self.left: list[Names] = []
@@ -465,7 +355,7 @@ class Fit:
         if owner == "params":
             self.params.pop()
         self.wrong.append((path, kind(expected), kind(saved)))
-        self.remedy = _OTHER_TYPE if self.remedy == _SAME_MAKE else self.remedy
+        self.remedy = _OTHER_TYPE if self.remedy == SAME_MAKE else self.remedy
         return expected
 
     def finite(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
@@ -479,7 +369,7 @@ class Fit:
 
     def check_step(self, step: PyTree, path: Names) -> None:
         """Notes where a number of steps is none."""
-        if isinstance(step, jax.ShapeDtypeStruct | jax.core.Tracer) or not array_like(step):
+        if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):
             return
         if isinstance(step, jax.Array) and not step.is_fully_addressable:
             return
@@ -556,7 +446,7 @@ class Fit:
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
         if len(self.wrong) == 1 and not missing and not surplus:
             path, expected, found = self.wrong[0]
-            remedy = _BESIDE if self.beside and self.remedy == _SAME_MAKE else self.remedy
+            remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
             return CheckpointError(self.named(path), expected, found, remedy)
         found = [f"no {listed_leaves(missing)}"] if missing else []
         found += [
@@ -565,11 +455,11 @@ class Fit:
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
         found += [f"{listed_leaves(surplus)} besides"] if surplus else []
         remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
-        if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
+        if self.remedy == SAME_MAKE and any("opt_state" in path for path in missing):
             remedies.append(_OTHER_STATE)
         return CheckpointError(
-            self.place, "every leaf of what is restored, and no other", "; ".join(found),
-            " ".join([*remedies, self.if_missing] if missing else remedies),
+            self.place, self.whole, "; ".join(found),
+            " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
         )  # fmt: skip
 
 
@@ -580,7 +470,7 @@ _NO_STEPS = "The file is damaged, or counts something else there: take an earlie
 def not_finite(leaf: Leaf) -> str:
     """What is no finite number in an array, "NaN" or "infinity"; "" if all are finite."""
     dtype = dtype_of(leaf)
-    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, jax.core.Tracer):
+    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
         return ""
     if isinstance(leaf, jax.Array):
         if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
@@ -601,16 +491,6 @@ def not_finite(leaf: Leaf) -> str:
         if leaf.nbytes > BLOCK:
             release(leaf)
     return found
-
-
-def is_floating(dtype: Any) -> bool:
-    """True for numbers in floating point, bfloat16 and the like included."""
-    return bool(jnp.issubdtype(dtype, np.floating))
-
-
-def is_array(leaf: Leaf) -> bool:
-    """True for what has a shape and a dtype."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _is_bool(leaf: Leaf) -> bool:
@@ -643,78 +523,9 @@ def _is_copied(expected: Leaf, saved: Leaf) -> bool:
     )
 
 
-def outline_of(state: Any) -> dict[str, Any]:
-    """The fields of a state, each as `outlined`."""
-    return {name: outlined(getattr(state, name)) for name in fields_of(state)}
-
-
-def plain_outline(tree: PyTree) -> PyTree:
-    """A template's part as a state dict, where the checkpoint has none."""
-    if is_state(tree):
-        return {name: plain_outline(value) for name, value in outline_of(tree).items()}
-    if isinstance(tree, Mapping):
-        return {name: plain_outline(value) for name, value in tree.items()}
-    return tree
-
-
-def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
-    tree = numbered(tree)
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from leaves(value, (*path, str(name)))
-    else:
-        yield path, tree
-
-
-def named_as_pytree(target: Params, saved: PyTree) -> bool:
-    """Whether a tree has the leaves of a target, by their paths in JAX and with their shapes.
-
-    Orbax names leaves so. A container of one's own may have other names in Flax's state dicts.
-    """
-    own = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
-    found = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
-    return own == found
-
-
 def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:
     fields, values = saved["fields"], saved["values"]
     fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
     if not fits or fields.keys() != values.keys():
         return saved
     return {str(fields[number]): values[number] for number in fields}
-
-
-def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Where legacy optimizers stand in a state dict."""
-    if legacy_states(tree) is not None:
-        yield path
-    elif isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from optimizers(value, (*path, str(name)))
-
-
-def array_like(leaf: Leaf) -> bool:
-    """Whether a leaf is an array or a number."""
-    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
-
-
-def dtype_of(leaf: Leaf) -> np.dtype:
-    """The dtype of an array, or of what a number becomes as one."""
-    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-
-
-def kind(leaf: Leaf) -> str:
-    """What a leaf is, in a word or two."""
-    if leaf is None:
-        return "nothing"
-    if isinstance(leaf, Mapping):
-        return f"a level with {shown(sorted(leaf))}"
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return f"{leaf.dtype}{list(leaf.shape)}"
-    return shown(leaf)
-
-
-def listed_leaves(paths: list[Names]) -> str:
-    """The first leaves by name, and how many more there are."""
-    return listed(sorted(leaf_name(path) for path in paths))

@@ -18,16 +18,10 @@ from typing import Any
 
 import jax
 
+from optax_bridge.checkpoints.devices import quiet
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fit import (
-    Fit,
-    check_finite,
-    is_state,
-    named_as_pytree,
-    outlined,
-    plain,
-)
-from optax_bridge.checkpoints.quiet import quiet
+from optax_bridge.checkpoints.fit import Fit, check_finite
+from optax_bridge.checkpoints.trees import is_state, named_as_pytree, outlined, plain
 from optax_bridge.metadata.trees import PyTree
 
 _ORBAX, _HANDLER, _WRAPPED = "orbax.checkpoint", "PyTreeCheckpointHandler", "_checks_train_states"

@@ -23,7 +23,7 @@ from flax.training import checkpoints
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState, restored_into
 from optax_bridge.checkpoints import LeftOverWarning, from_state_dict, restore_checkpoint
-from optax_bridge.checkpoints.fit import fields_of, is_key
+from optax_bridge.checkpoints.trees import fields_of, is_key
 from optax_bridge.training import orbax
 
 ocp = pytest.importorskip("orbax.checkpoint")

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 
 from optax_bridge._internals import abstract_mesh_in_scope
-from optax_bridge.checkpoints.fit import fields_of
+from optax_bridge.checkpoints.trees import fields_of
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import (
     Axes,

@@ -8,10 +8,10 @@ import io
 from rich.console import Console
 
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.fuzz import Choices, mutated
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.terminal import print_recipe
+from tools.checkpoint_fuzz import Choices, mutated
 
 _CLASSES = [entry.legacy.__name__ for entry in ENTRIES.values()]
 _NAMES = sorted({hp.legacy for entry in ENTRIES.values() for hp in entry.hyper_params})
