@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from optax_bridge.installed import NEWEST_TESTED
+
 ROOT = Path(__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -26,6 +28,12 @@ def test_readme_has_a_program() -> None:
 def test_lowest_versions_in_the_readme_are_those_of_pyproject(name: str) -> None:
     (in_readme,) = re.findall(rf"^\| {name} \| ([\d.]+) \|", README, re.MULTILINE)
     assert f"{name}>={in_readme}" in PROJECT["dependencies"]
+
+
+@pytest.mark.parametrize("name", NEWEST_TESTED)
+def test_newest_versions_in_the_readme_are_those_that_the_command_knows(name: str) -> None:
+    (row,) = re.findall(rf"^\| {name} \| (.*) \|$", README, re.MULTILINE)
+    assert row.split(" | ")[-1] == NEWEST_TESTED[name]
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))))

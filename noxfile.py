@@ -199,11 +199,11 @@ def reference(session: nox.Session) -> None:
     session.run("python", "migration_guide/corpus/record.py", "--examples")
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=PYTHONS[-1])
 def gone_names(session: nox.Session) -> None:
-    """Reads old releases of JAX, Flax, Optax, NumPy and writes which of their names are gone."""
+    """Reads old releases and writes which names the newest have lost; fails if any was unknown."""
     session.install("--upgrade", "--upgrade-strategy=eager", "-e", ".[all]", "chex")
-    session.run("python", "-m", "legacy_optim.gone.inventory.record", *session.posargs)
+    session.run("python", "-m", "tools.gone_names", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])

@@ -22,7 +22,7 @@ from benchmarks import problem
 from benchmarks.figures import Figure, NotRun, Outcome, ratios
 from benchmarks.timing import Spread, Stepper
 from equivalence_tests.sides import side as sides
-from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, recipe_of
+from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, choose_recipe
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
 SECTION = "step"
@@ -43,7 +43,7 @@ def sides_of(entry: Entry) -> list[sides.Side]:
     definition = entry.definition(case, case.learning_rate)
     legacy_and_exact = [sides.legacy(definition), sides.exact(definition)]
     try:
-        recipe, _ = recipe_of(definition, exact=False)
+        recipe = choose_recipe(definition, "standalone").call
     except UnsupportedSetting:
         return legacy_and_exact
     return [*legacy_and_exact, sides.stock(definition, recipe)]

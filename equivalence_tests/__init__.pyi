@@ -2,7 +2,7 @@
 
 from .compare.comparison import Verdict as Verdict
 from .compare.nature import Nature as Nature
-from .equivalence import check_equivalence as check_equivalence
+from .pair.equivalence import check_equivalence as check_equivalence
 from .proof.errors import ProofError as ProofError
 from .proof.prover import prove_equivalence as prove_equivalence
 from .proof.result import Proof as Proof

@@ -83,12 +83,12 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     def note(row: dict[str, Any], found: "Report | str") -> None:
         if folder is None:
             return
-        from equivalence_tests import pair  # JAX, see above
+        from equivalence_tests.cli.outputs import item  # JAX, see above
 
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
             name, number = f"{request.node.nodeid} ({number})", number + 1
-        reports[name] = {"row": {"test": name, **row}, "item": asdict(pair.item(name, found))}
+        reports[name] = {"row": {"test": name, **row}, "item": asdict(item(name, found))}
 
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any

@@ -1,5 +1,6 @@
 """Modules that answer for old names: under an old name of their own, or for what another lost."""
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -58,10 +59,12 @@ def member(module: str, path: str) -> Any:
     """`path`, a name or dotted names, in a module; raises KeyError where it is not there."""
     value = importlib.import_module(module)
     for name in path.split("."):
-        try:
-            value = getattr(value, name)
-        except AttributeError:
-            raise KeyError(f"{module}.{path}") from None
+        if not hasattr(value, name) and isinstance(value, types.ModuleType):
+            with contextlib.suppress(ModuleNotFoundError):  # a module that nothing imported yet
+                importlib.import_module(f"{value.__name__}.{name}")
+        if not hasattr(value, name):
+            raise KeyError(f"{module}.{path}")
+        value = getattr(value, name)
     return value
 
 

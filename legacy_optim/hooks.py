@@ -21,16 +21,26 @@ class AfterImport:
     Args:
       packages: the top-level packages that are meant, without their private modules.
       after: called with each module of theirs when its own code has run.
+      stand_in: from a module's name to what is loaded in its place, or None.
     """
 
-    def __init__(self, packages: "frozenset[str]", after: "Callable[[ModuleType], None]"):
+    def __init__(
+        self,
+        packages: "frozenset[str]",
+        after: "Callable[[ModuleType], None]",
+        stand_in: "Callable[[str], ModuleSpec | None]",
+    ):
         self._packages = packages
         self._after = after
+        self._stand_in = stand_in
 
     def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """See `importlib.abc.MetaPathFinder`."""
         if fullname.partition(".")[0] not in self._packages or "._" in fullname:
             return None
+        stand_in = self._stand_in(fullname)
+        if stand_in is not None:
+            return stand_in
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue

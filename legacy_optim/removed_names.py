@@ -5,6 +5,7 @@ A table for `legacy_optim.shim`, which imports it after JAX: nothing here change
 
 import functools
 import math
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import io_callback
 
 from legacy_optim.typing import PyTree
@@ -80,12 +82,23 @@ def _xla_computation(function: Callable[..., Any], **kwargs: Any) -> Callable[..
     return computation
 
 
+# The class of arrays, of which `type(x)` is, and which tracers are not, as then. JAX names it
+# nowhere in public, and to ask an array would start a backend.
+_ARRAY: type = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", jax.Array)
+
+
 class _DeviceArrayMeta(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, jax.Array)
+        return isinstance(instance, _ARRAY)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, jax.Array)
+        return issubclass(subclass, _ARRAY)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _ARRAY
+
+    def __hash__(cls) -> int:
+        return hash(_ARRAY)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
@@ -96,6 +109,16 @@ class _DeviceArrayMeta(type):
 
 class _DeviceArray(metaclass=_DeviceArrayMeta):
     """The class of arrays, to ask of; what called it gets an error that says what to call."""
+
+
+class _ShardedDeviceArrayMeta(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        sharding = getattr(instance, "sharding", None) if isinstance(instance, _ARRAY) else None
+        return sharding is not None and not isinstance(sharding, jax.sharding.SingleDeviceSharding)
+
+
+class _ShardedDeviceArray(metaclass=_ShardedDeviceArrayMeta):
+    """The class of what pmap returns, for `isinstance`: today all arrays have one class."""
 
 
 def _safe_zip(*lists: Any) -> list[Any]:
@@ -154,8 +177,13 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     del args, kwargs
 
 
-_XLA = types.SimpleNamespace(DeviceArray=jax.Array, _DeviceArray=_DeviceArray)
-_PXLA = types.SimpleNamespace(ShardedDeviceArray=jax.Array)
+def _check_eq(xs: Any, ys: Any, err_msg: str = "") -> None:
+    """Raises an AssertionError where two trees differ in an element."""
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y, err_msg=err_msg), xs, ys)
+
+
+_XLA = types.SimpleNamespace(DeviceArray=_ARRAY, _DeviceArray=_DeviceArray)
+_PXLA = types.SimpleNamespace(ShardedDeviceArray=_ShardedDeviceArray)
 
 # Module -> name -> what answers where the module itself no longer does, and where no public name
 # of today is known to `legacy_optim.gone`.
@@ -189,6 +217,7 @@ NAMES: dict[str, dict[str, Any]] = {
         "flags": types.SimpleNamespace(FLAGS=jax.config),
     },
     "jax.tree_util": {"tree_multimap": _tree_multimap},
+    "jax.test_util": {"check_eq": _check_eq},
     "jax.util": {
         "safe_map": _safe_map,
         "safe_zip": _safe_zip,
@@ -205,6 +234,7 @@ NAMES: dict[str, dict[str, Any]] = {
         "index_max": _updater("max"),
     },
     "jax.numpy": {
+        "DeviceArray": _ARRAY,
         "NINF": -jnp.inf,
         "PZERO": 0.0,
         "NZERO": -0.0,
@@ -214,7 +244,8 @@ NAMES: dict[str, dict[str, Any]] = {
         "msort": functools.partial(jnp.sort, axis=0),
     },
     "jax.lax": {"tie_in": _tie_in, "zeros_like_array": jnp.zeros_like},
-    "jax.interpreters.xla": {"_DeviceArray": _DeviceArray},
+    "jax.interpreters.xla": {"DeviceArray": _ARRAY, "_DeviceArray": _DeviceArray},
+    "jax.interpreters.pxla": {"ShardedDeviceArray": _ShardedDeviceArray},
     "jax.lib.xla_bridge": {"get_backend": lambda platform=None: jax.devices(platform)[0].client},
     "jax.experimental.host_callback": {
         "id_tap": _id_tap,

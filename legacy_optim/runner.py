@@ -47,6 +47,15 @@ def run(
             file=sys.stderr,
         )
         return MISUSE
+    if program.lower().endswith(".ipynb") and not as_module:
+        print(
+            f"optax-bridge: {program}: expected a script, found a notebook, which python takes for "
+            "a dict and does nothing with. Put `import legacy_optim; legacy_optim.install()` into "
+            "its first cell and run it in Jupyter, or run what `jupyter nbconvert --to script "
+            f"{program}` makes of it. To move it to Optax: optax-bridge migrate --write {program}",
+            file=sys.stderr,
+        )
+        return MISUSE
     becomes = os.name == "posix"
     name = f"legacy_optim-{os.getpid()}-{os.urandom(4).hex()}.uses"
     environment = settings.environment(

@@ -17,6 +17,7 @@ from legacy_optim import hooks
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
 
@@ -106,7 +107,7 @@ def install(*, old_defaults: bool = False) -> None:
         _after_import(module, old_defaults)
 
     packages = frozenset(_ANSWERS)
-    first = hooks.AfterImport(packages, after)
+    first = hooks.AfterImport(packages, after, _stand_in)
     last = hooks.SayingWhatIsGone(packages, _said)
     sys.meta_path.insert(0, first)  # pyright: ignore[reportArgumentType]
     sys.meta_path.append(last)  # pyright: ignore[reportArgumentType]
@@ -171,6 +172,28 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
         for old in gone.answered_modules(name):
             if old in _HOLLOW or not _is_there(old):
                 _add_module(old)
+
+
+def _stand_in(name: str) -> "ModuleSpec | None":
+    """What is loaded in place of a module that is there, but cannot be imported.
+
+    Raises:
+      ModuleNotFoundError: nothing can be; says what to install.
+    """
+    if name != "flax.metrics.tensorboard":
+        return None
+    from importlib.util import find_spec, spec_from_file_location  # not at every start
+
+    if find_spec("tensorflow") is not None:
+        return None
+    if find_spec("tensorboardX") is None:
+        raise ModuleNotFoundError(
+            "flax.metrics.tensorboard needs TensorFlow, which is not installed. The same files are "
+            "written without it once tensorboardX is there: pip install tensorboardX",
+            name="tensorflow",
+        )
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "summary_writer.py")
+    return spec_from_file_location(name, file)
 
 
 def _put_back(module: "ModuleType", settings: "Mapping[str, Any]") -> "dict[str, Any]":

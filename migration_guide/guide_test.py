@@ -78,7 +78,8 @@ def test_old_and_new_fit_beside_each_other(page):
 )
 def test_a_page_of_what_one_has_compares_old_and_new(page):
     assert ":tags: [old" in TEXTS[page]
-    assert "agree(" in TEXTS[page] or "check_equivalence(" in TEXTS[page]
+    compares = ("agree(", "check_equivalence(", "optax-bridge compare ")
+    assert any(call in TEXTS[page] for call in compares)
     assert f"(have/{page.name})" in TEXTS[cells.SOURCE / "index.md"]
 
 

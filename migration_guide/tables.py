@@ -14,8 +14,8 @@ from optax_bridge.correspondence import (
     Described,
     Entry,
     UnsupportedSetting,
+    choose_recipe,
     describe,
-    recipe_of,
 )
 
 _NONE = "none"
@@ -86,7 +86,8 @@ def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
     for case in entry.cases:
         described = describe(entry.definition(case, case.learning_rate))
         try:
-            recipe, claim = recipe_of(described, exact=False)
+            choice = choose_recipe(described, "standalone")
+            recipe, claim = choice.call, choice.claim
             key, verdict = claim, _verdict(claim) + (f"; {claim.reason}" if claim.reason else "")
         except UnsupportedSetting as error:
             recipe, key, verdict = None, str(error), _NONE
@@ -96,7 +97,7 @@ def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
 
 
 def _example(described: Any, stock: Call | None, verdict: str) -> str:
-    exact, _ = recipe_of(described)
+    exact = choose_recipe(described, "exact").call
     lines = ["# was", _source(_legacy_call(described)), "", "# exact", _source(exact)]
     if stock is not None:
         lines += ["", *_comment(f"stock: {verdict}"), _source(stock)]

@@ -1,78 +1,133 @@
-"""All that `optax_bridge` takes from other libraries without a public name in each version.
+"""The names that this package takes from other libraries where they have no public place.
 
-`_internals_test.py` says what changed when one of them is no longer there.
+Each is looked up when its feature is used, so that a release without it loses that feature alone.
+`_internals_test.py` says which is gone.
 """
 
+import functools
+import importlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import flax.traverse_util
 import jax
-import jax.experimental
-from jax._src.core import get_opaque_trace_state
-from jax._src.mesh import get_concrete_mesh, thread_resources, use_abstract_mesh
-from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
-from jax.interpreters.partial_eval import DynamicJaxprTracer
 from jax.sharding import Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal
 
-# Within it, arrays of this thread may be float64, or may not; it has moved in jax 0.8.
-enable_x64: Callable[[bool], AbstractContextManager[None]] = (
-    vars(jax)["enable_x64"] if hasattr(jax, "enable_x64") else vars(jax.experimental)["enable_x64"]
-)
-# Of any tree, the same tree: XLA does not know that both are equal. Its types are unknown.
-optimization_barrier: Any = vars(jax.lax)["optimization_barrier"]
-# A scope in which arrays' types are sharded over an abstract mesh; an empty one: over none. Public
-# since jax 0.6.2.
-abstract_mesh_in_scope = use_abstract_mesh
+# Name -> its places, the public one first, where some releases have one.
+PLACES: dict[str, tuple[tuple[str, str], ...]] = {
+    # Which program JAX traces at the moment. Without it: an error where an exact transformation is
+    # within another one, `optax.chain` say; by itself it trains.
+    "trace_state": (
+        ("jax.extend.core", "get_opaque_trace_state"),  # from jax 0.10 on
+        ("jax._src.core", "get_opaque_trace_state"),
+    ),
+    # The type of arrays in a program that is traced. Without it: parameters that are alike are
+    # traced one by one, which takes longer and computes the same.
+    "traced_array": (
+        ("jax.interpreters.partial_eval", "DynamicJaxprTracer"),
+        ("jax._src.interpreters.partial_eval", "DynamicJaxprTracer"),
+    ),
+    # Whether JAX has computed anything. Without it: an error of `one_loop`.
+    "backends_are_initialized": (("jax._src.xla_bridge", "backends_are_initialized"),),
+    # The mesh of `with mesh:`, which JAX gives up for `jax.set_mesh`. Without it: as if none was
+    # set, and what needs one says to use `jax.set_mesh`.
+    "thread_resources": (("jax._src.mesh", "thread_resources"),),
+}
 
 
-def mesh_that_is_set() -> Mesh | None:
-    """The mesh of `jax.set_mesh`; None while `jax.jit` traces, which knows its axes alone.
-
-    In a JAX without `jax.sharding.get_mesh`, that of `use_mesh`, and jit knows it, too.
-    """
-    try:
-        mesh = getattr(jax.sharding, "get_mesh", get_concrete_mesh)()
-    except ValueError:  # while jit traces
-        return None
-    return None if mesh is None or mesh.empty else mesh
+class MissingNameError(RuntimeError):
+    """A name that a feature needs is in none of the places where earlier releases had it."""
 
 
-def mesh_in_with() -> Mesh | None:
-    """The mesh of `with mesh:`, which leaves no trace in what JAX makes public."""
-    mesh = thread_resources.env.physical_mesh
-    return None if mesh.empty else mesh
+@functools.cache
+def _find(name: str) -> Any:
+    """Returns what a name of `PLACES` stands for; None if no place has it."""
+    for module, attribute in PLACES[name]:
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError):
+            continue
+    return None
+
+
+def _need(name: str, feature: str) -> Any:
+    value = _find(name)
+    if value is None:
+        places = ", ".join(".".join(place) for place in PLACES[name]) or "any place"
+        raise MissingNameError(
+            f"{feature}: expected {places}, which jax {jax.__version__} does not have. Use a "
+            "release of JAX that README.md names, or a newer optax-bridge."
+        )
+    return value
 
 
 def trace_state() -> Any:
-    """What JAX traces now; not equal to what it was outside of `jax.jit` or `jax.lax.cond`."""
-    return get_opaque_trace_state()
+    """Returns what JAX traces now, which differs within `jax.jit` or `jax.lax.cond`.
+
+    Raises:
+      MissingNameError: JAX does not tell.
+    """
+    feature = "an exact transformation within another transformation, such as optax.chain"
+    return _need("trace_state", feature)()
+
+
+def trace_state_if_known() -> Any:
+    """Returns `trace_state()`, and None where JAX does not tell."""
+    return None if _find("trace_state") is None else trace_state()
+
+
+def backends_are_initialized() -> bool:
+    """True if JAX has computed anything, so that XLA has read its flags.
+
+    Raises:
+      MissingNameError: JAX does not tell.
+    """
+    return _need("backends_are_initialized", "optax_bridge.one_loop")()
+
+
+def uses_cpu_already() -> bool:
+    """True if JAX is known to compute on CPUs; a backend is not initialized for the question."""
+    known: Callable[[], bool] | None = _find("backends_are_initialized")
+    return known is not None and known() and jax.default_backend() == "cpu"
 
 
 def staged(*values: Any) -> bool:
-    """Whether these are all arrays of a program that is being traced, by `jax.jit` say.
+    """True if these are all arrays of a program that is being traced, by `jax.jit` say.
 
-    None may be among them. What `jax.vmap` or `jax.grad` pass on is not: outside of `jax.jit` these
+    None may be among them. Arrays of `jax.vmap` or `jax.grad` are not: outside of `jax.jit` these
     compute one operation after another.
     """
-    return all(value is None or isinstance(value, DynamicJaxprTracer) for value in values)
+    traced_array = _find("traced_array")
+    if traced_array is None:
+        return False
+    return all(value is None or isinstance(value, traced_array) for value in values)
 
 
-def with_variable_metadata(leaf: Any, name: str, value: Any) -> Any:
-    """An `nnx.VariableState` of flax before 0.11, which had no way to replace its metadata."""
-    leaf._var_metadata = {**leaf.get_metadata(), name: value}
-    return leaf
+def mesh_that_is_set() -> Mesh | None:
+    """Returns the mesh of `jax.set_mesh`; None while `jax.jit` traces."""
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:  # while jit traces
+        return None
+    return None if mesh.empty else mesh
+
+
+def mesh_in_with() -> Mesh | None:
+    """Returns the mesh of `with mesh:`, which JAX shows in no public place; None without one."""
+    resources = _find("thread_resources")
+    mesh = None if resources is None else resources.env.physical_mesh
+    return None if mesh is None or mesh.empty else mesh
 
 
 def path_predicate(traversal: Any) -> Callable[[str, Any], Any] | None:
-    """The function on paths that is all there is to a `ModelParamTraversal`, ours or Flax's.
+    """Returns the function on paths that a `ModelParamTraversal`, ours or Flax's, consists of.
 
-    None for a traversal that does more, a subclass with an `iterate` of its own.
+    None for a traversal that does more, a subclass with its own `iterate`; it is then asked itself.
     """
-    by_path = (ModelParamTraversal.iterate, flax.traverse_util.ModelParamTraversal.iterate)
+    flax_traversal = getattr(flax.traverse_util, "ModelParamTraversal", ModelParamTraversal)
+    by_path = (ModelParamTraversal.iterate, flax_traversal.iterate)
     if getattr(type(traversal), "iterate", None) not in by_path:
         return None
-    return traversal._filter_fn
+    return getattr(traversal, "_filter_fn", None)

@@ -1,26 +1,17 @@
 """Canaries: what `_internals` takes from other libraries is there, and does what is relied on."""
 
+import subprocess
+import sys
 from typing import Any
 
-import flax
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType
 
 from legacy_optim import ModelParamTraversal
 from optax_bridge import _internals
-
-
-def test_an_abstract_mesh_puts_sharding_into_types():
-    mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Explicit,))
-    sharding = NamedSharding(mesh, PartitionSpec("x"))  # type: ignore[arg-type]
-    given = jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)
-    with _internals.abstract_mesh_in_scope(mesh):
-        (out,) = jax.make_jaxpr(lambda x: 2 * x)(given).out_avals
-    assert out.sharding.spec == PartitionSpec("x"), "jax: types do not carry shardings along"
 
 
 @pytest.mark.filterwarnings("ignore:.with mesh:DeprecationWarning")
@@ -29,16 +20,9 @@ def test_a_mesh_is_known_however_it_was_set():
     assert _internals.mesh_that_is_set() is None and _internals.mesh_in_with() is None
     with mesh:
         assert _internals.mesh_in_with() == mesh, "jax: thread_resources"
-    set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
-    with set_mesh(mesh):
-        assert _internals.mesh_that_is_set() == mesh, "jax: get_mesh, get_concrete_mesh"
-        if hasattr(jax.sharding, "get_mesh"):  # without it, jit knows the mesh, too
-            jax.jit(lambda: pytest.fail("a mesh") if _internals.mesh_that_is_set() else None)()
-
-
-def test_x64_is_switched_in_a_scope():
-    with _internals.enable_x64(True):
-        assert jnp.result_type(float) == jnp.float64, "jax: enable_x64"
+    with jax.set_mesh(mesh):
+        assert _internals.mesh_that_is_set() == mesh
+        jax.jit(lambda: pytest.fail("a mesh") if _internals.mesh_that_is_set() else None)()
 
 
 def test_a_trace_within_another_is_another():
@@ -73,17 +57,6 @@ def test_what_is_computed_one_operation_after_another_is_not_staged():
     )
 
 
-@pytest.mark.skipif(
-    not flax.__version__.startswith("0.10."), reason="later variables can be replaced"
-)
-def test_a_variable_state_keeps_its_metadata_in_a_dict():
-    kind: Any = nnx.VariableState  # type: ignore[attr-defined]
-    state = nnx.state(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
-    leaf, *_ = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
-    changed = _internals.with_variable_metadata(leaf, "sharding", ("x",))
-    assert changed.get_metadata()["sharding"] == ("x",), "flax: VariableState._var_metadata"
-
-
 @pytest.mark.filterwarnings("ignore:.*Traversal. will be deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", [ModelParamTraversal, flax.traverse_util.ModelParamTraversal])
 def test_a_traversal_by_path_is_its_function(kind: Any):
@@ -93,3 +66,44 @@ def test_a_traversal_by_path_is_its_function(kind: Any):
     assert _internals.path_predicate(kind(predicate)) is predicate, "ModelParamTraversal._filter_fn"
     own = type("Own", (kind,), {"iterate": lambda self, inputs: iter(())})
     assert _internals.path_predicate(own(predicate)) is None
+
+
+@pytest.mark.parametrize("name", _internals.PLACES)
+def test_every_name_is_somewhere(name: str):
+    assert _internals._find(name) is not None, f"jax: {_internals.PLACES[name]}"
+
+
+WITHOUT_ANY = """
+from optax_bridge import _internals
+for name in _internals.PLACES:
+    _internals.PLACES[name] = ()
+import jax, jax.numpy as jnp, optax, pytest
+import optax_bridge, optax_bridge.spmd.trainer, equivalence_tests, legacy_optim
+from optax_bridge.correspondence import ENTRIES
+from optax_bridge.spmd.examples import regression
+
+params = {"a": jnp.ones((2, 3)), "b": jnp.ones((2, 3))}
+transformations = [optax.adam(0.1), optax_bridge.adam(0.1), optax_bridge.adafactor(0.1)]
+for entry in ENTRIES.values():
+    case = entry.cases[0]
+    transformations.append(optax_bridge.from_legacy(entry.definition(case, case.learning_rate)))
+for tx in transformations:
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    step = jax.jit(lambda state: state.apply_gradients(grads=state.params))
+    assert int(step(step(state)).step) == 2
+within = optax.chain(optax.clip(1.0), optax_bridge.adam(0.1))
+state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=within)
+for feature in (
+    lambda: state.apply_gradients(grads=params),
+    lambda: optax_bridge.one_loop(optax_bridge.adam(0.1)),
+):
+    with pytest.raises(_internals.MissingNameError, match="does not have. Use a release of JAX"):
+        feature()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_core_trains_without_any_of_them():
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_ANY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,32 +1,116 @@
-"""The modules of programs that a user names on the command line: `package.module` or `file.py`."""
+"""Programs that a user names on the command line: `package.module` or `file.py`.
+
+Each is loaded as a program of its own: with its own command line, its own absl flags, and the
+modules that lie beside it, so that an old program and the migrated one may have the same names.
+"""
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from legacy_optim.logs import without_note_on_tensorflow
 
 
+@dataclass
+class _Folder:
+    """What the programs of one folder share: the modules that lie there, and their flags."""
+
+    modules: dict[str, ModuleType] = field(default_factory=dict)
+    away: dict[str, ModuleType] = field(default_factory=dict)  # while another folder's are there
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Program:
+    """A program by its name.
+
+    Attributes:
+      name: as the user typed it, which is the name of a file's module as well.
+      folder: where it looks for modules first.
+      module: what was imported; None before that.
+      flags: those that it defines itself: name -> absl's object.
+      parsed: the arguments that its flags have; None before that.
+      unknown: those of them that it has no flag for; None if it has no flags at all.
+    """
+
+    name: str
+    folder: Path
+    module: ModuleType | None = None
+    flags: dict[str, Any] = field(default_factory=dict)
+    parsed: tuple[str, ...] | None = None
+    unknown: tuple[str, ...] | None = None
+
+
+_programs: dict[Path | str, _Program] = {}
+_folders: dict[Path, _Folder] = {}
+_arguments: tuple[str, ...] = ()
+_used: list[_Program] = []  # since these arguments are given
+
+
+@contextlib.contextmanager
+def programs_given(arguments: Sequence[str]) -> Generator[None]:
+    """Within it the programs that are named have these arguments on their command lines."""
+    global _arguments
+    before, _arguments = _arguments, tuple(arguments)
+    _used.clear()
+    try:
+        yield
+    finally:
+        _arguments = before
+
+
+def unknown_arguments() -> list[str]:
+    """Returns the arguments that no program has a flag for; none where one reads its own."""
+    unknown = [program.unknown for program in _used]
+    if not unknown or None in unknown:
+        return []
+    return [text for text in _arguments if all(text in (some or ()) for some in unknown)]
+
+
 @contextlib.contextmanager
 def with_own_arguments(name: str) -> Generator[None]:
-    """Within it a program sees its own name on the command line, and no arguments.
+    """Within it a program sees its own command line, its own flags and its own modules.
 
-    Programs read `sys.argv` as they are imported, or as they make their state; the options there
-    are those of the command that names the program.
+    Programs read `sys.argv` and their flags as they are imported, or as they make their state; the
+    options there are those of the command that names the program.
 
     Args:
       name: `package.module` or `path/to/file.py`.
     """
-    before = sys.argv
-    sys.argv = [name]
+    program, before = _program(name), sys.argv
+    sys.argv = [name, *_arguments]
+    _enter(program, _absl_flags())
+    _parse_flags(program)
+    modules = set(sys.modules)
+    flags: set[str] = set(_absl_flags() or ())
     try:
         yield
     finally:
         sys.argv = before
+        _leave(program, modules)
+        if (defined := _absl_flags()) is not None:
+            _keep_flags(program, defined, flags)
+
+
+def in_program(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that runs as a part of the program; itself, if that has no flags."""
+    program = _program(name)
+    if not (program.flags or _folders[program.folder].flags):
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with with_own_arguments(name):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def module_named(name: str) -> ModuleType:
@@ -40,27 +124,117 @@ def module_named(name: str) -> ModuleType:
       Exception: whatever the program raises when it is imported.
     """
     without_note_on_tensorflow()
+    program = _program(name)
+    if program.module is not None:
+        return program.module
     file = Path(name)
-    folder = str(file.parent.resolve() if file.suffix == ".py" else Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    if file.suffix != ".py":
-        with with_own_arguments(name):
-            return importlib.import_module(name)
-    if not file.is_file():
+    if file.suffix == ".py" and not file.is_file():
         raise ImportError(f"there is no file {file}")
-    # Under a name of its own: the old program and the migrated one may both be train.py.
-    own = str(file.resolve())  # which messages show
-    if own in sys.modules:
-        return sys.modules[own]
-    spec = importlib.util.spec_from_file_location(own, file)
+    with with_own_arguments(name):
+        is_file = file.suffix == ".py"
+        module = _executed(name, file) if is_file else importlib.import_module(name)
+    if file.suffix == ".py":  # a module is found in sys.modules, or reloaded where it is gone
+        program.module = module
+    with with_own_arguments(name):  # which parses the flags that it has defined
+        return module
+
+
+def _executed(name: str, file: Path) -> ModuleType:
+    """Runs a file as a module of the name that the user gave it."""
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # of a .py file there always is
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own] = module
+    sys.modules[name] = module
     try:
-        with with_own_arguments(name):
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[own]
+        del sys.modules[name]
         raise
     return module
+
+
+def _program(name: str) -> _Program:
+    file = Path(name)
+    is_file = file.suffix == ".py"
+    folder = file.parent.resolve() if is_file else Path.cwd()
+    key = file.resolve() if is_file else name
+    _folders.setdefault(folder, _Folder())
+    if key not in _programs:
+        _programs[key] = _Program(name, folder)
+    return _programs[key]
+
+
+def _enter(program: _Program, flags: Any) -> None:
+    """Puts a program's modules and flags in the place of another one's."""
+    if str(program.folder) in sys.path:
+        sys.path.remove(str(program.folder))
+    sys.path.insert(0, str(program.folder))
+    here = _folders[program.folder]
+    for other in _folders.values():
+        if other is not here:
+            for name, module in list(other.modules.items()):
+                if sys.modules.get(name) is module:
+                    other.away[name] = sys.modules.pop(name)
+    sys.modules.update(here.away)
+    here.away.clear()
+    if flags is None:
+        return
+    wanted = here.flags | program.flags
+    for other in (*_programs.values(), *_folders.values()):
+        for name, flag in other.flags.items():
+            if name in flags and flags[name] is flag and wanted.get(name) is not flag:
+                delattr(flags, name)
+    for name, flag in wanted.items():
+        if name not in flags:
+            flags[name] = flag
+
+
+def _leave(program: _Program, before: set[str]) -> None:
+    """Notes which modules were imported from the program's folder since it was entered."""
+    for name in sys.modules.keys() - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        is_library = isinstance(file, str) and "site-packages" in file
+        if not isinstance(file, str) or is_library or name.partition(".")[0] in _OWN:
+            continue
+        if program.folder in Path(file).parents:
+            _folders[program.folder].modules[name] = sys.modules[name]
+
+
+# Packages of this project, which a checkout of it has in the current folder.
+_OWN = ("optax_bridge", "legacy_optim", "equivalence_tests", "migration_guide")
+
+
+def _absl_flags() -> Any:
+    """Returns absl's flags of the process; None where no program has imported them."""
+    module = sys.modules.get("absl.flags")
+    return None if module is None else module.FLAGS
+
+
+def _keep_flags(program: _Program, flags: Any, before: set[str]) -> None:
+    """Notes which new flags are the program's, and which those of modules beside it."""
+    for name in set(flags) - before:
+        module = flags.find_module_defining_flag(name)
+        if module == program.name:
+            program.flags[name] = flags[name]
+        elif module in _folders[program.folder].modules:
+            _folders[program.folder].flags[name] = flags[name]
+
+
+def _parse_flags(program: _Program) -> None:
+    """Gives a program's flags their defaults, or what stands on its command line."""
+    if program not in _used:
+        _used.append(program)
+    flags = _absl_flags()
+    own = {**_folders[program.folder].flags, **program.flags}
+    if flags is None or not own or program.parsed == _arguments:
+        return
+    # What a program needs when it runs, it may not need to make its state.
+    required = {name: flag.validators for name, flag in own.items() if flag.value is None}
+    for name in required:
+        own[name].validators = []
+    try:
+        program.unknown = tuple(flags([program.name, *_arguments], known_only=True)[1:])
+    finally:
+        for name, validators in required.items():
+            own[name].validators = validators
+    program.parsed = _arguments

@@ -7,6 +7,7 @@ subcommand needs.
 
 import platform
 import re
+from collections.abc import Mapping
 from importlib import metadata
 
 DISTRIBUTION = "optax-bridge"
@@ -14,6 +15,10 @@ DISTRIBUTION = "optax-bridge"
 # Packages whose version can change bits, or the meaning of a claim.
 DECIDE_BITS = (DISTRIBUTION, "jax", "jaxlib", "flax", "optax", "numpy")
 
+# The newest releases that all tests passed with; README.md has the same, and the lowest ones.
+NEWEST_TESTED = {"jax": "0.12.0", "flax": "0.12.12", "optax": "0.2.8"}
+
+_LOWEST = re.compile(r"([\w.-]+)>=([\d.]+)$")
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(\[(?P<extras>[^]]*)])?.*;.*\bextra *== *['\"](?P<of>[\w-]+)"
 )
@@ -29,6 +34,38 @@ def versions() -> dict[str, str]:
         **{name: metadata.version(name) for name in DECIDE_BITS},
         "python": platform.python_version(),
     }
+
+
+def release_warning(installed: Mapping[str, str] | None = None) -> str:
+    """Returns what to say of releases that are not supported, one sentence; "" if all are.
+
+    Args:
+      installed: version of each package; None: those of this environment.
+    """
+    if installed is None:
+        installed = {name: metadata.version(name) for name in NEWEST_TESTED}
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:  # a copy that was never installed: nothing is known
+        requirements = ()
+    lowest = dict(match.groups() for r in requirements if (match := _LOWEST.match(r)))
+    found = []
+    for name, newest in NEWEST_TESTED.items():
+        version = installed[name]
+        if _release(version) > _release(newest):
+            found.append(f"{name} {version} is newer than {newest}")
+        elif _release(version) < _release(lowest.get(name, version)):
+            found.append(f"{name} {version} is older than {lowest[name]}")
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)}, with which optax-bridge was tested: run `optax-bridge check` "
+        "before you rely on it."
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def missing(extra: str) -> list[str]:

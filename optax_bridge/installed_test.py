@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from optax_bridge.installed import MissingExtraError, missing, require, versions
+from optax_bridge.installed import (
+    NEWEST_TESTED,
+    MissingExtraError,
+    missing,
+    release_warning,
+    require,
+    versions,
+)
 
 METADATA = """Metadata-Version: 2.4
 Name: optax-bridge
@@ -61,7 +68,7 @@ def test_here_nothing_is_missing_of_what_pyproject_lists():
         (["migrate", "--write", "src"], 2, 'Run: pip install "optax-bridge[cli]"'),
         (["migrate", "--help"], 2, "optax-bridge migrate needs no-such-terminal"),
         (["--help"], 0, "needs no-such-terminal"),
-        (["inspect", "nothing"], 1, "nothing"),
+        (["inspect", "nothing"], 2, "nothing"),
     ],
     ids=["run", "help", "list", "other command"],
 )
@@ -118,3 +125,19 @@ def test_the_base_is_enough_for_all_public_names():
     command = [sys.executable, "-W", "ignore", "-c", BASE_ONLY]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        (NEWEST_TESTED, ""),
+        (NEWEST_TESTED | {"jax": "0.99.1.dev3"}, "jax 0.99.1.dev3 is newer than "),
+        (NEWEST_TESTED | {"flax": "0.12.0"}, "flax 0.12.0 is older than "),
+        (NEWEST_TESTED | {"jax": "0.8.3", "optax": "1.0"}, "jax 0.8.3 is older than "),
+    ],
+    ids=["tested", "newer", "older", "both"],
+)
+def test_an_unsupported_release_is_said(installed: dict[str, str], said: str):
+    warning = release_warning(installed)
+    assert warning.startswith(said) and bool(warning) is bool(said)
+    assert ("optax 1.0 is newer than" in warning) is (installed["optax"] == "1.0")

@@ -9,14 +9,16 @@ import optax
 
 import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
-from optax_bridge.correspondence import entry_of, recipe_of
-from optax_bridge.correspondence.entry import UnsupportedSetting, Verdict
-from optax_bridge.correspondence.recipe import build
+from optax_bridge._text import shown
+from optax_bridge.correspondence import Choice, choose_recipe, entry_of
+from optax_bridge.correspondence.claim import HALF_PRECISION, Verdict
+from optax_bridge.correspondence.entry import UnsupportedSetting
+from optax_bridge.correspondence.recipe import Call, build, replaced
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.states import extract, fill, rows_of, state_with
 
 
@@ -40,19 +42,67 @@ def from_legacy(
         where that is identical up to rounding.
 
     Returns:
-      The transformation.
+      The transformation. With `exact=False` its `init` and `update` raise UnsupportedSetting for
+      parameters in bfloat16 or float16 where public Optax is no equal in these.
 
     Raises:
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
     check_definition(definition, "definition")
-    recipe, claim = recipe_of(definition, exact)
-    if claim.verdict is Verdict.DIFFERENT:
-        raise UnsupportedSetting(
-            f"{type(definition).__name__}: the nearest recipe of public Optax is another optimizer "
-            f"({claim.why}). Use from_legacy(definition), which is exact."
-        )
-    return optax.with_extra_args_support(build(recipe))
+    if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"exact: expected True or False, found {shown(exact)}")
+    choice = choose_recipe(definition, "exact" if exact else "standalone")
+    if choice.claim.verdict is Verdict.DIFFERENT:
+        raise UnsupportedSetting(f"{choice.reason}. Use from_legacy(definition), which is exact.")
+    return optax.with_extra_args_support(build(_with_checks(choice)))
+
+
+def _with_checks(choice: Choice) -> Call:
+    """The recipe of a choice, whose stock parts refuse parameters for which it does not hold."""
+    if choice.parts:
+        checked = {id(part.call): _with_checks(part) for part in choice.parts}
+        return replaced(choice.call, checked)
+    if choice.kind == "exact" or choice.dtypes.issuperset(HALF_PRECISION):
+        return choice.call
+    return Call(f"{__name__}.only_in", (choice.call, choice.dtypes, choice.reason))
+
+
+def only_in(
+    tx: optax.GradientTransformation, dtypes: frozenset[str], reason: str
+) -> optax.GradientTransformationExtraArgs:
+    """A transformation that refuses parameters in half precision, unless of some dtypes.
+
+    Args:
+      tx: any transformation.
+      dtypes: names of dtypes that it may be given.
+      reason: why it may not be given others, for the message.
+
+    Returns:
+      The transformation, whose `init` and `update` raise UnsupportedSetting, naming the parameter.
+    """
+    refused = set(HALF_PRECISION) - dtypes
+
+    def check(tree: PyTree) -> None:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            dtype = str(getattr(leaf, "dtype", ""))
+            if dtype in refused:
+                raise UnsupportedSetting(
+                    f"params{jax.tree_util.keystr(path)} is {dtype}, for which exact=False gives "
+                    f"no equal: {reason}. Use from_legacy(definition), which is exact in every "
+                    "dtype."
+                )
+
+    def init(params: Params) -> OptState:
+        check(params)
+        return tx.init(params)
+
+    def update(
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        check(updates if params is None else params)
+        return optax.with_extra_args_support(tx).update(updates, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:

@@ -105,3 +105,52 @@ class Own(legacy_optim.OptimizerDef):
 
     def init_param_state(self, param: Any) -> Any:
         return {"old": jnp.zeros_like(param)}
+
+
+def stock_in(definition: legacy_optim.OptimizerDef, dtype: Any) -> Any:
+    """A step of `from_legacy(exact=False)` on parameters of a dtype."""
+    params = {"a": {"w": jnp.ones((2, 2), dtype)}, "b": jnp.ones(2)}
+    tx = from_legacy(definition, exact=False)
+    return tx.update(params, tx.init(params), params)
+
+
+KERNELS = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/w"))
+BIASES = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/b"))
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        legacy_optim.Adam(0.1),
+        legacy_optim.WeightNorm(legacy_optim.Momentum(0.1)),
+        legacy_optim.MultiOptimizer(
+            (KERNELS, legacy_optim.Adam(0.1)), (BIASES, legacy_optim.Momentum(0.1))
+        ),
+    ],
+    ids=["alone", "wrapped", "grouped"],
+)
+def test_half_precision_is_refused_where_public_optax_is_no_equal(definition: Any):
+    stock_in(definition, jnp.float32)
+    with pytest.raises(UnsupportedSetting, match=r"\['w'\] is float16.*Use from_legacy\(defin"):
+        stock_in(definition, jnp.float16)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_taken_where_it_is_the_same_each_group_for_itself(dtype: Any):
+    stock_in(legacy_optim.Momentum(0.1, weight_decay=0.1), dtype)
+    groups = ((KERNELS, legacy_optim.Momentum(0.1)), (BIASES, legacy_optim.Adam(0.1)))
+    stock_in(legacy_optim.MultiOptimizer(*groups), dtype)
+
+
+def test_a_step_on_half_precision_is_refused_whatever_init_was_given():
+    tx, half = from_legacy(legacy_optim.Adam(0.1), exact=False), jnp.ones(2, jnp.bfloat16)
+    state = tx.init(jnp.ones(2))
+    for params in (half, None):
+        with pytest.raises(UnsupportedSetting, match="params is bfloat16"):
+            tx.update(half, state, params)
+
+
+@pytest.mark.parametrize("exact", ["no", None, 0])
+def test_exact_is_a_boolean(exact: Any):
+    with pytest.raises(TypeError, match="exact: expected True or False"):
+        from_legacy(legacy_optim.Adam(0.1), exact)

@@ -17,13 +17,15 @@ def main() -> None:
         signal.signal(signal.SIGINT, end)
         sys.unraisablehook = repeat_interrupt
     # Only now, so that an interrupt is heard meanwhile.
-    from optax_bridge.installed import MissingExtraError, require
+    from optax_bridge.installed import MissingExtraError, release_warning, require
 
     try:
         require("cli", "optax-bridge")
     except MissingExtraError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    if warning := release_warning():
+        print(f"warning: {warning}", file=sys.stderr)
     from optax_bridge import cli  # imports those packages, and is slow
 
     try:

@@ -3,14 +3,9 @@
 As in `fuzz.py` bytes decide: Hypothesis draws them in the tests, Atheris in `fuzz_by_coverage.py`.
 """
 
-import io
-
-from rich.console import Console
-
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence import ENTRIES, choose_recipe
 from optax_bridge.correspondence.expression import ExpressionError, parse
-from optax_bridge.correspondence.terminal import print_recipe
 from tools.checkpoint_fuzz import Choices, mutated
 
 _CLASSES = [entry.legacy.__name__ for entry in ENTRIES.values()]
@@ -55,11 +50,10 @@ def survives_expression(text: str) -> str:
       Exception: what would be a traceback.
     """
     try:
-        parse(text)
+        described = parse(text)
     except ExpressionError:
         return "refused"
-    unseen = Console(file=io.StringIO(), soft_wrap=True, stderr=False)
-    print_recipe(text, unseen)
+    choose_recipe(described)
     try:
         parse_definition(text)
     except (ExpressionError, TypeError, ValueError):  # what `convert` shows

@@ -12,7 +12,7 @@ from equivalence_tests.proof import ProofError, rounding_bound
 from equivalence_tests.proof.bits.graph import Graph
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.rounding.roundoff import Roundoff
-from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, recipe_of
+from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_optax
 
@@ -127,9 +127,10 @@ def _claimed() -> Iterator[Any]:
         for index, case in enumerate(entry.cases):
             definition = entry.definition(case, case.learning_rate)
             try:
-                recipe, claim = recipe_of(definition, exact=False)
+                choice = choose_recipe(definition, "standalone")
             except UnsupportedSetting:
                 continue
+            recipe, claim = choice.call, choice.claim
             if claim.step is not None and entry.parts is None:  # its parts have their own
                 yield pytest.param(definition, recipe, claim, id=f"{name}-{index}")
 

@@ -1,5 +1,6 @@
 """`prove_equivalence`: are two optimizers the same for all inputs?"""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -161,10 +162,11 @@ def _case(
 ) -> CaseProof:
     left, right = programs
     relation = None
-    if relate is None:
-        relate = correspondence_of(pair, given, programs)
     if relate is not None:
         relation = traced_relation(relate, pair[0], given, right)
+    elif (known := correspondence_of(pair, given, programs)) is not None:
+        with contextlib.suppress(ProofError):  # of other settings, which hold something else
+            relation = traced_relation(known, pair[0], given, right)
 
     def done(
         best: Induction, counterexample: Counterexample | None = None, stopped: str = ""

@@ -18,14 +18,15 @@ from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.correspondence import (
     ENTRIES,
     Case,
+    Choice,
     Claim,
     Described,
     Entry,
     UnsupportedSetting,
     Verdict,
+    choose_recipe,
     describe,
     names_of_entries,
-    recipe_of,
 )
 from optax_bridge.correspondence.recipe import Source, build
 from optax_bridge.metadata.trees import Params
@@ -129,9 +130,13 @@ def _all_tasks() -> Iterator[Task]:
 def _claim(entry: Entry, case: Case, recipe: str) -> Claim | None:
     definition = entry.definition(case, case.learning_rate)
     try:
-        return recipe_of(definition, exact=recipe == "exact")[1]
+        return _choice(definition, recipe).claim
     except UnsupportedSetting:
         return None
+
+
+def _choice(optimizer: Any, recipe: str) -> Choice:
+    return choose_recipe(optimizer, "exact" if recipe == "exact" else "standalone")
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,7 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     entry = ENTRIES[task.entry]
     case = entry.cases[task.case]
     definition = entry.definition(case, case.learning_rate)
-    exact = task.recipe == "exact"
-    recipe, claim = recipe_of(definition, exact=exact)
+    choice = _choice(definition, task.recipe)
     dtype = jnp.dtype(task.dtype)
     params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
     described = describe(definition)
@@ -173,12 +177,12 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
         return _definition(described, hp, "")
 
     def right(hp: HyperParams) -> SideLike:
-        return build(recipe_of(_filled(described, hp, ""), exact)[0])
+        return build(_choice(_filled(described, hp, ""), task.recipe).call)
 
     both = [Statement(left, right, params, dict(_numbers(described, "")))]
-    if claim.verdict is Verdict.IDENTICAL:
-        both.append(Statement(definition, build(recipe), params, None))
-    return claim, both
+    if choice.claim.verdict is Verdict.IDENTICAL:
+        both.append(Statement(definition, build(choice.call), params, None))
+    return choice.claim, both
 
 
 def prove_task(task: Task) -> Row:

@@ -46,6 +46,7 @@ class Report:
       counts: counts of one side in a dtype in which they do not go far, in words.
       closed_loop: whether each side followed its own gradients.
       pinned: settings that were held fixed.
+      shapes: path of each parameter -> its dtype and shape, `float32[3, 2]`.
     """
 
     names: tuple[str, str]
@@ -66,6 +67,7 @@ class Report:
     parameters_wide: Comparison | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
     counts: tuple[str, ...] = ()
+    shapes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -98,6 +100,18 @@ class Report:
         """What was compared, and under which conditions."""
         what = "parameters and state" if self.state_compared else "parameters (states not alike)"
         return f"{what}, {self.comparison.leaves} leaves, at every step; {self.pinned}"
+
+    @property
+    def about_shapes(self) -> str:
+        """The dtypes and shapes of the parameters, in words."""
+        by_dtype: dict[str, list[str]] = {}
+        for text in self.shapes.values():
+            dtype, _, sizes = text.partition("[")
+            shapes = by_dtype.setdefault(dtype, [])
+            shape = "x".join(sizes.rstrip("]").split(", ")) or "scalar"
+            if shape not in shapes:
+                shapes.append(shape)
+        return "; ".join(f"{dtype}: {', '.join(shapes)}" for dtype, shapes in by_dtype.items())
 
     @property
     def _loop(self) -> str:
@@ -146,6 +160,9 @@ class Report:
             f"({self.kinds[1]}), {self.steps} steps, {self._loop}",
             f"  compared: {self.compared}",
         ]
+        if self.shapes:
+            shown = textwrap.shorten(self.about_shapes, 300, placeholder=" ...")
+            lines.append(f"  parameters: {shown}")
         if self.tried:
             lines.append(f"  gradients: {self.tried}")
         if self.started:
@@ -180,6 +197,7 @@ class Report:
             "steps": self.steps,
             "bound": self.bound,
             "leaves": found.leaves,
+            "shapes": dict(self.shapes),
             "state_compared": self.state_compared,
             "closed_loop": self.closed_loop,
             "pinned": self.pinned,

@@ -16,7 +16,7 @@ from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
-from optax_bridge.correspondence.entry import rounding
+from optax_bridge.correspondence.claim import rounding
 
 _INDEX = "index.json"
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.
@@ -43,7 +43,6 @@ NOT_RUN = "recorded, but not run here"
 #     jax 0.10.2, AVX2                            0                    14
 #     jax 0.10.2, 8 CPU devices                   0                     0
 #     jax 0.12.0, AVX-512                         8                    19
-#     jax 0.6.1, AVX-512                         10                    20
 #
 # No GPU and no TPU is among them. What one more rounding can do at most is the bound for recorded
 # gradients: a beta2 of 0.999 makes an error of 2^-24 in its power a thousand times as large in the

@@ -15,7 +15,7 @@ import legacy_optim
 from equivalence_tests.sides.errors import EquivalenceError as EquivalenceError
 from equivalence_tests.sides.pytorch import is_torch_optimizer
 from equivalence_tests.sides.side import Side, legacy
-from optax_bridge.correspondence import UnsupportedSetting, recipe_of
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
@@ -212,7 +212,7 @@ def _recipe(definition: legacy_optim.OptimizerDef) -> str:
     shown = ", ".join(f"{name}={getattr(definition.hyper_params, name)!r}" for name in fields)
     written = f"{type(definition).__name__}({shown})"
     try:
-        return f"{written}\n# exact recipe: {render(recipe_of(definition)[0])}"
+        return f"{written}\n# exact recipe: {render(choose_recipe(definition, 'exact').call)}"
     except (ValueError, UnsupportedSetting):
         return written
 

@@ -6,8 +6,6 @@ from collections.abc import Generator
 
 import jax
 
-from optax_bridge._internals import enable_x64
-
 # Gradients that come from products of matrices depend on how these are computed: TPUs and newer
 # GPUs round the factors first. Closed loops pin it, and say so.
 MATMUL_PRECISION = "highest"
@@ -16,7 +14,7 @@ MATMUL_PRECISION = "highest"
 @contextlib.contextmanager
 def float64(allowed: bool = True) -> Generator[None, None, None]:
     """Within it, arrays of this thread may be float64, or may not."""
-    with enable_x64(allowed):
+    with jax.enable_x64(allowed):
         yield
 
 

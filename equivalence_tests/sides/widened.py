@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from equivalence_tests.scanned import constants_and_carry
 from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.scanned import constants_and_carry
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Leaf, PyTree
 

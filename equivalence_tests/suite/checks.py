@@ -25,7 +25,7 @@ from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
 from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -208,10 +208,12 @@ def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     """Runs one check; an error on a side is in its result and stops nothing else."""
     result = Result(check, settings_text(made.entry, made.setting))
     try:
-        call, result.claim = recipe_of(made.definition, exact=check.recipe == "exact")
+        kind = "exact" if check.recipe == "exact" else "standalone"
+        choice = choose_recipe(made.definition, kind)
     except UnsupportedSetting as error:
         result.note = str(error)
         return result
+    call, result.claim = choice.call, choice.claim
     result.source = recipe_source(call)
     started = time.perf_counter()
     try:

@@ -21,7 +21,6 @@ RENAMED: dict[str, str] = {
     "jax.experimental.with_sharding_constraint": "jax.lax.with_sharding_constraint",
     "jax.experimental.optimizers": "jax.example_libraries.optimizers",
     "jax.experimental.stax": "jax.example_libraries.stax",
-    "jax.interpreters.pxla.ShardedDeviceArray": "jax.Array",
     "jax.interpreters.xla.DeviceArray": "jax.Array",
     "jax.interpreters.xla._DeviceArray": "jax.Array",
     "jax.linear_util": "jax.extend.linear_util",
@@ -39,12 +38,12 @@ RENAMED: dict[str, str] = {
     "jax.profiler.StepTraceContext": "jax.profiler.StepTraceAnnotation",
     "jax.profiler.TraceContext": "jax.profiler.TraceAnnotation",
     "jax.profiler.trace_function": "jax.profiler.annotate_function",
-    "jax.pxla.ShardedDeviceArray": "jax.Array",
     "jax.random.KeyArray": "jax.Array",
     "jax.random.PRNGKeyArray": "jax.Array",
     "jax.random.shuffle": "jax.random.permutation",
     "jax.tree_util.partial": "functools.partial",
     "jax.util.partial": "functools.partial",
+    "jax.util.prod": "math.prod",
     "jax.tree_util.tree_multimap": "jax.tree.map",
     "jax.xla.DeviceArray": "jax.Array",
     "jax.xla._DeviceArray": "jax.Array",
@@ -56,6 +55,7 @@ RENAMED: dict[str, str] = {
     "numpy.alltrue": "numpy.all",
     "numpy.bool8": "numpy.bool_",
     "numpy.bytes0": "numpy.bytes_",
+    "numpy.chararray": "numpy.char.chararray",
     "numpy.cfloat": "numpy.complex128",
     "numpy.clongfloat": "numpy.clongdouble",
     "numpy.complex": "complex",
@@ -73,6 +73,7 @@ RENAMED: dict[str, str] = {
     "numpy.object0": "numpy.object_",
     "numpy.product": "numpy.prod",
     "numpy.round_": "numpy.round",
+    "numpy.row_stack": "numpy.vstack",
     "numpy.singlecomplex": "numpy.complex64",
     "numpy.sometrue": "numpy.any",
     "numpy.str": "str",
@@ -186,6 +187,11 @@ _INTERNAL = (
 _OMNISTAGING = "remove the call: omnistaging has been on always since jax 0.2.12"
 _FLAGS = "define the flag with absl.flags, or use jax.config.update for JAX's own"
 
+_SHARDED = (
+    "all arrays have one class today: of what pmap returned, isinstance(x, jax.Array) and "
+    "len(x.sharding.device_set) > 1 are true"
+)
+
 # What to do where no one name stands for it: of a name, or of all that is below it.
 TEXTS: dict[str, str] = {
     "chex.CpuDevice": 'use jax.Device and compare device.platform with "cpu"',
@@ -214,7 +220,8 @@ TEXTS: dict[str, str] = {
     "jax.defjvp_all": "use jax.custom_jvp and its defjvp",
     "jax.defvjp": "use jax.custom_vjp and its defvjp",
     "jax.defvjp_all": "use jax.custom_vjp and its defvjp",
-    "jax.device_put_sharded": "stack the shards, and jax.device_put them with a NamedSharding",
+    "jax.device_put_sharded": "jax.device_put(jnp.stack(shards), jax.sharding.NamedSharding("
+    "jax.sharding.Mesh(devices, 'i'), jax.sharding.PartitionSpec('i')))",
     "jax.experimental.callback": "use jax.pure_callback, jax.experimental.io_callback or jax.debug",
     "jax.experimental.global_device_array": "use jax.Array and jax.make_array_from_callback",
     "jax.experimental.host_callback": "use jax.pure_callback for call, jax.debug.callback for "
@@ -224,6 +231,7 @@ TEXTS: dict[str, str] = {
     "jax.sharding.Mesh",
     "jax.experimental.optix": "use optax",
     "jax.interpreters": _INTERNAL,
+    "jax.interpreters.pxla.ShardedDeviceArray": _SHARDED,
     "jax.invertible": "use jax.custom_vjp",
     "jax.lax.infeed": "use jax.pure_callback or feed the data as arguments",
     "jax.lax.outfeed": "use jax.debug.callback",
@@ -249,12 +257,19 @@ TEXTS: dict[str, str] = {
     "jax.sharding.OpShardingSharding": "use jax.sharding.NamedSharding",
     "jax.sharding.PmapSharding": "use jax.sharding.NamedSharding",
     "jax.sharding.PositionalSharding": "use jax.sharding.NamedSharding",
+    "jax.pxla.ShardedDeviceArray": _SHARDED,
     "jax.shapecheck": "use jax.eval_shape",
     "jax.soft_pmap": "use jax.shard_map, or jax.vmap inside jax.pmap",
+    "jax.test_util": "it was for JAX's own tests: use absl.testing and numpy.testing",
+    "jax.test_util.check_close": "jax.tree.map(np.testing.assert_allclose, xs, ys)",
+    "jax.test_util.check_eq": "jax.tree.map(np.testing.assert_array_equal, xs, ys)",
     "jax.tree_util.build_tree": "use jax.tree.unflatten",
     "jax.tree_util.register_keypaths": "use jax.tree_util.register_pytree_with_keys",
-    "jax.util": "write it out: safe_map and safe_zip are map and zip(strict=True), "
-    "unzip2(xs) is zip(*xs), partial is functools.partial",
+    "jax.util": "write it out with zip(strict=True), functools and itertools",
+    "jax.util.safe_map": "[f(*args) for args in zip(xs, ys, strict=True)]",
+    "jax.util.safe_zip": "list(zip(xs, ys, strict=True))",
+    "jax.util.unzip2": "tuple(zip(*pairs)) or ((), ())",
+    "jax.util.unzip3": "tuple(zip(*triples)) or ((), (), ())",
     "jax.xla_computation": "jax.jit(f).lower(*args).compiler_ir('hlo')",
     "numpy.MachAr": "use numpy.finfo",
     "numpy.NINF": "-np.inf",
@@ -266,19 +281,21 @@ TEXTS: dict[str, str] = {
     "numpy.asscalar": "a.item()",
     "numpy.cast": "np.asarray(a, dtype=dtype)",
     "numpy.deprecate": "use warnings.warn",
+    "numpy.distutils": "use setuptools, or meson-python",
     "numpy.disp": "use print",
     "numpy.find_common_type": "use np.promote_types or np.result_type",
     "numpy.in1d": "np.isin(np.ravel(x), values)",
-    "numpy.issctype": "issubclass(t, np.generic)",
+    "numpy.issctype": "isinstance(t, type) and issubclass(t, np.generic)",
     "numpy.issubclass_": "use issubclass",
     "numpy.issubsctype": "use np.issubdtype",
     "numpy.lookfor": "search the documentation",
     "numpy.maximum_sctype": "name the dtype",
     "numpy.msort": "np.sort(a, axis=0)",
     "numpy.nbytes": "np.dtype(t).itemsize",
-    "numpy.obj2sctype": "np.dtype(obj).type",
-    "numpy.recfromcsv": "np.genfromtxt(..., delimiter=',', names=True, dtype=None)",
-    "numpy.recfromtxt": "np.genfromtxt(..., dtype=None)",
+    "numpy.obj2sctype": "np.result_type(obj).type",
+    "numpy.recfromcsv": "np.genfromtxt(file, delimiter=',', names=True, dtype=None, "
+    "case_sensitive='lower').view(np.recarray)",
+    "numpy.recfromtxt": "np.genfromtxt(file, dtype=None).view(np.recarray)",
     "numpy.safe_eval": "use ast.literal_eval",
     "numpy.sctype2char": "np.dtype(t).char",
     "numpy.sctypes": "name the dtypes",
@@ -313,6 +330,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "flax.linen.GRUCell.initialize_carry": {"batch_dims": "input_shape = batch_dims + features"},
     "flax.linen.LSTMCell.initialize_carry": {"batch_dims": "input_shape = batch_dims + features"},
     "jax.Array.clip": {"out": "remove it: arrays do not change"},
+    "jax.checkpoint": {"concrete": "name what is static with static_argnums, or leave it out"},
     "jax.dtypes.canonicalize_dtype": {"allow_opaque_dtype": "allow_extended_dtype"},
     "jax.experimental.pjit.pjit": {
         "in_axis_resources": "in_shardings",
@@ -338,6 +356,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "jax.numpy.percentile": {"interpolation": "method"},
     "jax.numpy.quantile": {"interpolation": "method"},
     "jax.numpy.reshape": {"newshape": "shape"},
+    "jax.remat": {"concrete": "name what is static with static_argnums, or leave it out"},
     "jax.scipy.linalg.solve": {"sym_pos": "assume_a='pos'"},
     "numpy.histogram": {"normed": "density"},
     "numpy.histogram2d": {"normed": "density"},

@@ -13,7 +13,8 @@ import libcst as cst
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
 from migration_guide.codemod.marks import NOTE, PREFIX, is_skip, is_skipped
-from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.names import OPTIM, is_legacy
+from migration_guide.codemod.parameter_dtypes import Sign
 from migration_guide.codemod.tree import comments, is_statement, walk
 
 # What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
@@ -132,6 +133,7 @@ class Context:
       removed: dotted names that are gone, of all rules.
       answered: dotted names, or modules, that some rule answers for.
       needed: modules that what was written needs imported.
+      named: module and name of what it needs imported by name.
       said: for the summary: where, what, and whether a person has to do something.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
@@ -145,6 +147,7 @@ class Context:
     removed: frozenset[str] = frozenset()
     answered: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
+    named: set[tuple[str, str]] = field(default_factory=set)
     said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -210,6 +213,13 @@ class Context:
         return self.analysis.rate_per_call or project.rate_per_call
 
     @property
+    def half_precision(self) -> Sign | None:
+        """Where it shows that parameters may be in half precision, in this file if it does so."""
+        signs = self.analysis.project.half_precision
+        here = [sign for sign in signs if sign.path == str(self.analysis.path)]
+        return next(iter([*here, *signs]), None)
+
+    @property
     def uses_optim(self) -> bool:
         """Whether some file of the program imports flax.optim."""
         return self.analysis.uses_optim or self.analysis.project.uses_optim
@@ -223,6 +233,16 @@ class Context:
         """A dotted name as an expression, its module imported."""
         self.needed.add(text.split(".")[0])
         return cst.parse_expression(text)
+
+    def by_name(self, module: str, name: str) -> cst.BaseExpression:
+        """What a module has, imported by name; by that of the module where the name is taken."""
+        for scope in set(self.analysis.scopes.values()):
+            for bound in scope.bound.get(name, ()):
+                if not is_legacy(self.analysis.names.followed(bound.imported)):
+                    self.needed.add(module)
+                    return cst.parse_expression(f"{module}.{name}")
+        self.named.add((module, name))
+        return cst.Name(name)
 
     def string(self, place: cst.CSTNode, text: str) -> cst.SimpleString:
         """A literal for a place in the original, with quotes that an f-string around it allows."""

@@ -65,7 +65,7 @@ def test_an_import_that_stays_says_why(case: str):
     result = rewrite(f"{KEPT[case]}x = Momentum(1.0).create(p)\n", Options())
     (message,) = result.messages
     assert (message.line, message.by_hand) == (1, True)
-    assert result.code.startswith(f"{PREFIX}{message.text}\nfrom flax.optim import ")
+    assert f"{PREFIX}{message.text}\nfrom flax.optim import " in result.code
     assert "tx=optax.sgd(" in result.code
     assert rewrite(result.code, Options()).code == result.code
 
@@ -146,6 +146,87 @@ def test_a_taken_name_is_refused_whole():
 def test_comments_above_a_removed_import_stay():
     code = "import jax\n# The optimizers.\nfrom flax import optim\n\n# The run.\nx = 1\n"
     assert rewrite(code, Options()).code == "import jax\n# The optimizers.\n\n# The run.\nx = 1\n"
+
+
+# Imports -> those of the result, in isort's order, where the rest of the file needs Optax.
+ORDERED = {
+    "plain-first": (
+        "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom flax import linen as nn\n"
+        "from flax import optim\n",
+        "import jax\nimport jax.numpy as jnp\nimport numpy as np\nimport optax\nimport optax_bridge"
+        "\nfrom flax import linen as nn\n",
+    ),
+    "by-module": (
+        "from absl import app\nimport flax\nfrom flax import optim\nimport jax\n"
+        "import tensorflow as tf\n",
+        "from absl import app\nimport flax\nimport jax\nimport optax\nimport optax_bridge\n"
+        "import tensorflow as tf\n",
+    ),
+    "sections": (
+        "import sys\n\nimport jax\nfrom flax import optim\n\nimport mine\n",
+        "import sys\n\nimport jax\nimport optax\nimport optax_bridge\n\nimport mine\n",
+    ),
+    "only-this-one": ("from flax import optim\n", "import optax\nimport optax_bridge\n"),
+    "below-what-may-set-jax-up": (
+        "import zsetup\nfrom flax import optim\n",
+        "import zsetup\nimport optax\nimport optax_bridge\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ORDERED)
+def test_imports_stand_in_the_order_of_isort(case: str):
+    before, after = ORDERED[case]
+    rest = "x = optim.LAMB(0.1), optim.GradientDescent(lr)\n"
+    new = rewrite(f"{before}\n{rest}", Options()).code
+    assert new.partition("\nx = ")[0] == after
+
+
+FOLDER = "checkpoints.save_checkpoint('run', optim.Adam(0.1).create(p), 1)\n"
+OF_PYTHON = {
+    "among-its-own": (
+        "import math\nimport sys\n\nimport jax\n",
+        "import math\nimport os\nimport sys\n\nimport jax\n",
+    ),
+    "above-others": ("import jax\n", "import os\n\nimport jax\n"),
+    "below-the-future": (
+        '"""A page."""\n\nfrom __future__ import annotations\n\nimport jax\n',
+        '"""A page."""\n\nfrom __future__ import annotations\n\nimport os\n\nimport jax\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_PYTHON)
+def test_modules_of_python_stand_in_their_section(case: str):
+    before, after = OF_PYTHON[case]
+    code = f"{before}from flax import optim\nfrom flax.training import checkpoints\n{FOLDER}"
+    assert rewrite(code, Options()).code.startswith(after)
+
+
+SCALES = {
+    "module": ("from flax import optim\n", "optim.DynamicScale()"),
+    "name": ("from flax.optim import DynamicScale\n", "DynamicScale()"),
+    "submodule": ("from flax.optim.dynamic_scale import DynamicScale\n", "DynamicScale()"),
+    "there-already": (
+        "from flax import optim\nfrom flax.training.dynamic_scale import DynamicScale as D\n",
+        "optim.DynamicScale(), D",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCALES)
+def test_dynamic_scale_is_imported_by_its_name(case: str):
+    head, use = SCALES[case]
+    new = rewrite(f"{head}s = {use}\n", Options()).code
+    assert "from flax.training.dynamic_scale import DynamicScale\n" in new
+    assert f"s = {use.replace('optim.', '')}\n" in new and "flax.optim" not in new
+    assert rewrite(new, Options()).code == new
+
+
+def test_dynamic_scale_is_dotted_where_the_name_is_taken():
+    code = "from flax import optim\nclass DynamicScale: pass\ns = optim.DynamicScale()\n"
+    new = rewrite(code, Options()).code
+    assert "s = flax.training.dynamic_scale.DynamicScale()\n" in new
 
 
 ENVIRONMENT = "import os\nos.environ['JAX_ENABLE_X64'] = '1'\n"

@@ -9,6 +9,7 @@ from migration_guide.codemod.tree import comments
 
 PREFIX = "# optax-bridge: "  # of what a person has to do
 NOTE = "# optax-bridge (note): "  # of what is good to know
+CELL = "# optax-bridge-cell "  # between the cells of a notebook, while it is rewritten
 _SKIP = re.compile(r"# *optax-bridge: *skip\b")  # a person's word: leave this statement alone
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from migration_guide.codemod.json_text import spans
+from migration_guide.codemod.marks import CELL
 
-_CELL = "# optax-bridge-cell "
 MAGIC = "pass  # optax-bridge-magic "
 _LINE = re.compile(r"^(\s*)([%!].*|[\w, ]+=\s*[%!].*|.*\?{1,2})$")
 # Cell magics whose cell is Python, of IPython and of packages that people use with it.
@@ -40,13 +40,13 @@ class Notebook:
     def location(self, line: int) -> tuple[int, int]:
         """The cell, and the line in it, of a line of the code; all from 1."""
         before = self.code.split("\n")[:line]
-        start = max(i for i, text in enumerate(before, start=1) if text.startswith(_CELL))
-        cell = self._cells[int(before[start - 1].removeprefix(_CELL))]
+        start = max(i for i, text in enumerate(before, start=1) if text.startswith(CELL))
+        cell = self._cells[int(before[start - 1].removeprefix(CELL))]
         return next(i for i, c in enumerate(self._document["cells"], 1) if c is cell), line - start
 
     def with_code(self, code: str) -> str:
         """The notebook's file with other code in its cells; outputs and metadata stay."""
-        parts = re.split(rf"^{_CELL}\d+ *\n", code, flags=re.MULTILINE)
+        parts = re.split(rf"^{CELL}\d+ *\n", code, flags=re.MULTILINE)
         head, parts = parts[0], parts[1:]
         if head.strip() or len(parts) != len(self._cells):
             raise NotANotebook("the cells cannot be told apart any longer after the rewrite")
@@ -79,7 +79,7 @@ def read(text: str) -> Notebook:
     except RecursionError:
         raise NotANotebook("nested too deeply to be a notebook") from None
     code = "".join(
-        f"{_CELL}{index}\n{_masked(_joined(cell['source']))}\n" for index, cell in enumerate(cells)
+        f"{CELL}{index}\n{_masked(_joined(cell['source']))}\n" for index, cell in enumerate(cells)
     )
     return Notebook(code, others, document, cells, text)
 

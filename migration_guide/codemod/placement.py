@@ -2,25 +2,76 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import libcst as cst
 
 from migration_guide.codemod.imports import aliases, leading_blank, made_by, mentions, references
-from migration_guide.codemod.tree import children, walk
+from migration_guide.codemod.marks import CELL
+from migration_guide.codemod.tree import children, dotted, walk
 
 
-def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = None) -> cst.Module:
+@dataclass(frozen=True, order=True)
+class Import:
+    """`import module`, or `from module import name`."""
+
+    module: str
+    name: str = ""
+
+    @property
+    def root(self) -> str:
+        """The name that it binds."""
+        return self.name or self.module.split(".")[0]
+
+    @property
+    def is_of_python(self) -> bool:
+        """True if it is one of Python's own modules."""
+        return self.module.split(".")[0] in sys.stdlib_module_names
+
+    def __str__(self) -> str:
+        return f"from {self.module} import {self.name}" if self.name else f"import {self.module}"
+
+
+def with_imports(
+    module: cst.Module, needed: Iterable[Import], old: int | None = None
+) -> cst.Module:
     """The module with what is needed imported at its top, where it is not yet.
 
     Args:
       module: the module.
-      needed: dotted names of modules.
+      needed: what is to be imported.
       old: index of the statement that imported what is being replaced; if nothing speaks against
         it, imports do not move above it.
     """
-    roots = {name.split(".")[0] for name in needed}
-    have, used = set(), set()
+    missing = _missing(module, needed)
+    # Python's own modules may stand anywhere. All others import JAX: they stay together.
+    roots = {one.root for one in missing if not one.is_of_python}
+    block = _block_of_ours(module, roots) if roots else None
+    if block is not None:
+        within: Any = block.body
+        inner = with_imports(cst.Module(within), [n for n in missing if not n.is_of_python])
+        module = cst.ensure_type(
+            module.deep_replace(block, block.with_changes(body=inner.body)), cst.Module
+        )
+        missing = [one for one in missing if one.is_of_python]
+    body: list[Any] = list(module.body)
+    for one in missing:
+        line = cst.parse_statement(str(one), config=module.config_for_parsing)
+        if one.is_of_python:
+            _insert_of_python(body, one, line)
+        else:
+            place = _place(body, roots, old)
+            _insert(body, _sorted_place(body, one, place), line)
+    return module.with_changes(body=body)
+
+
+def _missing(module: cst.Module, needed: Iterable[Import]) -> list[Import]:
+    """What a module does not import yet, or below its first use."""
+    wanted = set(needed)
+    roots = {one.root for one in wanted}
+    have: set[str] = set()
+    used: set[str] = set()
     for line in module.body:
         for node in made_by(line):
             for name, as_name, is_dotted in aliases(node):
@@ -29,27 +80,103 @@ def with_imports(module: cst.Module, needed: Iterable[str], old: int | None = No
         used |= {name for name in roots - have if name in _names(line, run=True)}
         # An import below a use is too late for it.
         have -= used | {f"{name} as {name}" for name in used}
-    missing = [n for n in sorted(needed) if n not in have and f"{n} as {n}" not in have]
-    body = list(module.body)
-    # Python's own modules may stand anywhere. All others import JAX: they stay together.
-    roots = {name.split(".")[0] for name in missing}
-    python = roots & sys.stdlib_module_names
-    block = _block_of_ours(module, roots - python) if roots - python else None
-    if block is not None:
-        within: Any = block.body
-        inner = with_imports(cst.Module(within), [n for n in missing if n not in python])
-        module = cst.ensure_type(
-            module.deep_replace(block, block.with_changes(body=inner.body)), cst.Module
-        )
-        body, missing = list(module.body), [name for name in missing if name in python]
-    places = {root: _place(body, roots - python, old) for root in roots - python}
-    places |= {root: _place(body, {root}, old) for root in python}
-    for name in reversed(missing):
-        line = cst.parse_statement(f"import {name}", config=module.config_for_parsing)
-        place = places[name.split(".")[0]]
-        body.insert(place, line)
-        places = {root: at + (at > place) for root, at in places.items()}
-    return module.with_changes(body=body)
+    return [
+        one
+        for one in sorted(wanted)
+        if (f"{one.module}.{one.name} as {one.name}" not in have if one.name else True)
+        and (one.name or (one.module not in have and f"{one.module} as {one.module}" not in have))
+    ]
+
+
+def _insert(body: list[Any], place: int, line: cst.CSTNode) -> None:
+    """Inserts a statement; the blank lines above what stood there come above it."""
+    after = body[place] if place < len(body) else None
+    above = [*getattr(after, "leading_lines", ())]
+    marks = [index + 1 for index, empty in enumerate(above) if _is_mark(empty)]
+    count = marks[-1] if marks else leading_blank(above)
+    if after is not None and count and _is_import(after):
+        body[place] = after.with_changes(leading_lines=above[count:])
+        line = line.with_changes(leading_lines=above[:count])
+    body.insert(place, line)
+
+
+def _insert_of_python(body: list[Any], one: Import, line: cst.CSTNode) -> None:
+    """Inserts the import of one of Python's modules among those, or above all other imports."""
+    first = next((i for i, node in enumerate(body) if _is_import(node)), None)
+    while first is not None and first < len(body) and _module_of(body[first]) == "__future__":
+        first += 1
+    if first is None or first >= len(body) or not _is_import(body[first]):
+        body.insert(_place(body, {one.root}, None), line)
+        return
+    end = _block(body, first + 1)[1]
+    root = _module_of(body[first]).split(".")[0]
+    if root in sys.stdlib_module_names:
+        _insert(body, _in_order(body, one, first, end), line)
+        return
+    _insert(body, first, line)
+    below = body[first + 1]
+    if not leading_blank(below.leading_lines):
+        lines = [cst.EmptyLine(indent=False), *below.leading_lines]
+        body[first + 1] = below.with_changes(leading_lines=lines)
+
+
+def _sorted_place(body: Sequence[cst.CSTNode], one: Import, place: int) -> int:
+    """Where isort has an import, within the block of imports that ends or goes on at a place."""
+    start, end = _block(body, place)
+    ours = next((i for i, line in enumerate(body) if _imports_ours(line)), place)
+    return _in_order(body, one, max(start, min(ours, place)), end)
+
+
+def _block(body: Sequence[cst.CSTNode], place: int) -> tuple[int, int]:
+    """The imports around a place that no blank line and no other statement divides."""
+    start = end = place
+    while start > 0 and _is_import(body[start - 1]):
+        start -= 1
+        if _begins_block(body[start]):
+            break
+    while end < len(body) and _is_import(body[end]) and not _begins_block(body[end]):
+        end += 1
+    return start, end
+
+
+def _in_order(body: Sequence[cst.CSTNode], one: Import, start: int, end: int) -> int:
+    """The place of an import among those from one place to another."""
+    kinds = [_is_from(line) for line in body[start:end]]
+    by_kind = kinds == sorted(kinds)  # else they are sorted by module alone, if at all
+    new = (by_kind and bool(one.name), one.module.lower())
+
+    def comes_later(line: cst.CSTNode) -> bool:
+        return (by_kind and _is_from(line), _module_of(line).lower()) > new
+
+    return next((i for i in range(start, end) if comes_later(body[i])), end)
+
+
+def _is_import(line: cst.CSTNode) -> bool:
+    if not isinstance(line, cst.SimpleStatementLine):
+        return False
+    return isinstance(line.body[0], cst.Import | cst.ImportFrom)
+
+
+def _is_from(line: cst.CSTNode) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.ImportFrom)
+
+
+def _module_of(line: cst.CSTNode) -> str:
+    """The module of an import statement, "" for others and relative ones."""
+    node = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    if isinstance(node, cst.ImportFrom):
+        return dotted(node.module) or ""
+    return dotted(node.names[0].name) or "" if isinstance(node, cst.Import) else ""
+
+
+def _begins_block(line: cst.CSTNode) -> bool:
+    """True if a blank line stands above a statement, or the beginning of a notebook's cell."""
+    lines = getattr(line, "leading_lines", ())
+    return any(empty.comment is None or _is_mark(empty) for empty in lines)
+
+
+def _is_mark(empty: cst.EmptyLine) -> bool:
+    return empty.comment is not None and empty.comment.value.startswith(CELL)
 
 
 def _block_of_ours(module: cst.Module, roots: set[str]) -> cst.IndentedBlock | None:

@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod import imports, placement
+from migration_guide.codemod import imports, parameter_dtypes, placement
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.lines import moved
@@ -72,7 +72,9 @@ def rewrite(
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
       Where that cannot be had, the source as it was, and why.
     """
-    project = project or Project(follows_arrays=options.standalone)
+    project = project or Project(
+        half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.standalone
+    )
     try:
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)
@@ -125,7 +127,9 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated, count = renamed(context, updated)
         if count:
             context.counts["rename"] += count
-    updated = placement.with_imports(updated, context.needed, _old_import(context))
+    needed = [placement.Import(module) for module in context.needed]
+    needed += [placement.Import(module, name) for module, name in context.named]
+    updated = placement.with_imports(updated, needed, _old_import(context))
     if placement.comes_too_early(analysis.module, updated):
         context.note(analysis.module.body[0], _TOO_EARLY)
     for name, source in sorted(context.functions.items(), reverse=True):

@@ -13,7 +13,6 @@ import optax
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
-from optax_bridge._internals import enable_x64
 from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.locate import (
@@ -237,7 +236,7 @@ def shape_of_state(init: Any, params: Params, place: Place, name: str) -> OptSta
     wide = (np.float64, np.complex128)
     is_wide = any(is_array(leaf) and leaf.dtype in wide for leaf in jax.tree.leaves(params))
     try:
-        with enable_x64(True) if is_wide else contextlib.nullcontext():
+        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
             return jax.eval_shape(init, shapes_of(params))
     except UnsupportedSetting:
         raise

@@ -30,7 +30,7 @@ from optax_bridge.checkpoints.trees import (
     restored,
 )
 from optax_bridge.correspondence import choose_recipe
-from optax_bridge.correspondence.entry import HALF_PRECISION
+from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, stock_entries, unused_rows

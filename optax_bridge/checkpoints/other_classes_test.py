@@ -41,13 +41,6 @@ def test_flax_s_own_train_state_takes_an_old_optimizer_over(tx: Any):
     assert taken_over(state, optimizer, ours.opt_state)
 
 
-def test_flax_still_refuses_its_own_state_in_part():
-    state = train_state.TrainState.create(apply_fn=None, params=GRADS, tx=optax.sgd(0.1))  # pyright: ignore[reportArgumentType]
-    from_state_dict(state, serialization.to_state_dict(state))  # from here on the class is known
-    with pytest.raises(ValueError, match=r"expected the fields .*opt_state.*, found .*params"):
-        serialization.from_state_dict(state, {"params": PARAMS})
-
-
 def test_the_first_weight_norm_is_refused_by_name():
     """What flax up to 0.3.6 saved, from which no later release goes on."""
     definition = optim.WeightNorm(optim.Momentum(0.1))

@@ -17,12 +17,12 @@ from optax_bridge.checkpoints.fit import (
 )
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
 from optax_bridge.checkpoints.trees import (
+    has_states,
     is_array,
     is_key,
     named_as_pytree,
     outlined,
     plain,
-    register_states_of,
     restored,
 )
 from optax_bridge.metadata.trees import Params, PyTree
@@ -224,7 +224,7 @@ def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = Fals
     Raises:
       CheckpointError: as `restore_checkpoint`, or the target holds no `TrainState`.
     """
-    if not register_states_of(target):
+    if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
@@ -251,7 +251,6 @@ def _fitted(
 ) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
-    register_states_of(target)  # Flax's own as well
     outline, saved = outlined(target), plain(saved)
     keep = missing == "keep"
     fit = LegacyFit(place, outline, saved, keep=keep, allow_nan=allow_nan, by_hand=by_hand)

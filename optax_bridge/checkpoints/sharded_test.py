@@ -141,8 +141,8 @@ def test_leaves_are_placed_one_after_another(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"\['head'\]\['kernel'\]"):
         TrainState.from_legacy_checkpoint(
-            tmp_path, optimizer_def=legacy_optim.Adam(1e-2), sharding=sharding
-        )
+            tmp_path, optimizer_def=legacy_optim.Adam(1e-2), sharding=sharding, allow_nan=True
+        )  # else each is read once before, and let go
     assert placed[-1] == "['params']['head']['kernel']" and len(placed) > 8
 
 

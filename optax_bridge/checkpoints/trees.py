@@ -4,10 +4,8 @@ A `TrainState` of a template stands in its state dict as it is, so that whoever 
 it knows which leaves are a state's.
 """
 
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -25,91 +23,57 @@ T = TypeVar("T")
 Names = tuple[str, ...]
 
 SAME_MAKE = "Restore into the model and the transformation that it was saved from."
-_STATES: set[type[Any]] = set()
-_opaque = contextvars.ContextVar("states are leaves of state dicts", default=False)
-_fitted = contextvars.ContextVar("what is restored has been fitted", default=False)
 
 
-def register(cls: type[Any], to_state_dict: Callable[..., Any], from_state_dict: Any) -> None:
-    """Registers a dataclass with Flax; `outlined` leaves its instances as they are."""
+class _StateLeaf:
+    """A `TrainState` as a leaf of state dicts, whose fields the fit looks at itself."""
 
-    def opaque_or_dict(state: Any) -> Any:
-        return state if _opaque.get() else to_state_dict(state)
-
-    _STATES.add(cls)
-    serialization.register_serialization_state(cls, opaque_or_dict, from_state_dict, override=True)
+    def __init__(self, state: Any):
+        self.state = state
 
 
-def register_states_of(target: Params) -> bool:
-    """Lets the states of a tree be recognised, also those of Flax's own `TrainState`.
-
-    Returns:
-      Whether the tree has any.
-    """
-    states = [node for node in jax.tree.leaves(target, is_leaf=is_state) if is_state(node)]
-    for cls in {type(state) for state in states} - _STATES:
-        register(cls, _fields_to_state_dict, _all_fields_from_state_dict)
-    return bool(states)
-
-
-def _fields_to_state_dict(state: Any) -> dict[str, Any]:
-    return {name: serialization.to_state_dict(getattr(state, name)) for name in fields_of(state)}
-
-
-def _all_fields_from_state_dict(state: Any, saved: PyTree) -> Any:
-    """As Flax restores a class of its own: no field may be missing, and none left over."""
-    if set(saved) != set(fields_of(state)):
-        raise ValueError(
-            f"{type(state).__name__}: expected the fields {shown(sorted(fields_of(state)))}, "
-            f"found {shown(sorted(saved))}. {SAME_MAKE}"
-        )
-    return fields_from_state_dict(state, saved)
-
-
-def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
-    """As Flax restores its dataclasses."""
-    return state.replace(
-        **{
-            name: serialization.from_state_dict(getattr(state, name), saved[name], name=name)
-            for name in fields_of(state)
-        }
+def _as_leaves(tree: PyTree) -> PyTree:
+    """Returns a tree with each `TrainState` as a leaf, Flax's own included."""
+    if not has_states(tree):
+        return tree
+    return jax.tree.map(
+        lambda node: _StateLeaf(node) if is_state(node) else node, tree, is_leaf=is_state
     )
 
 
+def has_states(tree: PyTree) -> bool:
+    """True if a tree holds a `TrainState`, or is one."""
+    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
+
+
+def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+    """Returns a state with the fields that `Fit` returned for it."""
+    return state.replace(
+        **{name: restored(getattr(state, name), saved[name], name) for name in fields_of(state)}
+    )
+
+
+serialization.register_serialization_state(
+    _StateLeaf,
+    lambda leaf: leaf.state,
+    lambda leaf, saved: fields_from_state_dict(leaf.state, saved),
+)
+
+
 def outlined(target: Params) -> PyTree:
-    """The state dict of any tree, in which each `TrainState` stands as it is, for `Fit.tree`."""
-    token = _opaque.set(True)
-    try:
-        return serialization.to_state_dict(target)
-    finally:
-        _opaque.reset(token)
+    """Returns the state dict of a tree, in which each `TrainState` is as it was, for `Fit.tree`."""
+    return serialization.to_state_dict(_as_leaves(target))
 
 
-def restored(target: T, fitted: PyTree) -> T:
-    """The target with what `Fit.tree` returned for it."""
-    with already_fitted():
-        made: Any = serialization.from_state_dict(target, fitted)
-    return made
-
-
-def is_fitted() -> bool:
-    """Whether what Flax restores just now has been fitted already."""
-    return _fitted.get()
-
-
-@contextlib.contextmanager
-def already_fitted() -> Iterator[None]:
-    """While it is open, states take what they are given."""
-    token = _fitted.set(True)
-    try:
-        yield
-    finally:
-        _fitted.reset(token)
+def restored(target: T, fitted: PyTree, name: str = ".") -> T:
+    """Returns the target with what `Fit.tree` returned for it."""
+    tree: Any = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
+    return tree
 
 
 def is_state(node: PyTree) -> bool:
     """Whether this is a `TrainState`, Flax's own included."""
-    return type(node) in _STATES or isinstance(node, train_state.TrainState)
+    return isinstance(node, train_state.TrainState)
 
 
 def fields_of(state: Any) -> list[str]:

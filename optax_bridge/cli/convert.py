@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import sys
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -381,19 +380,17 @@ def template_named(name: str) -> Any:
         )
         words = {*re.findall(r"\w+", str(error))}
         if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
-            file = _program_of(error) or (module if module.endswith(".py") else "FILE")
-            remedy = f"Migrate it first: optax-bridge migrate --write {shlex.quote(file)}"
+            file = shlex.quote(_file_that_raised(error))
+            remedy = f"Migrate it first: optax-bridge migrate --write {file}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip
 
 
-def _program_of(error: BaseException) -> str:
-    """The file of the user's that an error was raised in: one that the named file imports, say."""
-    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-    own = str(Path(__file__).parents[1])
-    frames = traceback.extract_tb(error.__traceback__)
-    files = [frame.filename for frame in frames if frame.filename.endswith(".py")]
-    programs = [file for file in files if not file.startswith((*libraries, own))]
-    return os.path.relpath(programs[-1]) if programs else ""
+def _file_that_raised(error: BaseException) -> str:
+    """The file that an error comes from, which the one that was named may only import."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    file = next((Path(file) for file in reversed(files) if os.path.isfile(file)), Path("FILE"))
+    is_near = file.is_relative_to(Path.cwd())
+    return str(file.relative_to(Path.cwd()) if is_near else file)

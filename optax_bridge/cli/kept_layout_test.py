@@ -145,6 +145,8 @@ def test_a_template_says_step_and_optimizer_in_json(tmp_path: Path) -> None:
         ("program.py:make_state", "['actor']"),
         ("old.py:f", "Migrate it first: optax-bridge migrate --write old.py"),
         ("old_name.py:f", "Migrate it first: optax-bridge migrate --write old_name.py"),
+        ("like.py:f", "Migrate it first: optax-bridge migrate --write old.py"),
+        ("like_name.py:f", "Migrate it first: optax-bridge migrate --write old_name.py"),
     ],
 )
 def test_a_template_that_is_none_is_one_clear_line(
@@ -153,6 +155,8 @@ def test_a_template_that_is_none_is_one_clear_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "old.py").write_text("from flax import optim\n")
+    (tmp_path / "like.py").write_text("from old import f\n")
+    (tmp_path / "like_name.py").write_text("import old_name\nf = lambda: old_name.f()\n")
     (tmp_path / "old_name.py").write_text("import flax\nf = lambda: flax.optim.Adam(0.1)\n")
     done = bridge("convert", old_file(tmp_path, "tuple"), tmp_path / "new", "--like", like)
     assert (done.exit_code, done.stdout) == (1, "")

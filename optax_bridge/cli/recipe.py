@@ -1,22 +1,246 @@
-"""`optax-bridge recipe`: the options; what it does is imported when it is called."""
+"""`optax-bridge recipe`: the Optax source for a legacy constructor call."""
 
-from typing import Annotated
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:  # JAX, which no help needs
+    from rich.console import Console
+
+    from optax_bridge.correspondence import Choice, Described, Entry
+
+
+class Dtype(enum.StrEnum):
+    """The dtypes that parameters of old programs have."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+FOUND, NO_EQUAL, MISUSE = 0, 1, 2
+_PER_CALL = (
+    "every call gives the rate, which Optax's own optimizers do not take; with a number, or a "
+    "schedule of the step, in its place"
+)
 
 
 def recipe(
     expression: Annotated[
         str, typer.Argument(help="A legacy constructor call; it is parsed, never evaluated.")
     ],
+    recipe: Annotated[
+        Literal["exact", "stock", "standalone"] | None,
+        typer.Option(
+            help="Print one recipe alone: `exact`, this project's own; `stock`, what `migrate` "
+            "writes: public Optax where it is the same, else the exact one; `standalone`, public "
+            "Optax whatever it is worth."
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[Dtype] | None,
+        typer.Option(help="Of the parameters, may be repeated; float32 unless given."),
+    ] = None,
 ) -> None:
     """Print the Optax source for a legacy optimizer, what it is worth, and what to know.
 
     Examples:
     - `optax-bridge recipe "Adam(learning_rate=1e-3, weight_decay=0.01)"`
 
+    - `optax-bridge recipe "Adam(1e-3)" --recipe stock --dtype bfloat16`
+
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`
     """
-    from optax_bridge.correspondence.terminal import print_recipe  # JAX, which no help needs
+    raise typer.Exit(print_recipe(expression, recipe, dtype or [Dtype.float32]))
 
-    raise typer.Exit(print_recipe(expression))
+
+def print_recipe(
+    expression: str,
+    kind: Literal["exact", "stock", "standalone"] | None = None,
+    dtypes: Sequence[str] = ("float32",),
+    console: Console | None = None,
+) -> int:
+    """Prints recipes, what each is worth, and the entry's notes.
+
+    Args:
+      expression: a legacy constructor call as text.
+      kind: which recipe; None for both the exact one and that of public Optax.
+      dtypes: of the parameters, for the kind "stock".
+      console: where to print; standard output if None.
+
+    Returns:
+      0, 1 if a setting has no equal in public Optax, or 2 if the expression is no such call.
+    """
+    from optax_bridge._terminal import Terminal
+    from optax_bridge.correspondence import choose_recipe
+    from optax_bridge.correspondence.expression import ExpressionError, parse
+
+    console = console or Terminal()
+    try:
+        described = parse(expression)
+    except ExpressionError as error:
+        _print_prose(Terminal(stderr=True), str(error))
+        return MISUSE
+    code = FOUND
+    if kind in (None, "exact"):
+        _print_choice(console, "exact", described, choose_recipe(described, "exact"))
+    if kind == "stock":
+        _print_choice(console, kind, described, choose_recipe(described, kind, dtypes))
+    if kind in (None, "standalone"):
+        code = _print_public(console, kind or "stock", described)
+    for entry in _entries(described):
+        _print_prose(console, f"\n{entry.legacy.__name__}: {entry.notes}")
+        _print_prose(console, f"Sources: {'; '.join(entry.sources)}", style="dim")
+    return code
+
+
+def _print_public(console: Console, heading: str, described: Described) -> int:
+    """Prints the recipe of public Optax, with a name for a rate that every call gave."""
+    from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+
+    with_rate, prefix = _changed(described, _named_rate), ""
+    try:
+        try:
+            choice = choose_recipe(described, "standalone")
+        except UnsupportedSetting:
+            if with_rate == described:
+                raise
+            choice, prefix = choose_recipe(with_rate, "standalone"), _PER_CALL
+    except UnsupportedSetting as error:
+        _print_prose(console, f"none. {error}", heading)
+        return NO_EQUAL
+    _print_choice(console, heading, described, choice, prefix)
+    return FOUND
+
+
+def _print_choice(
+    console: Console, heading: str, described: Described, choice: Choice, prefix: str = ""
+) -> None:
+    """Prints a recipe as source, with what it is worth and where the state's fields are."""
+    from rich.syntax import Syntax
+
+    from optax_bridge.correspondence.recipe import imports, render
+
+    claim = choice.claim
+    bound = (
+        ""
+        if claim.ulp is None
+        else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
+    )
+    if claim.step is not None:
+        bound += f"; by analysis at most {claim.step}"
+    reason = f" ({claim.reason})" if claim.reason else ""
+    prefix = f"{prefix}: " if prefix else ""
+    _print_prose(console, f"{prefix}{claim.verdict.value}{bound}{reason}", heading)
+    _print_prose(console, f"proved for all inputs: {claim.proved}")
+    _print_prose(console, _scope(choice))
+    source = [f"import {name}" for name in imports(choice.call)]
+    source += ["", f"tx = {_laid_out(choice.call, console.width)}"]
+    # Never broken, so that it can be pasted: the terminal wraps what is longer than its lines.
+    syntax = Syntax("\n".join(source), "python", background_color="default", word_wrap=False)
+    console.print(syntax, soft_wrap=True)
+    console.print()
+    _print_fields(console, described, choice)
+    for entry in _entries(described):
+        if choice.kind == "stock" and entry.parts and f"{entry.port}(" in render(choice.call):
+            _print_prose(
+                console,
+                f"{entry.port} stays in it: public Optax has no equal of {entry.legacy.__name__}. "
+                "What is public are the optimizers within.",
+            )
+
+
+def _scope(choice: Choice) -> str:
+    """The dtypes in which the recipe's claim holds, and why not in others."""
+    holds = [name for name in Dtype if name in choice.dtypes]
+    text = f"holds for parameters in {', '.join(holds)}" if holds else "holds in no dtype"
+    return f"{text}. {choice.reason}" if choice.reason else text
+
+
+def _print_fields(console: Console, described: Described, choice: Choice) -> None:
+    """Prints what the fields of a legacy parameter's state are called in the recipe's state."""
+    fields = [field for entry in _entries(described) for field in entry.state]
+    names: dict[str, str] = {}
+    for field in fields:
+        stock = [place for place in field.stock if choice.kind == "stock"]
+        places = stock if choice.kind == "stock" else [field.exact]
+        here = " or ".join(dict.fromkeys(place.rpartition(".")[2] for place in places))
+        if here:
+            negated = " negated" if stock and field.stock_sign < 0 else ""
+            names[field.legacy] = f"{field.legacy} is {here}{negated}"
+    if names:
+        access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
+        _print_prose(console, f"{', '.join(names.values())}: {access}\n", "state")
+
+
+def _print_prose(console: Console, text: str, heading: str = "", style: str = "") -> None:
+    """Prints prose, which wraps at words."""
+    from rich.text import Text
+
+    start = [(heading, "bold"), ": "] if heading else []
+    console.print(Text.assemble(*start, text, style=style))
+
+
+def _laid_out(node: Any, width: int, indent: int = 0, before: int = len("tx = ")) -> str:
+    """A recipe as source, a call that is too long for a line with one argument on each."""
+    from optax_bridge.correspondence.recipe import Call, render
+
+    text = render(node)
+    if not isinstance(node, Call | tuple) or indent + before + len(text) < width:
+        return text
+    inner = indent + 4
+    if isinstance(node, Call):
+        opening = f"{node.target}("
+        parts = [_laid_out(arg, width, inner, 0) for arg in node.args]
+        parts += [
+            f"{name}={_laid_out(value, width, inner, len(name) + 1)}"
+            for name, value in node.kwargs.items()
+        ]
+    else:
+        opening = "("
+        parts = [_laid_out(item, width, inner, 0) for item in node]
+    lines = "".join(f"{' ' * inner}{part},\n" for part in parts)
+    return f"{opening}\n{lines}{' ' * indent})" if parts else text
+
+
+def _changed(described: Described, change: Callable[[str, Any], Any]) -> Described:
+    """An optimizer with other settings, those of the optimizers in it included."""
+
+    def new(name: str, value: Any) -> Any:
+        if isinstance(value, type(described)):
+            return _changed(value, change)
+        if isinstance(value, tuple):
+            return tuple(new(name, item) for item in value)
+        return change(name, value)
+
+    settings: Mapping[str, Any] = described.settings
+    return dataclasses.replace(
+        described, settings={name: new(name, value) for name, value in settings.items()}
+    )
+
+
+def _named_rate(name: str, value: Any) -> Any:
+    """A variable in the place of a learning rate that every call gave."""
+    from optax_bridge.correspondence.recipe import Source
+
+    return Source("learning_rate") if name == "learning_rate" and value is None else value
+
+
+def _entries(described: Described) -> list[Entry]:
+    """The entries that an optimizer is made of, outermost first, each once."""
+
+    def visit(value: Any) -> Iterator[Entry]:
+        if isinstance(value, type(described)):
+            yield value.entry
+            for item in value.settings.values():
+                yield from visit(item)
+        elif isinstance(value, tuple):
+            for item in value:
+                yield from visit(item)
+
+    return list({entry.name: entry for entry in visit(described)}.values())

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import legacy_optim
-from optax_bridge.correspondence.entry import (
+from optax_bridge._definition import check_definition
+from optax_bridge.correspondence.claim import (
     FULL_PRECISION,
     HALF_PRECISION,
     Claim,
-    Entry,
-    UnsupportedSetting,
     Verdict,
     identical,
 )
+from optax_bridge.correspondence.entry import Entry, UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, is_array
 from optax_bridge.correspondence.table import Described, describe, with_inner
 
@@ -80,7 +80,9 @@ def choose_recipe(
     """
     if recipe not in RECIPES:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, found {recipe!r}")
-    possible = ANY_DTYPE if dtypes is None else frozenset(dtypes)
+    possible = ANY_DTYPE if dtypes is None else _names(dtypes)
+    if not isinstance(optimizer, Described):
+        check_definition(optimizer, "optimizer")
     described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
     if not isinstance(described, Described):
         call = Call("optax_bridge.wrap_definition", (described,))
@@ -97,6 +99,21 @@ def choose_recipe(
     if parts:
         return _around(entry, settings, parts, recipe, possible)
     return _alone(entry, settings, recipe, possible)
+
+
+def _names(dtypes: Iterable[str]) -> frozenset[str]:
+    """The names of floating-point dtypes.
+
+    Raises:
+      ValueError: one of them is none; a text, say, whose letters are.
+    """
+    names = frozenset([dtypes] if isinstance(dtypes, str) else dtypes)
+    if unknown := names - FULL_PRECISION.union(HALF_PRECISION):
+        raise ValueError(
+            f"dtypes: expected names of floating-point dtypes, {', '.join(sorted(ANY_DTYPE))} or "
+            f"float64, found {sorted(map(str, unknown))}"
+        )
+    return names
 
 
 def _alone(
@@ -129,13 +146,22 @@ def _around(
     """The choice for an optimizer that holds others, from those for them."""
     call = entry.exact_recipe(settings)
     around = replace(entry.around, key=f"{entry.name}/around")
-    reasons = [] if recipe == "exact" else [_reason(entry, around, possible - around.dtypes)]
-    reason = "; ".join(dict.fromkeys(filter(None, [*reasons, *(part.reason for part in parts)])))
+    if recipe != "exact":
+        lacking = _reason(entry, around, possible - around.dtypes)
+        parts = [_within(part, around, lacking) for part in parts]
+    reason = "; ".join(dict.fromkeys(part.reason for part in parts if part.reason))
     if all(part.kind == "exact" for part in parts):
         return Choice(call, EXACT, "exact", EXACT.dtypes, reason, tuple(parts))
     weakest = max([around, *(part.claim for part in parts)], key=_weakness)
-    dtypes = around.dtypes.intersection(*(part.dtypes for part in parts))
+    dtypes = frozenset.intersection(*(part.dtypes for part in parts))
     return Choice(call, weakest, "stock", dtypes, reason, tuple(parts))
+
+
+def _within(part: Choice, around: Claim, lacking: str) -> Choice:
+    """The choice for a part, which holds where the recipe around stock parts does."""
+    dtypes = part.dtypes if part.kind == "exact" else part.dtypes & around.dtypes
+    reason = "; ".join(filter(None, [lacking, part.reason]))
+    return replace(part, dtypes=dtypes, reason=reason)
 
 
 def _reason(entry: Entry, claim: Claim, lacking: frozenset[str]) -> str:
@@ -145,7 +171,7 @@ def _reason(entry: Entry, claim: Claim, lacking: frozenset[str]) -> str:
         return f"{name}: the nearest recipe of public Optax is another optimizer ({claim.why})"
     causes: dict[str, list[str]] = {}
     for dtype in sorted(lacking):
-        known = claim.half.get(dtype)
+        known = claim.known.get(dtype)
         how = known.how if known and not known.holds else "a hyper-parameter is an array"
         causes.setdefault(how, []).append(dtype)
     shown = "; ".join(f"in {' and '.join(dtypes)}: {how}" for how, dtypes in causes.items())

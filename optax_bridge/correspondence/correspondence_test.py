@@ -12,8 +12,9 @@ import pytest
 
 import legacy_optim
 import optax_bridge
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
-from optax_bridge.correspondence.entry import Case, Claim, Entry
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
+from optax_bridge.correspondence.claim import Claim
+from optax_bridge.correspondence.entry import Case, Entry
 from optax_bridge.correspondence.recipe import Call, imports, render
 
 EXPORTED = sorted(
@@ -28,6 +29,7 @@ CASES = [
     for entry in ENTRIES.values()
     for index, case in enumerate(entry.cases)
 ]
+_KINDS: dict[bool, Any] = {True: "exact", False: "standalone"}
 each_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 each_case = pytest.mark.parametrize(("entry", "case"), CASES)
 
@@ -112,8 +114,7 @@ def test_state_map_goes_both_ways(entry: Entry, case: Case, exact: bool):
     optimizer = definition.create(PARAMS)
     for _ in range(3):
         optimizer = optimizer.apply_gradient(GRADS)
-    _, claim = recipe_of(definition, exact)
-    if claim.verdict is Verdict.DIFFERENT:
+    if choose_recipe(definition, _KINDS[exact]).claim.verdict is Verdict.DIFFERENT:
         pytest.skip("no state goes over to another optimizer")
     state = optax_bridge.TrainState.from_legacy(optimizer, exact=exact)
     counts = [
@@ -133,7 +134,7 @@ def test_state_map_goes_both_ways(entry: Entry, case: Case, exact: bool):
 def _recipe(entry: Entry, case: Case, exact: bool) -> Call:
     definition = entry.definition(case, case.learning_rate)
     try:
-        return recipe_of(definition, exact)[0]
+        return choose_recipe(definition, _KINDS[exact]).call
     except UnsupportedSetting as error:
         unsupported = {u.name for u in entry.unsupported}
         assert not entry.stock or unsupported & set(case.settings), error

@@ -86,6 +86,16 @@ def filled(node: Any, settings: Mapping[str, Any]) -> Any:
     return node
 
 
+def replaced(node: Any, others: Mapping[int, Any]) -> Any:
+    """The recipe with other nodes in the places of some, which are given by their `id`."""
+    if id(node) in others:
+        return others[id(node)]
+    if isinstance(node, Call):
+        kwargs = {name: replaced(value, others) for name, value in node.kwargs.items()}
+        return Call(node.target, tuple(replaced(arg, others) for arg in node.args), kwargs)
+    return tuple(replaced(item, others) for item in node) if isinstance(node, tuple) else node
+
+
 def build(node: Any) -> Any:
     """Evaluates a recipe.
 
@@ -97,9 +107,9 @@ def build(node: Any) -> Any:
     """
     if isinstance(node, Call):
         kwargs = {name: build(value) for name, value in node.kwargs.items()}
-        return _resolve(node.target)(*(build(arg) for arg in node.args), **kwargs)
+        return resolve(node.target)(*(build(arg) for arg in node.args), **kwargs)
     if isinstance(node, Name):
-        return _resolve(node.dotted)
+        return resolve(node.dotted)
     if isinstance(node, Source):
         return node.value
     if isinstance(node, tuple):
@@ -128,7 +138,8 @@ def render(node: Any) -> str:
     if isinstance(node, Source):
         return node.text
     if isinstance(node, tuple):
-        return "(" + "".join(f"{render(item)}, " for item in node).rstrip(" ") + ")"
+        comma = "," if len(node) == 1 else ""
+        return f"({', '.join(map(render, node))}{comma})"
     return _literal(node)
 
 
@@ -202,6 +213,7 @@ def _split(dotted: str) -> tuple[str, tuple[str, ...]]:
     return ".".join(parts[:end]), tuple(parts[end:])
 
 
-def _resolve(dotted: str) -> Any:
+def resolve(dotted: str) -> Any:
+    """What a dotted name refers to, imported."""
     module, attributes = _split(dotted)
     return functools.reduce(getattr, attributes, importlib.import_module(module))

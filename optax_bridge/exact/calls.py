@@ -3,7 +3,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from optax_bridge._text import shown
@@ -75,14 +75,40 @@ def _problem(optimizer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     if twice:
         return f"{name} got {twice[0]} twice, by position and by name. {takes}"
     for key, value in given:
-        if _is_number(parameters[key]) and isinstance(
-            value, str | bytes | Mapping | list | tuple | set | type
-        ):
+        if _is_number(parameters[key]) and is_no_number(value):
             return f"{name}({key}=): {_EXPECTED}, found {_found(key, value)}"
+        if isinstance(parameters[key].default, bool) and not _is_flag(value):
+            return f"{name}({key}=): {_EXPECTED_FLAG}, found {_found(key, value)}"
     return ""
 
 
 _EXPECTED = "expected a number, an array or a schedule"
+_EXPECTED_FLAG = "expected True or False"
+
+
+def is_no_number(value: Any) -> bool:
+    """True if a value is none that a hyper-parameter can take, though arithmetic may go on with it.
+
+    True counts as 1, and a list is multiplied by an integer: neither can be meant.
+    """
+    return isinstance(value, bool | str | bytes | Mapping | list | tuple | set | type | Iterator)
+
+
+def check_flag(value: Any, name: str) -> None:
+    """Checks that an argument is True or False: a text counts as True, whatever it says.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if not _is_flag(value):
+        raise TypeError(f"{name}: {_EXPECTED_FLAG}, found {_found(name, value)}")
+
+
+def _is_flag(value: Any) -> bool:
+    """True if a value is a boolean; 0 and 1, which old programs have in such places, are ones."""
+    if str(getattr(value, "dtype", "")) == "bool":
+        return getattr(value, "shape", None) == ()
+    return isinstance(value, int) and value in (0, 1)
 
 
 def _is_number(parameter: inspect.Parameter) -> bool:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.correspondence import ENTRIES
 
 adam = optax_bridge.adam
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -36,6 +38,23 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: optax_bridge.multi_optimizer((lambda path, leaf: True, adam(0.1))).init({"w": 1.0}),
         r"optax_bridge.path_mask\(function\)",
     ),
+    "number-for-a-dtype": (
+        lambda: optax_bridge.adafactor(dtype_momentum=0.9),
+        "dtype_momentum: expected a floating-point dtype, found 0.9",
+    ),
+    "integers": (lambda: optax_bridge.adafactor(dtype_momentum="int32"), "floating-point dtype"),
+    "strict": (
+        lambda: optax_bridge.multi_optimizer(("*", adam(0.1)), strict="no"),  # type: ignore[arg-type]
+        "strict: expected True or False, found str 'no'",
+    ),
+    "strict-mask": (
+        lambda: optax_bridge.path_mask("*", strict="no"),  # type: ignore[arg-type]
+        "strict: expected True or False, found str 'no'",
+    ),
+    "no-traversal": (
+        lambda: optax_bridge.traversal_mask("*/bias"),
+        "expected a traversal, .* found str '\\*/bias'; path_mask takes globs",
+    ),
 }
 
 
@@ -44,6 +63,36 @@ def test_a_call_that_cannot_be_meant_says_what_is(case: str):
     call, message = CALLS[case]
     with pytest.raises(TypeError, match=message):
         call()
+
+
+NO_NUMBERS = ("0.1", b"1", True, [0.1], (0.1,), {0.1}, {"a": 0.1}, iter([0.1]), float)
+NO_FLAGS = ("no", "False", [], None, 2, 0.0, np.ones(2, bool), lambda: False)
+ARGUMENTS = [
+    (entry.port.rpartition(".")[2], name, parameter.default)
+    for entry in ENTRIES.values()
+    for name, parameter in inspect.signature(
+        getattr(optax_bridge, entry.port.rpartition(".")[2])
+    ).parameters.items()
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+]
+
+
+@pytest.mark.parametrize(("optimizer", "name", "default"), ARGUMENTS, ids=str)
+def test_no_argument_takes_what_counts_as_a_number_or_as_true_by_accident(
+    optimizer: str, name: str, default: Any
+):
+    wrong = NO_FLAGS if isinstance(default, bool) else NO_NUMBERS
+    for value in (True, 0.5) if "dtype" in name else wrong:
+        given = {} if optimizer != "weight_norm" else {"inner": adam(0.1)}
+        with pytest.raises(TypeError, match="expected"):
+            getattr(optax_bridge, optimizer)(**{**given, name: value})
+
+
+@pytest.mark.parametrize("value", ["0.1", True, [0.1], (0.1,), None])
+def test_an_argument_of_a_step_is_a_number(value: Any):
+    tx = adam(None)
+    with pytest.raises((TypeError, ValueError), match=r"learning_rate=: expected|no learning rate"):
+        tx.step(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2), learning_rate=value)
 
 
 def test_calls_that_are_meant_go_on():

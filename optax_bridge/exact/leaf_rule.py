@@ -14,8 +14,10 @@ import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
 
-from optax_bridge._internals import backends_are_initialized, optimization_barrier, staged
+from optax_bridge._internals import staged, uses_cpu_already
 from optax_bridge._likeness import check_like, check_no_text
+from optax_bridge._text import shown
+from optax_bridge.exact.calls import is_no_number
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
@@ -232,7 +234,7 @@ def _apart(count: jax.Array) -> Iterator[jax.Array]:
     does find the counts to be the same, and what is computed from them is computed once.
     """
     while True:
-        count = optimization_barrier(count)
+        count = jax.lax.optimization_barrier(count)
         yield count
 
 
@@ -242,7 +244,7 @@ def _joins_later() -> bool:
     Nothing is compiled while no backend is needed.
     """
     old = jax.__version_info__ < _KEPT_APART
-    return old and backends_are_initialized() and jax.default_backend() == "cpu"
+    return old and uses_cpu_already()
 
 
 def _negated(
@@ -315,6 +317,11 @@ def resolve(
     for name, value in hyper_params.items():
         if name in given:
             value = given[name]
+            if is_no_number(value):
+                raise TypeError(
+                    f"{name}=: expected a number, an array or a schedule for this step, found "
+                    f"{type(value).__name__} {shown(value)}"
+                )
         if callable(value) and not isinstance(
             value, type
         ):  # a dtype class is a setting, no schedule

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from optax_bridge._internals import backends_are_initialized, optimization_barrier
+from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
 from optax_bridge.exact.rounding import in_float32_on_cpus
 from optax_bridge.exact.transformation import ExactTransformation
@@ -97,7 +97,7 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         state = state.replace(tx=one, opt_state=made(*state.opt_state))
 
     Compare its bits with another optimizer's in two processes, one without the flag. In one, as
-    by `optax-bridge check --pair`, the flag is for both sides and changes the other's bits, so
+    by `optax-bridge compare`, the flag is for both sides and changes the other's bits, so
     that the two are called "rounding only".
 
     On other devices it changes nothing but the time to compile. Within `multi_optimizer` it goes
@@ -160,7 +160,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         state = own(state)
         one_step = in_float32_on_cpus(functools.partial(tx.step, **extra))
         # What XLA does not know to be the same it computes twice, until the loops are joined.
-        again: Any = optimization_barrier((grads, state, params))
+        barrier: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
+        again = barrier((grads, state, params))
         _, new = one_step(grads, state, params)
         new_params, _ = one_step(*again)
         return new_params, turned(new)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from optax_bridge._internals import optimization_barrier, staged
+from optax_bridge._internals import staged
 
 _BF16 = jnp.bfloat16
 # By name, with all operands bfloat16: what XLA computes in float32 and rounds, and what is exact.
@@ -58,7 +58,9 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*trees)
         # Behind the barrier, so that XLA does not drop a conversion with one that came before, and
         # the rounding with both.
-        arguments = [_converted(leaf) for leaf in optimization_barrier(jax.tree.leaves(trees))]
+        arguments = [
+            _converted(leaf) for leaf in jax.lax.optimization_barrier(jax.tree.leaves(trees))
+        ]
         results = _evaluate(program.jaxpr, program.consts, arguments, {})
         kinds = [_is_bf16(variable) for variable in program.jaxpr.outvars]
         narrow = [_narrowed(x) if kind else x for x, kind in zip(results, kinds, strict=True)]

@@ -23,7 +23,7 @@ import optax
 
 import legacy_optim
 from optax_bridge._definition import is_legacy
-from optax_bridge._internals import trace_state
+from optax_bridge._internals import trace_state, trace_state_if_known
 from optax_bridge._text import shown
 from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
@@ -101,7 +101,7 @@ _NOTED: contextvars.ContextVar[_Noted | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def _noting(calls: list[ExactCall] | None) -> Iterator[None]:
-    token = _NOTED.set(None if calls is None else _Noted(calls, trace_state()))
+    token = _NOTED.set(None if calls is None else _Noted(calls, trace_state_if_known()))
     try:
         yield
     finally:

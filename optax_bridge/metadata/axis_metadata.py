@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from flax.core import meta
 from jax.tree_util import KeyPath
 
-from optax_bridge._internals import with_variable_metadata
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # For each axis of an array, the axis of its parameter that it is, or None.
@@ -45,11 +44,9 @@ def is_box(node: Any) -> bool:
 
 
 def is_variable(node: Any) -> bool:
-    """Whether this is an `nnx.Variable`, or one's state; asks without importing nnx."""
-    module = sys.modules.get("flax.nnx.variablelib")
-    # Before flax 0.11 a state held a VariableState for each; later that name is a deprecated alias.
-    kinds = [vars(module).get(name) for name in ("Variable", "VariableState")] if module else []
-    return isinstance(node, tuple(kind for kind in kinds if isinstance(kind, type)))
+    """True if this is an `nnx.Variable`; asks without importing nnx."""
+    module = sys.modules.get("flax.nnx")
+    return module is not None and isinstance(node, getattr(module, "Variable", ()))
 
 
 def has_boxes(tree: PyTree) -> bool:
@@ -181,7 +178,7 @@ def with_axes(box: Leaf, kept: Reduced, where: str = "") -> Leaf:
         return boxed_like(box, value) if is_variable(box) else value
     narrowed = tuple(None if axis is None else names[axis] for axis in axes)
     if is_variable(box):
-        return _renamed(box, value, narrowed)
+        return box.replace(value, out_sharding=narrowed)
     if not dataclasses.is_dataclass(box) or not hasattr(box, "names"):
         return value
     changes: dict[str, Any] = {"names": narrowed}
@@ -277,26 +274,12 @@ _KEY_ATTRIBUTES = {
 }
 
 
-def _names_key(variable: Leaf) -> str:
-    """Where an `nnx.Variable` keeps the names of its axes: `sharding` before flax 0.12."""
-    metadata = variable.get_metadata()
-    return next((key for key in ("sharding_names", "sharding") if key in metadata), "out_sharding")
-
-
-def _renamed(variable: Leaf, value: Leaf, names: tuple[Any, ...]) -> Leaf:
-    """A variable like this with another value and other names."""
-    key = _names_key(variable)
-    if key == "out_sharding":
-        return variable.replace(value, out_sharding=names)
-    return with_variable_metadata(jax.tree.structure(variable).unflatten([value]), key, names)
-
-
 def _names(box: Leaf) -> tuple[Any, ...] | None:
     """The names in a box or in the boxes within it."""
     while isinstance(box, meta.AxisMetadata) or is_variable(box):
         if is_variable(box):
             metadata: Any = box
-            names: Any = metadata.get_metadata().get(_names_key(box))
+            names: Any = metadata.get_metadata().get("out_sharding")
         else:
             names = getattr(box, "names", None)
         if isinstance(names, Sequence):

@@ -17,7 +17,6 @@ import optax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 
-from optax_bridge._internals import abstract_mesh_in_scope
 from optax_bridge.metadata.axis_metadata import (
     Axes,
     box_of,
@@ -221,7 +220,7 @@ def _axes_seen_in_a_trace(
         return unboxed(tx.update(params, tx.init(params), params)[1])
 
     try:
-        with abstract_mesh_in_scope(mesh):
+        with jax.sharding.use_abstract_mesh(mesh):
             state = jax.make_jaxpr(one_step)(jax.tree.map(marked, params)).out_avals
     except Exception:
         # It wants arguments that only a call has, branches on values (under `lax.cond` both sides

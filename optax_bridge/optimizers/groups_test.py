@@ -1,5 +1,6 @@
 """Groups of leaves: the legacy meaning, whatever holds the parameters and whatever chooses them."""
 
+import warnings
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -209,8 +210,55 @@ def test_a_selector_that_matches_nothing_says_so(case: str):
 
 
 def test_a_selector_may_be_built_in_and_parameters_a_state_of_nnx():
-    leaves = ParamLeaves({"a": 1.0, "b": {"c": 0.0}})
+    leaves = ParamLeaves({"a": True, "b": {"c": False}})
     assert selected(dict, leaves) == [True, False]
     variables = nnx.State({"a": nnx.Param(jnp.ones(1)), "b": {"c": nnx.Param(jnp.ones(1))}})
     traversal = ModelParamTraversal(lambda path, _: path == "/b/c")
     assert selected(traversal, ParamLeaves(variables)) == [False, True]
+
+
+PARAMS = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias": jnp.ones(1)}
+
+
+@pytest.mark.parametrize(
+    "pattern, count", [("*/bias", 2), ("/bias", 1), ("/dense/*", 2), ("*", 3), ("bias", 0), ("", 0)]
+)
+def test_a_text_is_a_glob_on_paths_wherever_leaves_are_chosen(pattern: str, count: int):
+    tx = optax_bridge.multi_optimizer((pattern, optax_bridge.sgd(1.0)), strict=count > 0)
+    with warnings.catch_warnings(action="ignore", category=optax_bridge.NothingSelectedWarning):
+        new, _ = take_step(tx, PARAMS, tx.init(PARAMS), PARAMS)
+        mask = optax_bridge.path_mask(pattern)(PARAMS)
+    moved = jax.tree.map(lambda leaf: bool((leaf == 0).all()), new)
+    assert moved == mask and sum(jax.tree.leaves(mask)) == count
+    assert optax_bridge.group_counts(PARAMS, pattern)[0].leaves == count
+    if 0 < count < 3:
+        frozen_tx = optax_bridge.frozen(pattern, optax_bridge.sgd(1.0))
+        kept, _ = take_step(frozen_tx, PARAMS, frozen_tx.init(PARAMS), PARAMS)
+        assert jax.tree.map(lambda leaf: bool((leaf == 1).all()), kept) == mask
+
+
+@pytest.mark.parametrize("leaf", ["yes", "", 1, 0.0, None.__class__, np.ones(2, bool), np.int8(1)])
+def test_a_leaf_of_a_mask_is_a_boolean(leaf: Any):
+    mask = {"dense": {"kernel": True, "bias": leaf}, "bias": False}
+    with pytest.raises(TypeError, match=r"mask\['dense'\]\['bias'\]: expected True or False"):
+        optax_bridge.multi_optimizer((mask, optax_bridge.sgd(1.0))).init(PARAMS)
+
+
+def test_numpy_s_and_jax_s_booleans_are_leaves_of_a_mask():
+    mask = {"dense": {"kernel": np.bool_(True), "bias": jnp.array(False)}, "bias": True}
+    assert selected(mask, ParamLeaves(PARAMS)) == [True, False, True]
+
+
+def test_a_predicate_that_was_not_called_is_refused():
+    mask = optax_bridge.path_mask(lambda path, _: path.endswith)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"selecting '/bias': expected True or False .* function"):
+        mask(PARAMS)
+    with pytest.raises(TypeError, match="found str '/bias'"):
+        optax_bridge.path_mask(lambda path, _: path)(PARAMS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("own", [{"learning_rate": 0.1}, ["learning_rate"], "a", 0.1])
+def test_hyper_params_are_one_mapping_for_each_group(own: Any):
+    tx = optax_bridge.multi_optimizer(("*", optax_bridge.sgd()))
+    with pytest.raises(TypeError, match="hyper_params: expected a list with one mapping for each"):
+        tx.step(PARAMS, tx.init(PARAMS), PARAMS, hyper_params=own)

@@ -1,5 +1,7 @@
-"""Choosing leaves by traversals, by trees of booleans and by functions on paths."""
+"""Choosing leaves by globs, traversals, trees of booleans and functions on paths."""
 
+import fnmatch
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
+from jax.tree_util import KeyPath
 
 from legacy_optim.traverse_util import ModelParamTraversal, leaf_indices
 from optax_bridge._internals import path_predicate
+from optax_bridge._text import shown
+from optax_bridge.exact.calls import check_flag
 from optax_bridge.metadata.axis_metadata import (
     is_box,
     key_names,
+    keystr,
     leaves_with_path,
     nested_dict,
     unboxed,
@@ -21,8 +27,8 @@ from optax_bridge.metadata.axis_metadata import (
 )
 from optax_bridge.metadata.trees import Leaf, Params
 
-# A traversal (anything with `iterate`), a tree of booleans like the parameters, or a function to
-# such a tree.
+# A text, which is a glob on '/'-joined paths, `"*/bias"`; a traversal (anything with `iterate`); a
+# tree of booleans like the parameters, or a function to such a tree.
 Selector = Any
 
 
@@ -51,7 +57,7 @@ class ParamLeaves:
 
     def where(self, predicate: Callable[[str, Any], Any]) -> list[bool]:
         """Of which leaves it holds, by the '/'-joined path and the array."""
-        return [bool(predicate(path, value)) for path, value in self._asked]
+        return [_answer(predicate(path, value), path) for path, value in self._asked]
 
     def like(self, chosen: Sequence[bool]) -> Any:
         """Booleans in the containers of the parameters, without boxes."""
@@ -74,23 +80,33 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
       A function from parameters to a tree of booleans in the same containers, with a boolean in
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
+    Raises:
+      TypeError: this is no traversal.
+
     Warns:
       NothingSelectedWarning: by the function, where it selects no parameter.
     """
+    if not hasattr(traversal, "iterate"):
+        raise TypeError(
+            "traversal_mask: expected a traversal, ModelParamTraversal(...) say, found "
+            f"{_described(traversal)}; path_mask takes globs and functions of path and leaf"
+        )
     return _Mask(traversal, strict)
 
 
 def path_mask(
-    predicate: Callable[[str, Any], bool], *, strict: bool = False
+    predicate: str | Callable[[str, Any], bool], *, strict: bool = False
 ) -> Callable[[Any], Any]:
-    """A mask for `optax.masked` and `multi_optimizer` from a function on paths.
+    """A mask for `optax.masked` and `multi_optimizer` from a glob or a function on paths.
 
+        >>> path_mask("*/kernel")({"kernel": jnp.ones(2), "bias": jnp.ones(2)})
+        {'bias': False, 'kernel': True}
         >>> path_mask(lambda path, leaf: leaf.ndim > 1)({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
         {'b': False, 'w': True}
 
     Args:
-      predicate: gets the leaf's '/'-joined path, `'/encoder/kernel'`, and the leaf; of a box the
-        array in it.
+      predicate: a glob, `"*/kernel"`, that the whole of a leaf's '/'-joined path matches,
+        `'/encoder/kernel'`; or a function of that path and the leaf; of a box the array in it.
       strict: selecting no parameter is an error, not a warning.
 
     Returns:
@@ -98,14 +114,16 @@ def path_mask(
       place of a box (`nn.Partitioned`, `nnx.Param`).
 
     Raises:
-      TypeError: the predicate is no function of two arguments.
+      TypeError: the predicate is neither a text nor a function of two arguments.
 
     Warns:
       NothingSelectedWarning: by the function, where it selects no parameter.
     """
+    if isinstance(predicate, str):
+        return _Mask(predicate, strict)
     if not callable(predicate):
         raise TypeError(
-            "path_mask: expected a function of path and leaf, found "
+            "path_mask: expected a glob or a function of path and leaf, found "
             f"{type(predicate).__name__} {predicate!r}; lambda path, leaf: path.endswith('/bias')"
         )
     try:
@@ -120,10 +138,11 @@ def path_mask(
 
 
 class _Mask:
-    """A mask from a traversal; `selected` asks the traversal itself."""
+    """A mask from a glob or a traversal; `selected` asks that itself."""
 
-    def __init__(self, traversal: Any, strict: bool):
-        self.traversal = traversal
+    def __init__(self, selector: Selector, strict: bool):
+        check_flag(strict, "strict")
+        self.selector = selector
         self.strict = strict
 
     def __call__(self, params: Params) -> Any:
@@ -157,7 +176,9 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
       ValueError: a tree of booleans that is not like the parameters.
     """
     if isinstance(selector, _Mask):
-        selector = selector.traversal
+        selector = selector.selector
+    if isinstance(selector, str):
+        return leaves.where(functools.partial(_matches, selector))
     if predicate := path_predicate(selector):
         return leaves.where(predicate)
     if hasattr(selector, "iterate"):
@@ -165,7 +186,7 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
     if callable(selector):
         _check_selector(selector)
     mask = selector(leaves.params) if callable(selector) else selector
-    given = {key_names(path): bool(value_of(leaf)) for path, leaf in leaves_with_path(mask)}
+    given = {key_names(path): _mask_leaf(path, leaf) for path, leaf in leaves_with_path(mask)}
     chosen, used, missing = [], set(), []
     for names in leaves.names:
         above = next((names[:n] for n in range(len(names), -1, -1) if names[:n] in given), None)
@@ -180,6 +201,48 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
             f"a mask must have one boolean for each leaf of params; they differ at {differing[:5]}"
         )
     return chosen
+
+
+def _matches(pattern: str, path: str, leaf: Leaf) -> bool:
+    """True if the whole of a path matches a glob."""
+    del leaf
+    return fnmatch.fnmatchcase(path, pattern)
+
+
+def _answer(answer: Any, path: str) -> bool:
+    """What a predicate says of a path, as a boolean.
+
+    Raises:
+      TypeError: it is a text or a function, which would count as True: a call that was left out.
+    """
+    if isinstance(answer, str | bytes) or callable(answer):
+        raise TypeError(
+            f"selecting {path!r}: expected True or False from the function of path and leaf, found "
+            f"{_described(answer)}"
+        )
+    return bool(answer)
+
+
+def _mask_leaf(path: KeyPath, leaf: Leaf) -> bool:
+    """One leaf of a tree of booleans.
+
+    Raises:
+      TypeError: it is something else, which would count as True or False.
+    """
+    value = value_of(leaf)
+    is_array = str(getattr(value, "dtype", "")) == "bool" and jnp.shape(value) == ()
+    if isinstance(value, bool) or is_array:
+        return bool(value)
+    raise TypeError(
+        f"mask{keystr(path)}: expected True or False, found {_described(value)}. A mask has one "
+        'boolean for each parameter; a text is a glob on paths only by itself: "*/bias"'
+    )
+
+
+def _described(value: Any) -> str:
+    if callable(value):
+        return f"the function {getattr(value, '__name__', type(value).__name__)}"
+    return f"{type(value).__name__} {shown(value)}"
 
 
 def _check_selector(selector: Callable[..., Any]) -> None:

@@ -16,12 +16,15 @@ from optax_bridge.spmd.config import (
     config_class,
     config_for_function,
     maybe_instantiate,
+    maybe_set_config,
 )
 from optax_bridge.spmd.forward import forward_pass
-from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
 from optax_bridge.spmd.module import Module, nowrap
+from optax_bridge.spmd.output_writer import BaseOutputWriter
+from optax_bridge.spmd.output_writer import JsonlWriter as JsonlWriter
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trees import cast_floats, prune_empty
 
@@ -157,11 +160,14 @@ class SpmdEvaler(Module):
         """Configures SpmdEvaler.
 
         Attributes:
-          input: batches of the evaluation; each evaluation reads them from the first on.
+          input: batches of the evaluation; each evaluation reads them from the first on. A batch
+            that the devices do not divide, the last one say, is padded, and the model gets it
+            without the padding.
           summary_writer: writes the metrics.
           eval_policy: when to evaluate, a function of step and the training's summaries.
           metric_calculator: computes the metrics.
           eval_dtype: what floats are cast to; None: as they are.
+          output_writer: writes what the model says of each example; None: nobody.
         """
 
         input: Required[Input.Config] = REQUIRED
@@ -169,6 +175,7 @@ class SpmdEvaler(Module):
         eval_policy: ConfigOr[EvalPolicy] = config_for_function(every_n_steps_policy)
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
         eval_dtype: DTypeLike | None = None
+        output_writer: BaseOutputWriter.Config | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         """Makes input, writer and calculator.
@@ -179,9 +186,13 @@ class SpmdEvaler(Module):
           model: the model.
         """
         super().__init__(cfg, parent=parent)
-        self._add_child("input", cfg.input)
+        self._add_child("input", maybe_set_config(cfg.input.clone(), is_training=False))
         self._add_child("summary_writer", cfg.summary_writer)
         self._add_child("metric_calculator", cfg.metric_calculator, model=model)
+        self._output_writer: BaseOutputWriter | None = None
+        if cfg.output_writer is not None:
+            self._output_writer = self._add_child("output_writer", cfg.output_writer)
+        self._jit_prepared = jax.jit(self.prepared)
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
         self.latest: tuple[int, dict[str, PyTree]] | None = None
 
@@ -223,18 +234,29 @@ class SpmdEvaler(Module):
         if not self._eval_policy(step=step, train_summaries=train_summaries) and not force_run:
             return prng_key, None, None
         start = time.perf_counter()
-        calculator = self.metric_calculator
-        state = calculator.init_state(prng_key=prng_key, model_params=model_params)
-        outputs: list[PyTree] = []
-        for host_batch in self.input.batches(self.input.dataset()):
-            partition = self.input.partition_for(host_batch)
-            batch = host_to_global_array(host_batch, partition=partition)
-            result = calculator.forward(batch, model_params=model_params, state=state)
-            state = result["state"]
-            if return_aux:
-                outputs.append(result["output"])
-        summaries = calculator.get_summaries(model_params=model_params, state=state)
+        summaries, outputs = self._evaluate(step, prng_key, model_params, return_aux)
         seconds = time.perf_counter() - start
         self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
         self.latest = step, summaries
         return prng_key, summaries, outputs if return_aux else None
+
+    def _evaluate(
+        self, step: int, prng_key: jax.Array, model_params: Params, return_aux: bool
+    ) -> tuple[dict[str, PyTree], list[PyTree]]:
+        """Returns the metrics of all batches, and the outputs if they are wanted."""
+        calculator, writer = self.metric_calculator, self._output_writer
+        state = calculator.init_state(prng_key=prng_key, model_params=model_params)
+        outputs: list[PyTree] = []
+        if writer is not None:
+            writer.begin(step)
+        for host_batch in self.input.batches(self.input.dataset()):
+            batch = self.input.global_batch(host_batch, pad=True)
+            result = calculator.forward(batch, model_params=model_params, state=state)
+            state = result["state"]
+            if return_aux:
+                outputs.append(result["output"])
+            if writer is not None:
+                writer.write(input_batch=self._jit_prepared(batch), output_batch=result["output"])
+        if writer is not None:
+            writer.end()
+        return calculator.get_summaries(model_params=model_params, state=state), outputs

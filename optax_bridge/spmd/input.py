@@ -18,6 +18,14 @@ from optax_bridge.spmd.config import (
     config_class,
     maybe_instantiate,
 )
+from optax_bridge.spmd.dispatch import (
+    DISPATCH_KEY,
+    BaseInputDispatcher,
+    padded_to_multiple,
+    without_padding,
+)
+from optax_bridge.spmd.dispatch import InputDispatcher as InputDispatcher
+from optax_bridge.spmd.dispatch import SpmdInputDispatcher as SpmdInputDispatcher
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import TensorSpec, current_mesh, flatten_items, tree_paths
 
@@ -32,16 +40,22 @@ class Input(Module):
         Attributes:
           partition_spec: how a global batch lies on the mesh within a step; a trainer sets it to
             its batch axes. None: as it was read.
+          input_dispatcher: which part of a batch each process reads, and how it is padded; None:
+            each an equal part, without padding.
           input_partitioner: a function applied to the global batch within a step, or a config of
             one: `partition_by_path_rank`.
         """
 
         partition_spec: PartitionSpec | None = None
+        input_dispatcher: BaseInputDispatcher.Config | None = None
         input_partitioner: ConfigOr[Callable[[PyTree], PyTree]] | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._partitioner = maybe_instantiate(cfg.input_partitioner)
+        self._dispatcher: BaseInputDispatcher | None = None
+        if cfg.input_dispatcher is not None:
+            self._dispatcher = self._add_child("input_dispatcher", cfg.input_dispatcher)
 
     @nowrap
     def dataset(self) -> Iterable[PyTree]:
@@ -55,13 +69,17 @@ class Input(Module):
 
     @nowrap
     def batches(self, it: Iterable[PyTree]) -> Iterator[PyTree]:
-        """The batches of an iterator, as NumPy arrays."""
+        """The batches of an iterator, as NumPy arrays, padded by the dispatcher if there is one."""
         for batch in it:
-            yield jax.tree.map(np.asarray, batch)
+            arrays = jax.tree.map(np.asarray, batch)
+            dispatcher = self._dispatcher
+            yield arrays if dispatcher is None else dispatcher.logical_to_physical_batch(arrays)
 
     @property
     def partition_spec(self) -> PartitionSpec:
         """How a batch lies on the mesh when it is read: along its first axis over all devices."""
+        if self._dispatcher is not None:
+            return self._dispatcher.partition_spec
         mesh = current_mesh()
         return PartitionSpec(None if mesh is None else tuple(mesh.axis_names))
 
@@ -98,16 +116,36 @@ class Input(Module):
         raise AssertionError("unreachable")
 
     @nowrap
+    def global_batch(self, batch: PyTree, *, pad: bool = False) -> PyTree:
+        """Returns the global arrays of this process's part of a batch.
+
+        Args:
+          batch: a tree of host arrays; a dict if it is to be padded.
+          pad: whether a batch that the devices do not divide is padded, as the last one of an
+            evaluation is; `dispatch_global_batch` removes the padding.
+
+        Raises:
+          ValueError: the devices do not divide the batch; the message names the array.
+        """
+        if pad and isinstance(batch, dict) and DISPATCH_KEY not in batch:
+            spec = self._config.partition_spec or self.partition_spec
+            batch = padded_to_multiple(batch, _ways(current_mesh(), spec))
+        return host_to_global_array(batch, partition=self.partition_for(batch))
+
+    @nowrap
     def dispatch_global_batch(self, global_batch: PyTree) -> PyTree:
-        """Lays a global batch out over the mesh; within `jax.jit`."""
+        """Lays a global batch out over the mesh, without its padding; within `jax.jit`."""
         spec = self._config.partition_spec
-        if spec is not None and len(spec):
-            first = PartitionSpec(spec[0])
+        ways = 1 if spec is None else _ways(current_mesh(), spec)
 
-            def constrained(x: jax.Array) -> jax.Array:
-                return jax.lax.with_sharding_constraint(x, first) if np.ndim(x) else x
+        def constrained(x: jax.Array) -> jax.Array:
+            if not spec or not np.ndim(x) or len(x) % ways:
+                return x
+            return jax.lax.with_sharding_constraint(x, PartitionSpec(spec[0]))
 
-            global_batch = jax.tree.map(constrained, global_batch)
+        global_batch = jax.tree.map(constrained, global_batch)
+        if isinstance(global_batch, dict) and DISPATCH_KEY in global_batch:
+            global_batch = jax.tree.map(constrained, without_padding(global_batch))
         if self._partitioner is not None:
             global_batch = self._partitioner(global_batch)
         return global_batch
@@ -178,7 +216,9 @@ class ArrayInput(Input):
           global_batch_size: examples of a step, over all processes.
           seed: of the order.
           shuffle: whether each epoch has an order of its own.
-          num_epochs: None for no end. What does not fill a batch at an epoch's end is left out.
+          num_epochs: None for no end.
+          is_training: whether what does not fill a batch at an epoch's end is left out; in an
+            evaluation it is a smaller batch. An evaler sets it.
         """
 
         source: Required[ConfigOr[Callable[[], Mapping[str, ArrayLike]]]] = REQUIRED
@@ -186,6 +226,7 @@ class ArrayInput(Input):
         seed: int = 0
         shuffle: bool = True
         num_epochs: int | None = None
+        is_training: bool = True
 
     @nowrap
     def dataset(self) -> "ArrayBatches":
@@ -206,6 +247,7 @@ class ArrayInput(Input):
             seed=cfg.seed,
             shuffle=cfg.shuffle,
             num_epochs=cfg.num_epochs,
+            drop_remainder=cfg.is_training,
         )
 
 
@@ -221,6 +263,8 @@ class ArrayBatches:
       seed: likewise.
       shuffle: likewise.
       num_epochs: likewise.
+      drop_remainder: whether what does not fill a batch at an epoch's end is left out; otherwise
+        it is a smaller batch, of which the last processes may have nothing.
       process_index: whose part; this process's unless given.
       process_count: of how many; all unless given.
 
@@ -239,6 +283,7 @@ class ArrayBatches:
         seed: int = 0,
         shuffle: bool = True,
         num_epochs: int | None = None,
+        drop_remainder: bool = True,
         process_index: int | None = None,
         process_count: int | None = None,
     ):
@@ -250,6 +295,8 @@ class ArrayBatches:
             raise ValueError(f"arrays of the same length expected, found {lengths}")
         self._examples = next(iter(lengths.values()))
         self._per_epoch = self._examples // global_batch_size
+        if not drop_remainder and self._examples % global_batch_size:
+            self._per_epoch += 1
         if not self._per_epoch:
             raise ValueError(
                 f"global_batch_size {global_batch_size} is more than the {self._examples} examples"
@@ -279,7 +326,7 @@ class ArrayBatches:
                 np.random.default_rng((self._seed, epoch)).shuffle(indices)
             self._order = (epoch, indices)
         start = batch * self._batch_size + self._index * self._part
-        chosen = self._order[1][start : start + self._part]
+        chosen = self._order[1][start : start + self._part]  # in a last, smaller batch fewer
         self._position += 1
         return {name: array[chosen] for name, array in self._arrays.items()}
 

@@ -160,6 +160,7 @@ def test_a_source_of_arrays_gives_a_dict():
     cfg = ArrayInput.default_config().set(name="input", source=lambda: [1], global_batch_size=1)
     with pytest.raises(ValueError, match="source gives a list, expected a dict of arrays"):
         cfg.instantiate(parent=None).dataset()
-    for state in (3, {}, {"position": -1}, {"position": "1"}, {"position": True}):
+    states: Any = (3, {}, {"position": -1}, {"position": "1"}, {"position": True})
+    for state in states:
         with pytest.raises(ValueError, match=r"expected {'position': number of batches}"):
             ArrayBatches(DATA, global_batch_size=2).set_state(state)

@@ -185,6 +185,4 @@ def select_mesh_config(trainer_config: C, *, mesh_selector: str) -> C:
 
 def mesh_in_scope(mesh: Mesh) -> contextlib.AbstractContextManager[object]:
     """A scope in which the mesh is set."""
-    # Before jax 0.7 there is `use_mesh`, which lets no array on other devices be touched.
-    set_mesh = getattr(jax, "set_mesh", None)
-    return mesh if set_mesh is None else set_mesh(mesh)
+    return jax.set_mesh(mesh)

@@ -34,9 +34,6 @@ STOCK = {
 }
 
 
-set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
-
-
 def mesh(kind: Any = AxisType.Auto) -> Any:
     return jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
 
@@ -217,7 +214,7 @@ def test_8_a_checkpoint_that_does_not_fit_is_refused_with_the_leaf(params: Any, 
 
 def test_9_explicit_meshes():
     where = mesh(AxisType.Explicit)
-    with set_mesh(where):
+    with jax.set_mesh(where):
         state = on_the_mesh(optax_bridge.adafactor(0.1), where)
         shardings = jax.tree.map(lambda x: x.sharding, state.params)
         grads = jax.device_put(axis_metadata.boxed_as(BOXED, GRADS), shardings)

@@ -328,15 +328,7 @@ def test_checkpointed_loss_gives_the_same_step():
     [
         pytest.param(jax.random.PRNGKey, False, id="raw"),
         pytest.param(jax.random.key, True, id="typed fitted"),
-        pytest.param(
-            jax.random.key,
-            False,
-            id="typed",
-            marks=pytest.mark.skipif(
-                tuple(map(int, ocp.__version__.split(".")[:3])) < (0, 11, 28),
-                reason="older Orbax restores typed keys without a target only",
-            ),
-        ),
+        pytest.param(jax.random.key, False, id="typed"),
     ],
 )
 def test_orbax_gives_back_every_field(key: Any, fitted: bool, tmp_path: Path):

@@ -51,7 +51,7 @@ class Optimizer(nnx.Optimizer[M]):
         Returns:
           What the step added to the parameters, up to rounding, as Flax's.
         """
-        grads = arrays(_gradients(grads, self.wrt))
+        grads = arrays(nnx.state(grads, self.wrt))
         params = arrays(nnx.state(model, self.wrt))
         new_params, new_state = take_step(
             self.tx, grads, arrays(self.opt_state), params, **arrays(kwargs)
@@ -152,11 +152,6 @@ def hand_off(
         left.append("ema_params")
     say_left(left)
     return made
-
-
-def _gradients(grads: Updates, wrt: Any) -> Updates:
-    """Those that are asked for; before flax 0.11, `nnx.state` takes modules only."""
-    return nnx.filter_state(grads, wrt) if isinstance(grads, nnx.State) else nnx.state(grads, wrt)
 
 
 def _moved_state(

@@ -1,9 +1,7 @@
 """A migrated optimizer drives NNX: the same trajectory, and a hand-off in mid-training."""
 
-import inspect
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -22,8 +20,6 @@ from optax_bridge.metadata import axis_metadata
 from optax_bridge.training import nnx as nnx_optimizer
 
 INPUTS = jnp.asarray(np.random.default_rng(0).standard_normal((16, 4)), jnp.float32)
-# Before flax 0.11 Flax's own optimizer has a model, and its `update` takes none.
-TAKES_MODEL = "model" in inspect.signature(nnx.Optimizer.update).parameters
 RENAMED = {"Dense_1": "hidden", "Dense_0": "out"}  # Linen names in the order of construction
 
 
@@ -66,10 +62,7 @@ def linen_step(state: Any) -> Any:
 @nnx.jit
 def nnx_step(model: Any, optimizer: Any) -> None:
     grads = nnx.grad(loss)(model)
-    if isinstance(optimizer, nnx_optimizer.Optimizer) or TAKES_MODEL:
-        optimizer.update(model, grads)
-    else:
-        optimizer.update(grads)
+    optimizer.update(model, grads)
 
 
 def in_order(params: Any, model: Any) -> list[tuple[Any, Any]]:
@@ -154,14 +147,9 @@ def test_another_module_names_what_differs():
         nnx_optimizer.hand_off(other, Nnx(), rename=rename)
 
 
-@pytest.mark.skipif(
-    flax.__version__.startswith(("0.10.", "0.11.")),
-    reason="before Flax 0.12 NNX keeps the names of axes in another way",
-)
 @pytest.mark.parametrize("make", [optax.adafactor, optax.sm3, optax.novograd])
 def test_a_sharded_model_under_a_mesh(make: Any):
-    set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
-    with set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
         init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("data", "model"))
         model = nnx.Linear(128, 256, kernel_init=init, rngs=nnx.Rngs(0))
         tx = optax_bridge.with_axis_metadata(make(0.1))

@@ -147,24 +147,16 @@ def say_left(left: list[str]) -> None:
 
 
 def arrays(tree: PyTree) -> PyTree:
-    """The tree with what is in each variable, in every Flax: `nnx.as_pure` came with 0.12.7."""
-    return jax.tree.map(_raw, tree, is_leaf=is_variable)
+    """Returns the tree with the array of each variable, as `nnx.as_pure` of Flax 0.12.7."""
 
+    def raw(leaf: Leaf) -> Leaf:
+        return leaf.get_raw_value() if is_variable(leaf) else leaf
 
-def _raw(leaf: Leaf) -> Leaf:
-    if not is_variable(leaf):
-        return leaf
-    if hasattr(leaf, "get_raw_value"):
-        return leaf.get_raw_value()
-    # Before flax 0.11: an optimizer has variables, a state of it or of a module VariableStates.
-    return leaf.raw_value if isinstance(leaf, nnx.Variable) else leaf.value
+    return jax.tree.map(raw, tree, is_leaf=is_variable)
 
 
 def set_values(variables: Any, values: PyTree) -> None:
     """Puts values into the variables of a tree."""
     flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
     for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):
-        if hasattr(variable, "set_raw_value"):
-            variable.set_raw_value(value)
-        else:  # before flax 0.11
-            variable.raw_value = value
+        variable.set_raw_value(value)

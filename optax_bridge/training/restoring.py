@@ -12,17 +12,13 @@ from flax import serialization
 
 from optax_bridge.checkpoints.fit import Fit
 from optax_bridge.checkpoints.trees import (
-    already_fitted,
     fields_from_state_dict,
     fields_of,
-    is_fitted,
     outlined,
     plain,
-    register,
     restored,
 )
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.training.orbax import check_what_orbax_restores
 
 T = TypeVar("T")
 
@@ -57,7 +53,7 @@ def restored_into(template: T, saved: PyTree) -> T:
 
 
 def fit_on_restore(cls: type[Any]) -> None:
-    """Lets Flax restore a dataclass whole or not at all, with and without boxes."""
+    """Lets Flax restore a dataclass of ours whole or not at all, with and without boxes."""
 
     def to_state_dict(state: Any) -> PyTree:
         # Keys as their bits, since msgpack knows no other arrays.
@@ -67,12 +63,10 @@ def fit_on_restore(cls: type[Any]) -> None:
         }
 
     def from_state_dict(state: Any, saved: PyTree) -> Any:
-        if not is_fitted():
-            fit = Fit(cls.__name__)
-            saved = fit.tree(state, plain(saved), (), "state")
-            fit.settle()
-        with already_fitted():
-            return fields_from_state_dict(state, saved)
+        fit = Fit(cls.__name__)
+        fitted = fit.tree(state, plain(saved), (), "state")
+        fit.settle()
+        return fields_from_state_dict(state, fitted)
 
-    register(cls, to_state_dict, from_state_dict)
-    check_what_orbax_restores()
+    # Over what Flax registers for every subclass of its dataclasses.
+    serialization.register_serialization_state(cls, to_state_dict, from_state_dict, override=True)

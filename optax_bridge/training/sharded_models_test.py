@@ -15,7 +15,6 @@ import optax_bridge
 from optax_bridge.metadata import axis_metadata
 
 RULES = (("batch", "data"), ("embed", "data"), ("mlp", "model"), ("layers", None))
-set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
 
 
 def mesh(kind: Any = AxisType.Auto, shape: tuple[int, int] = (2, 4)) -> Any:
@@ -171,16 +170,13 @@ def test_nothing_is_ever_whole_on_one_device(kind: Any):
     assert memory.output_size_in_bytes < 6 * whole * 4 // 8 + 4096
 
 
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 7), reason="explicit meshes are unfinished in JAX before 0.7"
-)
 def test_a_forward_pass_and_a_step_under_an_explicit_mesh():
     # Without dropout, whose mask Flax makes without a sharding.
     where, model = mesh(AxisType.Explicit), Stack(dropout=0.0)
     tx = optax_bridge.momentum(0.1)
     alone, _ = jax.jit(train_step)(create(mesh(), model, tx), X)
     replicated = tuple((name, None) for name, _ in RULES)
-    with set_mesh(where):
+    with jax.set_mesh(where):
         state = State.create_sharded(
             mesh=where, rules=replicated, init=lambda: model.init(jax.random.key(0), X, False),
             apply_fn=model.apply, tx=tx,

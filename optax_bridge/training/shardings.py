@@ -12,7 +12,6 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 
-from optax_bridge._internals import abstract_mesh_in_scope
 from optax_bridge.checkpoints.trees import fields_of
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import (
@@ -180,7 +179,7 @@ def create_sharded(
 
     # Flax constrains a box's array to its names when it sees a mesh in scope, which fails for
     # logical names and under explicit meshes: here the shardings are given to jit instead.
-    with abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ())):  # no mesh is set in it
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # no mesh is set in it
         shardings = state_shardings(jax.eval_shape(make), mesh, rules)
         return jax.jit(make, out_shardings=shardings)()
 

@@ -15,18 +15,13 @@ reordered, nothing is distributed, nothing is cancelled.
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from equivalence_tests.proof.bits.nodes import COMMUTATIVE as COMMUTATIVE
-from equivalence_tests.proof.bits.nodes import ELEMENTWISE as ELEMENTWISE
-from equivalence_tests.proof.bits.nodes import Node as Node
 from equivalence_tests.proof.bits.nodes import Nodes
-from equivalence_tests.proof.bits.nodes import cone as cone
 from equivalence_tests.proof.bits.rewriting import elementwise
 from equivalence_tests.proof.bits.rewriting_shapes import SHAPED
 from equivalence_tests.proof.dtypes import DType
-
-_SAME = frozenset(
-    ["copy", "copy_p", "optimization_barrier", "stop_gradient", "device_put", "sharding_constraint"]
-)
+from equivalence_tests.proof.node import Node as Node
+from equivalence_tests.proof.node import cone as cone
+from equivalence_tests.proof.primitives import COPIES, is_elementwise
 
 
 class Graph(Nodes):
@@ -42,11 +37,11 @@ class Graph(Nodes):
     ) -> Node:
         """The node of an operation after rewriting."""
         shape, args = tuple(shape), tuple(args)
-        if op in _SAME:
+        if op in COPIES:
             return args[0]
         if op in SHAPED:
             return SHAPED[op](self, args, params, shape, dtype)
-        if op not in ELEMENTWISE:
+        if not is_elementwise(op):
             return self.node(op, args, params, shape, dtype)
         if shape and all(not arg.shape or arg.op == "splat" for arg in args):
             inner = [arg.args[0] if arg.op == "splat" else arg for arg in args]

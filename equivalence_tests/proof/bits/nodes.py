@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -11,57 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.dtypes import DType, is_float, is_key
+from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.primitives import is_elementwise
 
 Constant = ArrayLike | jax.Array  # an array of typed random keys is JAX's
-# Operations that treat every element alike; their operands have one shape, or are scalars.
-ELEMENTWISE = frozenset([
-    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
-    "clamp", "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
-    "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma",
-    "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or",
-    "population_count", "pow", "reduce_precision", "rem", "round", "rsqrt", "select_n",
-    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
-    "square", "sub", "tan", "tanh", "xor",
-])  # fmt: skip
-
-COMMUTATIVE = frozenset(("add", "mul", "eq", "ne", "and", "or", "xor"))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Node:
-    """One array value.
-
-    Attributes:
-      id: number within its graph; operands have smaller ones.
-      op: name of the operation: a primitive's, or `leaf`, `const`, `splat` (a scalar spread).
-      args: operands.
-      params: what else decides the value.
-      shape: of the array.
-      dtype: of the array.
-      general: whether every element is computed alike, from elements at the same place and scalars:
-        what is proved of it holds for all shapes.
-    """
-
-    id: int
-    op: str
-    args: tuple["Node", ...]
-    params: Hashable
-    shape: tuple[int, ...]
-    dtype: DType
-    general: bool
-
-    def __repr__(self) -> str:
-        return f"%{self.id}:{self.op}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The primitive's parameters by their names."""
-        return settings_of(self.params)
-
-
-def settings_of(params: Hashable) -> dict[str, Any]:
-    """A primitive's parameters, `(name, value)` pairs, by their names."""
-    return dict(cast(tuple[tuple[str, Any], ...], params))
 
 
 @dataclass
@@ -135,6 +88,10 @@ class Nodes(abc.ABC):
             return None
         return self.values[node.id].item()
 
+    def constant(self, node: Node) -> np.ndarray | None:
+        """The value of a constant's node; None of a key's, or of another operation."""
+        return self.values.get(node.id)
+
     def node(
         self,
         op: str,
@@ -146,21 +103,9 @@ class Nodes(abc.ABC):
         """The node of an operation as it stands."""
         key = (op, tuple(arg.id for arg in args), params, shape, str(dtype))
         if key not in self.nodes:
-            alike = op in ("leaf", "const", "splat") or op in ELEMENTWISE
+            alike = op in ("leaf", "const", "splat") or is_elementwise(op)
             general = alike and all(arg.general for arg in args)
             if op == "const" and shape:
                 general = False
             self.nodes[key] = Node(len(self.nodes), op, tuple(args), params, shape, dtype, general)
         return self.nodes[key]
-
-
-def cone(*nodes: Node) -> list[Node]:
-    """All nodes that nodes are computed with, operands first."""
-    reached: dict[int, Node] = {}
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node.id not in reached:
-            reached[node.id] = node
-            waiting += node.args
-    return [reached[number] for number in sorted(reached)]

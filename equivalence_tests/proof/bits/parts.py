@@ -1,7 +1,8 @@
 # pyright: strict
 """Arrays that stand one behind the other in a larger one, as flattened parameters do."""
 
-from equivalence_tests.proof.bits.graph import ELEMENTWISE, Graph, Node
+from equivalence_tests.proof.bits.graph import Graph, Node
+from equivalence_tests.proof.primitives import is_elementwise
 
 
 def ends_of_parts(node: Node, axis: int) -> tuple[int, ...]:
@@ -21,7 +22,7 @@ def _ends(node: Node, axis: int, known: dict[int, frozenset[int]]) -> frozenset[
                 start += arg.shape[axis]
                 ends.add(start)
             ends -= {0, start}
-        elif node.op in ELEMENTWISE:
+        elif is_elementwise(node.op):
             for arg in node.args:
                 if arg.shape == node.shape:
                     ends |= _ends(arg, axis, known)
@@ -60,7 +61,7 @@ class _Parts:
                 if start <= begin and end <= start + size:
                     return self.part(arg, begin - start, end - start)
                 start += size
-        if node.op in ELEMENTWISE and _ends(node, axis, self.ends):
+        if is_elementwise(node.op) and _ends(node, axis, self.ends):
             args = [
                 self.part(arg, begin, end) if arg.shape == node.shape else arg for arg in node.args
             ]

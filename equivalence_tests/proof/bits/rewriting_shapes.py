@@ -4,8 +4,9 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from equivalence_tests.proof.bits.nodes import Node, Nodes, settings_of
+from equivalence_tests.proof.bits.nodes import Nodes
 from equivalence_tests.proof.dtypes import DType
+from equivalence_tests.proof.node import Node, settings_of
 
 Shape = tuple[int, ...]
 Args = tuple[Node, ...]

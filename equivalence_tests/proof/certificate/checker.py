@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb, fmpq
 
+from equivalence_tests.proof.algebra import normal_forms
 from equivalence_tests.proof.dtypes import is_key
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, inputs, traced
-from equivalence_tests.proof.reals import normal_forms
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, MOST_AXES
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Params

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from equivalence_tests.proof.algebra.algebra import Algebra, Full, Rat
+from equivalence_tests.proof.algebra.text import nested, shown
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.induction.random_values import Numeric
-from equivalence_tests.proof.reals.algebra import Algebra, Full, Rat
 from equivalence_tests.proof.reals.indexing import indices
 from equivalence_tests.proof.reals.reals import Reals
-from equivalence_tests.proof.reals.text import nested, shown
 
 UNDEFINED_TOLD = "nothing is divided by 0, and nothing computed of infinity"
 _MOST_CASES = 4

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.interpreter.rules import RULES
+from equivalence_tests.proof.primitives import PRIMITIVES
 
 _POINTS = 4
 _DIGITS = 9
@@ -53,14 +53,14 @@ class Numeric:
         columns = list(zip(*(row for row in rows if row is not None), strict=True))
         if node.op == "splat":
             return [np.broadcast_to(value, node.shape) for (value,) in columns]
-        rule = RULES.get(node.op)
-        if rule is None or not rows:
+        row = PRIMITIVES.get(node.op)
+        if row is None or row.numbers is None or not rows:
             return None
         kind = np.float64 if jnp.issubdtype(node.dtype, jnp.floating) else node.dtype
         aval = SimpleNamespace(shape=node.shape, dtype=kind)
         try:
             params = node.settings
-            results = [rule(params, aval, *map(np.asarray, column)) for column in columns]
+            results = [row.numbers(params, aval, *map(np.asarray, column)) for column in columns]
             return [np.broadcast_to(np.asarray(r).astype(kind), node.shape) for r in results]
         except (KeyError, TypeError, ValueError):
             return None

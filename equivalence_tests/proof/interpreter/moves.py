@@ -82,16 +82,6 @@ def _nearest(value: arb, even: bool) -> arb:
     return down + int(odd if even else value > 0)
 
 
-def remainder(values: Array, by: Array) -> Array:
-    """What divisions with quotients rounded towards 0 leave."""
-
-    def of(value: arb, by: arb) -> arb:
-        quotient = value / by
-        return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
-
-    return np.asarray(np.frompyfunc(of, 2, 1)(values, by))
-
-
 def _placed(eqn: JaxprEqn, function: Callable[..., jax.Array], *args: Array) -> np.ndarray:
     """A scatter of whole numbers."""
     options = {name: eqn.params[name] for name in _OF_SCATTER}

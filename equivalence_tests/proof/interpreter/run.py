@@ -16,17 +16,17 @@ from flint import arb
 from jax.extend.core import JaxprEqn, Literal, Var
 from numpy.typing import ArrayLike
 
+from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.dtypes import Aval, is_float, is_key
 from equivalence_tests.proof.interpreter.moves import moved
-from equivalence_tests.proof.interpreter.rules import RULES
-from equivalence_tests.proof.interpreter.rules import Unclear as Unclear
-from equivalence_tests.proof.interpreter.rules import Undefined as Undefined
-from equivalence_tests.proof.interpreter.rules import ties_are_equal as ties_are_equal
+from equivalence_tests.proof.primitives import PRIMITIVES
+from equivalence_tests.proof.primitives.numbers import Unclear as Unclear
+from equivalence_tests.proof.primitives.numbers import Undefined as Undefined
+from equivalence_tests.proof.primitives.numbers import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr, aval_of
-from equivalence_tests.proof.reals.decimals import decimal
-from equivalence_tests.scanned import constants_and_carry
 from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.scanned import constants_and_carry
 
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray
@@ -122,9 +122,10 @@ def _equation(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
     if name in ("pjit", "jit"):  # an unknown function: any will do
         return [_typed(_unknown(args), aval, exact) for aval in outs]
     keyed = any(is_key(aval_of(var).dtype) for var in (*eqn.invars, *eqn.outvars))
-    if (rule := RULES.get(name)) is None or len(outs) > 1 or keyed:
+    row = PRIMITIVES.get(name)
+    if row is None or row.numbers is None or len(outs) > 1 or keyed:
         return _by_jax(eqn, args, exact)
-    return [_typed(rule(eqn.params, outs[0], *args), outs[0], exact)]
+    return [_typed(row.numbers(eqn.params, outs[0], *args), outs[0], exact)]
 
 
 def _typed(result: ArrayLike, aval: Aval, exact: bool) -> Array:

@@ -10,11 +10,12 @@ import numpy as np
 from jax.extend import core
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from equivalence_tests.proof.bits.graph import COMMUTATIVE, ELEMENTWISE, Graph, Node
+from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.bits.parts import part
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.scanned import constants_and_carry
+from equivalence_tests.proof.primitives import is_commutative, is_elementwise
+from equivalence_tests.sides.scanned import constants_and_carry
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
@@ -270,7 +271,7 @@ def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
     if all(row is first for row in rows):
         dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
         return graph.apply("broadcast_in_dim", (first,), dims, shape, first.dtype)
-    alike = first.op in ELEMENTWISE and all(
+    alike = is_elementwise(first.op) and all(
         (row.op, row.params, row.shape, row.dtype, len(row.args))
         == (first.op, first.params, first.shape, first.dtype, len(first.args))
         for row in rows
@@ -293,7 +294,7 @@ def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
 
 def _ordered(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
     """The operands of a row, with what all rows have in common in one place."""
-    if rows[0].op not in COMMUTATIVE:
+    if not is_commutative(rows[0].op):
         return lambda row: row.args
     common = set.intersection(*({arg.id for arg in row.args} for row in rows))
     return lambda row: sorted(row.args, key=lambda arg: arg.id not in common)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from equivalence_tests.proof.bits.nodes import Node
-from equivalence_tests.proof.reals.atoms import Index
+from equivalence_tests.proof.algebra.atoms import Index
+from equivalence_tests.proof.node import Node
 
 
 def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:

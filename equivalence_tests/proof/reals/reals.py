@@ -10,6 +10,8 @@ from collections.abc import Callable, Set
 
 import numpy as np
 
+from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
+from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.bits.parts import ends_of_parts, part
 from equivalence_tests.proof.dtypes import (
@@ -22,10 +24,8 @@ from equivalence_tests.proof.dtypes import (
 )
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.reading.programs import UNKNOWN
-from equivalence_tests.proof.reals.algebra import Algebra, Index, Rat
-from equivalence_tests.proof.reals.decimals import decimal
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shifted
-from equivalence_tests.proof.reals.scalar_functions import Scalars
+from equivalence_tests.proof.reals.scalars import Scalars
 
 
 class Reals:

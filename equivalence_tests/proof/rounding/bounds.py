@@ -12,10 +12,10 @@ from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.interpreter.run import NoRule
+from equivalence_tests.proof.primitives.intervals import Unclear
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.traced_sides import Inputs, inputs
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.rounding.intervals import Unclear
 from equivalence_tests.proof.rounding.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.sides.adapt import SideLike
 

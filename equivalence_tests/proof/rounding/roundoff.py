@@ -17,17 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 from flint import arb, fmpq
 
+from equivalence_tests.proof.algebra.atoms import Index
+from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.induction.equality import Comparer
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.interpreter.run import NoRule
-from equivalence_tests.proof.reals.atoms import Index
-from equivalence_tests.proof.reals.decimals import decimal
+from equivalence_tests.proof.primitives import PRIMITIVES, intervals
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
+from equivalence_tests.proof.primitives.primitive import Value
+from equivalence_tests.proof.primitives.rounded import opened, real
 from equivalence_tests.proof.reals.indexing import MOVES, indices
-from equivalence_tests.proof.rounding import intervals
-from equivalence_tests.proof.rounding.intervals import Precision, Rounded, Unclear
-from equivalence_tests.proof.rounding.rules import RULES, Value, opened, real
 
 Range = tuple[float, float]
 Box = dict[str, Range]
@@ -201,7 +202,8 @@ class Roundoff:
             if moved is None:
                 raise NoRule(f"no bound of the rounding of such a `{node.op}`")
             return [moved]
-        if node.op not in RULES and node.op != "select_n":
+        row = PRIMITIVES.get(node.op)
+        if node.op != "select_n" and (row is None or row.rounding is None):
             raise NoRule(f"no bound of the rounding of `{node.op}`")
         return [index if arg.shape else () for arg in node.args]
 
@@ -295,7 +297,9 @@ class Roundoff:
             return self._sum(node, args[0], self.terms[number], Rounded.exact(*box[row.name]))
         if node.op == "select_n":
             return self._selected(node, args)
-        return RULES[node.op](node, args)
+        rounding = PRIMITIVES[node.op].rounding
+        assert rounding is not None  # `_sources` has looked
+        return rounding(node, args)
 
     def _constant(self, node: Node) -> Value:
         array = self.graph.values[node.id]

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass, replace
 
 from equivalence_tests.suite.case import SYNTHETIC
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, recipe_of
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
 
 
 @dataclass(frozen=True, order=True)
@@ -118,9 +118,13 @@ def _stock(case: MatrixCase) -> Iterator[MatrixCase]:
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
     try:
-        _, claim = recipe_of(entry.definition(about, about.learning_rate), exact=False)
+        definition = entry.definition(about, about.learning_rate)
+        choice = choose_recipe(definition, "standalone")
     except UnsupportedSetting:
         return
-    streams = ("mixture",) if claim.verdict is Verdict.DIFFERENT else tuple(STREAMS)
-    for stream in streams:
-        yield replace(case, recipe="stock", stream=stream)
+    if choice.claim.verdict is Verdict.DIFFERENT:
+        yield replace(case, recipe="stock", stream="mixture")
+        return
+    yield from (replace(case, recipe="stock", stream=stream) for stream in STREAMS)
+    for dtype in set(DTYPES[1:]) & choice.dtypes:
+        yield replace(case, recipe="stock", dtype=dtype, stream="mixture")

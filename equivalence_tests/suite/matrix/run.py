@@ -21,7 +21,7 @@ from equivalence_tests.suite.case import Result, recipe_source, settings_text
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict
-from optax_bridge.correspondence.entry import rounding
+from optax_bridge.correspondence.claim import rounding
 from optax_bridge.metadata.trees import PyTree, Updates
 
 _IN_ONE_FUNCTION = rounding(
@@ -122,7 +122,8 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     entry = ENTRIES[case.entry]
     result = Result(case, settings_text(entry, entry.cases[case.setting]))
     try:
-        recipe, result.claim = sides.recipe(case)
+        choice = sides.recipe(case)
+        recipe, result.claim = choice.call, choice.claim
         result.source = recipe_source(recipe)
     except UnsupportedSetting as error:
         result.note = str(error)

@@ -11,11 +11,11 @@ import legacy_optim
 from equivalence_tests.sides.side import Side, legacy, train_state
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase
-from optax_bridge.correspondence import ENTRIES, Claim, recipe_of
-from optax_bridge.correspondence.entries.multi_optimizer import is_matrix, is_vector
-from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.correspondence import ENTRIES, Choice, choose_recipe
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_optax
 from optax_bridge.metadata.trees import PyTree, Updates
+from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
 
 # The second group's rate is twice the first one's.
 _FACTORS = (1.0, 2.0)
@@ -40,13 +40,14 @@ def definition(case: MatrixCase, learning_rate: Any = None) -> legacy_optim.Opti
     )
 
 
-def recipe(case: MatrixCase) -> tuple[Call, Claim]:
+def recipe(case: MatrixCase) -> Choice:
     """The recipe of the right side, and its claim.
 
     Raises:
       UnsupportedSetting: there is no such recipe.
     """
-    return recipe_of(definition(case, schedule(case)), exact=case.recipe == "exact")
+    kind = "exact" if case.recipe == "exact" else "standalone"
+    return choose_recipe(definition(case, schedule(case)), kind)
 
 
 def left(case: MatrixCase) -> Side:
@@ -70,7 +71,7 @@ def left(case: MatrixCase) -> Side:
 
 def right(case: MatrixCase) -> Side:
     """A TrainState with the case's recipe."""
-    built = build(recipe(case)[0])
+    built = build(recipe(case).call)
     side = train_state(case.recipe, definition(case), built)
 
     def step(state: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:

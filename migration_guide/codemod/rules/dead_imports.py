@@ -58,6 +58,8 @@ def rewrite_module(
         if bound == "*":
             return is_legacy(name) and not any(ref.split(".")[0] in EXPORTS for ref in after)
         gone = canonical(name) in context.removed or name == OPTIM or name.startswith(f"{OPTIM}.")
+        if gone and bound in {name for _, name in context.named}:
+            return True  # it is imported from elsewhere now, under the same name
         if dotted and gone:  # `import flax.optim` binds flax
             return not any(f"{ref}.".startswith(f"{name}.") for ref in after)
         root = bound.split(".")[0]

@@ -8,8 +8,8 @@ Before:
 
 After:
 
-    import flax.training.dynamic_scale
-    scale = flax.training.dynamic_scale.DynamicScale()
+    from flax.training.dynamic_scale import DynamicScale
+    scale = DynamicScale()
 
 The class is the same; Flax moved it when it removed the rest.
 """
@@ -27,5 +27,4 @@ def rewrite_reference(
     name = context.legacy(original).removeprefix("dynamic_scale.")
     if name not in ("DynamicScale", "DynamicScaleResult"):
         return None
-    context.needed.add("flax.training.dynamic_scale")
-    return cst.parse_expression(f"flax.training.dynamic_scale.{name}")
+    return context.by_name("flax.training.dynamic_scale", name)

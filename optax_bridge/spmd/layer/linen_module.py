@@ -9,7 +9,6 @@ import jax
 from flax.core import meta, unfreeze
 
 from optax_bridge.metadata.axis_metadata import boxed_as, is_box, unboxed
-from optax_bridge.metadata.kept_axes import abstract_mesh_in_scope
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.optimizers.axis_roles import FactoredPartitioned
 from optax_bridge.spmd.module.wrapping import Method
@@ -59,7 +58,7 @@ class LinenModule:
         fn = getattr(self._module, self._method)
         training = training_arguments(fn, {}, False)
         # Names that are not the mesh's would be looked for in it.
-        no_mesh = abstract_mesh_in_scope(jax.sharding.AbstractMesh((), ()))
+        no_mesh = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
         with contextlib.nullcontext() if self._mesh_axes is None else no_mesh:
             variables = self._module.init({"params": key}, *inputs, **training, method=self._method)
         kept = {name: part for name, part in variables.items() if name != "intermediates"}

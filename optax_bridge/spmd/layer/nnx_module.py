@@ -110,7 +110,7 @@ def _with_intermediates(fn: Method) -> Callable[..., tuple[PyTree, dict[Path, Le
 
 def _collection(variable: Leaf) -> str | None:
     """The collection that the variable is in; None for the state of random numbers."""
-    kind = getattr(variable, "type", type(variable))  # before flax 0.11 a VariableState has a type
+    kind = type(variable)
     return None if issubclass(kind, nnx.RngState) else nnx.variable_name_from_type(kind)
 
 

@@ -18,7 +18,6 @@ from optax_bridge.spmd.layer import (
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trees import TensorSpec, flatten_items
 
-set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (2, 8, 8))
 
@@ -94,7 +93,7 @@ def test_an_axis_without_a_rule(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_names_that_are_not_the_meshs(name):
     layer = made(name, axis_rules=[("in", None), ("out", "model")])
-    with set_mesh(Mesh(np.array(jax.devices()), ("model",))):
+    with jax.set_mesh(Mesh(np.array(jax.devices()), ("model",))):
         params = jax.eval_shape(layer.initialize_parameters_recursively, KEY)
         y, _ = jax.eval_shape(lambda p: functional(layer, KEY, p, (X,), is_training=True), params)
     assert y.shape == X.shape

@@ -1,5 +1,6 @@
 """Learners: what takes a model's parameters from one step to the next."""
 
+from optax_bridge.spmd.learner.composite import CompositeLearner as CompositeLearner
 from optax_bridge.spmd.learner.data import BackwardOutputs as BackwardOutputs
 from optax_bridge.spmd.learner.data import ForwardBackwardOutputs as ForwardBackwardOutputs
 from optax_bridge.spmd.learner.data import ForwardFn as ForwardFn
@@ -7,11 +8,12 @@ from optax_bridge.spmd.learner.data import ForwardOutputs as ForwardOutputs
 from optax_bridge.spmd.learner.data import ForwardPass as ForwardPass
 from optax_bridge.spmd.learner.data import Updates as Updates
 from optax_bridge.spmd.learner.data import mask_tree as mask_tree
+from optax_bridge.spmd.learner.gradients import _split_gradients as _split_gradients
+from optax_bridge.spmd.learner.gradients import _value_and_grad as _value_and_grad
+from optax_bridge.spmd.learner.learner import BaseLearner as BaseLearner
 from optax_bridge.spmd.learner.learner import Learner as Learner
 from optax_bridge.spmd.learner.learner import UpdateType as UpdateType
 from optax_bridge.spmd.learner.learner import _apply_updates as _apply_updates
-from optax_bridge.spmd.learner.learner import _split_gradients as _split_gradients
-from optax_bridge.spmd.learner.learner import _value_and_grad as _value_and_grad
 from optax_bridge.spmd.learner.learner import (
     should_update_with_optimizers as should_update_with_optimizers,
 )

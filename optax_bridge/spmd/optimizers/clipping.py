@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.metadata.trees import Params, PyTree, Updates
+from optax_bridge.metadata.trees import Params, Updates
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     add_summary,
@@ -73,13 +73,3 @@ def clip_by_block_rms(
         return vectorized_tree_map(clipped, updates)
 
     return without_state(update)
-
-
-def _compute_rms_norms(tree: PyTree) -> PyTree:
-    """The root mean square of each array, per repeat of a repeated layer."""
-    return vectorized_tree_map(rms, tree)
-
-
-def _compute_covariance(x: PyTree, y: PyTree) -> PyTree:
-    """The mean of the product of each two arrays, per repeat of a repeated layer."""
-    return vectorized_tree_map(lambda a, b: jnp.mean(a * b), x, y)

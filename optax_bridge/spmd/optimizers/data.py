@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
@@ -142,6 +143,26 @@ def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTrans
         return optax.ScaleByAdamState(spec, copy_partition(specs), copy_partition(specs))  # type: ignore[arg-type]
 
     return with_partition_fn(tx, partition)
+
+
+def scale_by_lion(
+    b1: float = 0.9, b2: float = 0.99, mu_dtype: DTypeLike | None = None
+) -> PartitionedGradientTransformation:
+    """`optax.scale_by_lion` with specs for its state.
+
+    Args:
+      b1: decay of the average that the sign is taken of.
+      b2: decay of the average that is kept.
+      mu_dtype: dtype of that, None for the parameter's.
+    """
+
+    def partition(specs: PyTree) -> PyTree:
+        mu = copy_partition(specs)
+        if mu_dtype is not None:
+            mu = jax.tree.map(lambda spec: dataclasses.replace(spec, dtype=mu_dtype), mu)
+        return optax.ScaleByLionState(count=count_spec(), mu=mu)  # type: ignore[arg-type]
+
+    return with_partition_fn(optax.scale_by_lion(b1, b2, mu_dtype), partition)
 
 
 def without_state(

@@ -90,7 +90,40 @@ OPTIMIZERS = {
     ),
     "ema, int8": config_for_function(optimizers.ema).set(decay=0.9, accumulator_dtype=jnp.int8),
     "param_ema": config_for_function(optimizers.param_ema).set(decay=0.9),
+    "lion": config_for_function(optimizers.lion_optimizer).set(
+        learning_rate=0.1,
+        b1=0.9,
+        b2=0.99,
+        mu_dtype=jnp.bfloat16,
+        weight_decay=0.1,
+        multiply_by_parameter_scale=True,
+    ),
+    "adastar": config_for_function(optimizers.adastar_optimizer).set(
+        learning_rate=0.1,
+        gradient_ema_decay=0.9,
+        gradient_ema_debias=True,
+        gradient_square_ema_decay=0.99,
+        gradient_square_ema_debias=True,
+        eps=1e-8,
+        eps_square=0.0,
+        raw_update_clipping_threshold=1.0,
+        update_ema_decay=0.9,
+        update_ema_debias=False,
+        adam_update_transformation=config_for_function(optimizers.scale_by_trust_ratio),
+        weight_decay=0.1,
+        update_schedule=1.0,
+        verbosity=1,
+    ),
 }
+OPTIMIZERS["skip, by a norm"] = config_for_function(optimizers.skip_and_clip_by_global_norm).set(
+    inner=OPTIMIZERS["adam"], drop_norm=100.0, max_norm=1.0
+)
+OPTIMIZERS["skip, by averages"] = OPTIMIZERS["skip, by a norm"].clone(
+    drop_norm=config_for_function(optimizers.drop_norm_by_grad_norm_ema), grad_norm_ema_decay=0.9
+)
+OPTIMIZERS["offloaded"] = config_for_function(optimizers.offload_optimizer).set(
+    optimizer=OPTIMIZERS["adam"], pattern=".*/mu/.*"
+)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -11,6 +11,7 @@ from optax_bridge.spmd.optimizers.clipping import clip_by_block_rms
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     adam_partition,
+    scale_by_lion,
     trace_partition,
 )
 from optax_bridge.spmd.optimizers.factored import scale_by_factored_rms
@@ -148,6 +149,34 @@ def _adam(
 ) -> list[Transformation]:
     adam = adam_partition(optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=mu_dtype))
     return [adam] if then is None else [adam, then]
+
+
+def lion_optimizer(
+    learning_rate: Schedule,
+    b1: float,
+    b2: float,
+    mu_dtype: DTypeLike | None = None,
+    weight_decay: float = 0.0,
+    weight_decay_per_param_scale: ConfigOr[PerParamFn] | None = None,
+    multiply_by_parameter_scale: bool = False,
+) -> PartitionedGradientTransformation:
+    """Lion (Chen et al. 2023): the sign of an average, with decoupled weight decay.
+
+    Args:
+      learning_rate: a schedule.
+      b1: see `scale_by_lion`.
+      b2: likewise.
+      mu_dtype: likewise.
+      weight_decay: see `add_decayed_weights`.
+      weight_decay_per_param_scale: likewise.
+      multiply_by_parameter_scale: steps are relative to the parameter's root mean square.
+    """
+    return chain(
+        scale_by_lion(b1, b2, mu_dtype),
+        *([scale_by_param_block_rms()] if multiply_by_parameter_scale else []),
+        add_decayed_weights(weight_decay, per_param_scale=weight_decay_per_param_scale),
+        scale_by_schedule(scale_from_learning_rate(learning_rate)),
+    )
 
 
 def adafactor_optimizer(

@@ -66,8 +66,7 @@ def add_decayed_weights(
         if learning_rate_exponent is not None:
             count = optax.safe_increment(state.count)
             rate = weight_decay * schedule(count) ** learning_rate_exponent
-        decayed = _decayed(rate, per_param_scale, updates, params)
-        return decayed, AddDecayedWeightsState(count)
+        return decayed(rate, per_param_scale, updates, params), AddDecayedWeightsState(count)
 
     def partition(specs: PyTree) -> AddDecayedWeightsState:
         del specs
@@ -86,17 +85,17 @@ def l2_regularizer(
       per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
     """
     return without_state(
-        lambda updates, params: _decayed(regularizer_weight, per_param_scale, updates, params)
+        lambda updates, params: decayed(regularizer_weight, per_param_scale, updates, params)
     )
 
 
-def _decayed(
+def decayed(
     rate: ArrayLike,
     per_param_scale: ConfigOr[PerParamFn] | None,
     updates: Updates,
     params: Params,
 ) -> Updates:
-    """Updates plus `rate * scale * value`."""
+    """Returns updates plus `rate * scale * value`."""
     return map_updates(
         lambda update, value, scale: update + rate * scale * value,
         updates,

@@ -24,9 +24,9 @@ from optax_bridge.spmd.config import (
     maybe_set_config,
 )
 from optax_bridge.spmd.evaler import SpmdEvaler
-from optax_bridge.spmd.input import Input, host_to_global_array
+from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
-from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.learner import BaseLearner
 from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
@@ -50,7 +50,7 @@ class BaseTrainer(Module):
     # Children, see `Module`.
     input: Input
     model: BaseModel
-    learner: Learner
+    learner: BaseLearner
     checkpointer: BaseCheckpointer
     summary_writer: BaseWriter
 
@@ -80,6 +80,10 @@ class BaseTrainer(Module):
           start_trace_steps: after which steps a profile is taken.
           n_steps_for_each_trace: how many steps each is of.
           start_trace_process_indices: in which processes, or "all".
+          watchdog_timeout_seconds: after so many seconds without a step, the stacks of all threads
+            are logged; None: never. An evaluation is a part of its step.
+          crash_on_hang_timeout_seconds: after so many the process is killed, once it has taken a
+            step, so that what started it can start it again; None: never.
           context_manager: a scope of everything that runs, or a config of one.
           log_every_n_steps: how often a line is logged, None: 100.
           prune_empty_state_updates: True.
@@ -88,7 +92,7 @@ class BaseTrainer(Module):
         input: Required[Input.Config] = REQUIRED
         dir: Required[str] = REQUIRED
         model: Required[BaseModel.Config] = REQUIRED
-        learner: Required[Learner.Config] = REQUIRED
+        learner: Required[BaseLearner.Config] = REQUIRED
         mesh_shape: Required[Sequence[int] | HybridMeshShape] = REQUIRED
         mesh_axis_names: Required[Sequence[str]] = REQUIRED
         batch_axis_names: str | Sequence[str] = "data"
@@ -103,6 +107,8 @@ class BaseTrainer(Module):
         start_trace_steps: Sequence[int] = []
         n_steps_for_each_trace: int | None = None
         start_trace_process_indices: Sequence[int] | str = [0]
+        watchdog_timeout_seconds: float | None = None
+        crash_on_hang_timeout_seconds: float | None = None
         context_manager: ConfigOr[Callable[[], Any]] | None = None
         log_every_n_steps: int | None = None
         prune_empty_state_updates: bool = True
@@ -145,10 +151,9 @@ class BaseTrainer(Module):
                 maybe_set_config(cfg.summary_writer, dir=str(summaries / "train_train")),
             )
             self._add_child("model", cfg.model)
-            learner = cfg.learner
-            if "norm_summaries" in learner and learner.norm_summaries is None:
-                learner.set(norm_summaries=True)
-            self._add_child("learner", learner)
+            if cfg.learner.norm_summaries is None:
+                cfg.learner.norm_summaries = True
+            self._add_child("learner", cfg.learner)
             self._add_child(
                 "checkpointer",
                 maybe_set_config(cfg.checkpointer, dir=str(Path(cfg.dir) / "checkpoints")),
@@ -159,7 +164,10 @@ class BaseTrainer(Module):
             self._evalers = {}
             for name, evaler in cfg.evalers.items():
                 maybe_set_config(evaler.summary_writer, dir=str(summaries / name))
-                maybe_set_config(evaler.input, partition_spec=batch_axes, is_training=False)
+                if evaler.output_writer is not None:
+                    outputs = Path(cfg.dir) / "outputs" / name
+                    maybe_set_config(evaler.output_writer, dir=str(outputs))
+                maybe_set_config(evaler.input, partition_spec=batch_axes)
                 self._evalers[name] = self._add_child(name, evaler, model=self.model)
 
     # What there is.
@@ -245,6 +253,9 @@ class BaseTrainer(Module):
                 prng_key=prng_key,
             )
             self._step = 0
+            if any(spec.memory_kind for spec in jax.tree.leaves(self.trainer_state_specs)):
+                state = self._state.trainer_state
+                self.set_state(0, jax.device_put(state, self.trainer_state_partition_specs))
 
     @nowrap
     def set_state(self, step: int, state: TrainerState) -> None:
@@ -370,8 +381,7 @@ class BaseTrainer(Module):
         Returns:
           The step's outputs: "loss", "aux", "summaries", "finite"; they may not be computed yet.
         """
-        partition = self.input.partition_for(host_batch)
-        return self._run_step(host_to_global_array(host_batch, partition=partition))
+        return self._run_step(self.input.global_batch(host_batch))
 
     def _run_step(self, input_batch: PyTree) -> dict[str, PyTree]:
         """Begins the next step with a global batch."""

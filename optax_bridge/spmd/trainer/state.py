@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.learner import BaseLearner
 from optax_bridge.spmd.learner.data import Updates, merged
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.optimizers.data import OptParam
@@ -50,7 +50,7 @@ class SpmdTrainState(TrainState):
         return self.replace(prng_key=state.prng_key, params=state.model, opt_state=state.learner)
 
 
-def state_specs(tx: ExactTransformation, learner: Learner, param_specs: PyTree) -> TrainerState:
+def state_specs(tx: ExactTransformation, learner: BaseLearner, param_specs: PyTree) -> TrainerState:
     """`TensorSpec`s of a state: dtypes as they will be, axes as the learner says.
 
     Args:
@@ -93,7 +93,7 @@ def opt_params(values: Params, specs: PyTree) -> Params:
     )
 
 
-def learner_transformation(learner: Learner, param_specs: PyTree) -> ExactTransformation:
+def learner_transformation(learner: BaseLearner, param_specs: PyTree) -> ExactTransformation:
     """A learner as the transformation of a `TrainState`.
 
     Args:
@@ -127,7 +127,7 @@ def learner_transformation(learner: Learner, param_specs: PyTree) -> ExactTransf
     return ExactTransformation(init, update, step, hyper_params={})
 
 
-def _boxed(state: PyTree, learner: Learner, param_specs: PyTree) -> PyTree:
+def _boxed(state: PyTree, learner: BaseLearner, param_specs: PyTree) -> PyTree:
     """The learner's state in boxes with the axes of its specs."""
     specs = learner.create_state_partition_specs(param_specs)
     leaves, treedef = jax.tree.flatten(state)

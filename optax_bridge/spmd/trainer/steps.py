@@ -10,7 +10,7 @@ from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.forward import forward_pass
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
-from optax_bridge.spmd.learner import ForwardOutputs, Learner
+from optax_bridge.spmd.learner import BaseLearner, ForwardOutputs
 from optax_bridge.spmd.learner.data import merged
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trainer.state import TrainerState, opt_params
@@ -30,7 +30,7 @@ class StepParts(NamedTuple):
 
     model: BaseModel
     param_specs: PyTree
-    learner: Learner
+    learner: BaseLearner
     input: Input
     train_dtype: DTypeLike | None
 

@@ -14,6 +14,7 @@ from optax_bridge.spmd.trainer.analysis import changed_lines, write_descriptions
 from optax_bridge.spmd.trainer.base import BaseTrainer
 from optax_bridge.spmd.trainer.checks import forced_evalers
 from optax_bridge.spmd.trainer.loop import TrainingLoop
+from optax_bridge.spmd.trainer.watchdog import watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,12 @@ class SpmdTrainer(BaseTrainer):
           SavingError: a file could not be written.
         """
         forced = forced_evalers(return_evaler_summaries, self._evalers)
-        with self.mesh_scope(), contextlib.ExitStack() as at_last:
+        watched = watchdog(
+            lambda: self.step,
+            timeout_seconds=self._config.watchdog_timeout_seconds,
+            crash_seconds=self._config.crash_on_hang_timeout_seconds,
+        )
+        with watched, self.mesh_scope(), contextlib.ExitStack() as at_last:
             for owner in (self, *self._evalers.values()):
                 at_last.callback(owner.summary_writer.close)
             if not self._prepare_training(prng_key, restore_step):

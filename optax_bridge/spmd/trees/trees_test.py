@@ -30,8 +30,6 @@ from optax_bridge.spmd.trees import (
     vectorized_tree_map,
 )
 
-set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]
-
 
 class Pair(NamedTuple):
     left: object
@@ -84,7 +82,7 @@ def test_sharding_of_a_spec(axes, spec):
     tensor = TensorSpec((8, 2), jnp.float32, axes)
     with pytest.raises(ValueError, match="set_mesh"):
         _ = tensor.sharding
-    with set_mesh(mesh):
+    with jax.set_mesh(mesh):
         assert tensor.sharding == NamedSharding(mesh, spec)
 
 

@@ -1,0 +1,1 @@
+"""The commands `check`, `compare`, `check-resume` and `prove`: one file each."""

@@ -1,0 +1,73 @@
+"""`optax-bridge check`: the suite on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equivalence_tests.cli.options import EXIT_CODES, Json, Junit, Platform, ReportFolder
+from optax_bridge._options import Devices
+from optax_bridge.cli import STYLE
+
+app = typer.Typer(**STYLE)
+
+_ABOUT = f"""Train with the old API and with Optax, side by side, and compare at every step.
+
+*exact* is this project's transformation in legacy arithmetic, *stock* the nearest recipe of public
+Optax alone. Two optimizers of your own: `optax-bridge compare`; an old checkpoint: `optax-bridge
+check-resume`.
+{EXIT_CODES}
+Examples:
+- `optax-bridge check`
+
+- `optax-bridge check --only adam --only lamb --json result.json`
+
+- `optax-bridge check --full --report report`
+
+- `optax-bridge check --platform gpu --against cpu.zip`
+"""
+
+
+@app.command(help=_ABOUT)
+def check(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An optimizer, a problem, or a layout on devices, e.g. `adam`, `mlp` or `FSDP`; "
+            "may be repeated."
+        ),
+    ] = None,
+    json: Json = None,
+    junit: Junit = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the table into this file as well.")] = None,
+    platform: Platform = None,
+    steps: Annotated[int, typer.Option(help="Steps of each run.")] = 100,
+    full: Annotated[
+        bool, typer.Option("--full", help="Run the whole matrix as well, on eight devices.")
+    ] = False,
+    devices: Devices = None,
+    report: ReportFolder = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write every trajectory into this file.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare with a file that --record wrote elsewhere.")
+    ] = None,
+    list_checks: Annotated[
+        bool, typer.Option("--list", help="List the checks and run nothing.")
+    ] = False,
+) -> None:
+    """See `_ABOUT`."""
+    from equivalence_tests import check as suite  # JAX, which no help needs
+
+    if list_checks:
+        raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1)))
+    if devices or full:
+        suite.use_host_devices(devices or 8)
+    suite.use_compilation_cache()
+    suite.collect_garbage_seldom()
+    code = suite.check(
+        only or (), json_file=json, svg_file=svg, junit_file=junit, platform=platform, steps=steps,
+        full=full, record=record, against=against, report_folder=report,
+    )  # fmt: skip
+    raise typer.Exit(code)

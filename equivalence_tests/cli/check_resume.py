@@ -1,0 +1,103 @@
+"""`optax-bridge check-resume`: whether the migrated program goes on from an old checkpoint."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equivalence_tests.cli.options import (
+    EXIT_CODES,
+    Gradients,
+    Json,
+    Junit,
+    ReportFolder,
+    WithProgramArguments,
+    program_arguments,
+)
+from optax_bridge.cli import STYLE
+
+app = typer.Typer(**STYLE)
+
+_ABOUT = f"""Restore an old checkpoint by both programs, the old and the migrated, and train on.
+
+What both restore is compared leaf by leaf, then they take steps on the same gradients.
+{EXIT_CODES}
+Examples:
+- `optax-bridge check-resume run/checkpoint_100 --program new.py:make --old old.py:make`
+
+- `optax-bridge check-resume run --program new.py:make --optimizer "Adam(learning_rate=1e-3)"`
+
+- `optax-bridge check-resume run --program new.py:make --old old.py:make -- --workdir=/tmp/run`
+"""
+
+
+@app.command("check-resume", help=_ABOUT, cls=WithProgramArguments)
+def check_resume(
+    ctx: typer.Context,
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="A file that the old program wrote, or the folder of them.",
+        ),
+    ],
+    program: Annotated[
+        str, typer.Option(help="What the migrated program restores into, `new.py:make_state`.")
+    ],
+    old: Annotated[
+        str | None,
+        typer.Option(help="What the old program restores into, `old.py:make_state`;"),
+    ] = None,
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='or the optimizer that it had, `"Adam(learning_rate=1e-3)"`; of several '
+            '`"policy=Adam(1e-3)"` for each.'
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="The rate of each step, where it is given per call."),
+    ] = None,
+    gradients: Gradients = "all",
+    steps: Annotated[int, typer.Option(help="Steps that both sides take.")] = 48,
+    json: Json = None,
+    junit: Junit = None,
+    report: ReportFolder = None,
+) -> None:
+    """See `_ABOUT`."""
+    from legacy_optim.logs import without_note_on_tensorflow
+
+    without_note_on_tensorflow()
+    # JAX and Orbax, which no help needs
+    from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference, Outputs
+    from equivalence_tests.resume.resumed import resume
+    from equivalence_tests.sides.programs import check_arguments, loaded, silence_deprecations
+    from optax_bridge._named import programs_given
+    from optax_bridge.correspondence import Verdict
+
+    silence_deprecations()
+    outputs = Outputs("check-resume", json, junit, report)
+    try:
+        outputs.check()
+        if not checkpoint.exists():
+            raise ValueError(f"{checkpoint}: there is no such file or folder")
+        with programs_given(program_arguments(ctx)):
+            stream = loaded(gradients) if ":" in gradients else gradients
+            resumed = resume(
+                checkpoint, program, old=old, optimizers=optimizer or (), steps=steps,
+                gradients=stream, learning_rate=learning_rate,
+            )  # fmt: skip
+            check_arguments()
+    except ValueError as error:
+        message = str(error)
+        if learning_rate is None and "no learning rate" in message:
+            message += ". Here --learning-rate RATE gives it to each step of both sides"
+        raise typer.Exit(outputs.write_error(str(checkpoint), message)) from None
+    print(resumed)
+    print(resumed.closing)
+    reports = {path or str(checkpoint): one for path, one in resumed.reports.items()}
+    if resumed.beside:
+        reports |= {f"{checkpoint}, as restored": Difference(resumed.beside)}
+    code = DIFFERENT if resumed.verdict is Verdict.DIFFERENT else SAME
+    raise typer.Exit(outputs.write(reports, resumed.as_dict(), code))

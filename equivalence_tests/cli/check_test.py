@@ -1,0 +1,209 @@
+"""The command as a user runs it: output, files and exit codes, in a process where that matters."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import legacy_optim
+from equivalence_tests import check
+from equivalence_tests.suite import checks as suite
+from equivalence_tests.suite.checks import checks
+from equivalence_tests.suite.jobs import _cache_folder, _without_layouts
+from equivalence_tests.suite.matrix.cases import matrix
+from optax_bridge.correspondence.claim import identical
+
+
+def process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "optax_bridge", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+Command = Callable[..., Any]
+
+
+def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
+    file = tmp_path / "result.json"
+    written = ("--json", str(file), "--junit", str(tmp_path / "junit.xml"))
+    run = process("check", "--only", "sgd", "--steps", "20", *written)
+    assert run.returncode == 0, run.stderr
+    content = json.loads(file.read_text())
+    lines = run.stdout.splitlines()
+    assert lines[-1].endswith("every claim held")
+    # A line for each case, before the table, and nothing is padded.
+    ids = {line.partition(": identical at every step (")[0] for line in lines if " s)" in line}
+    assert ids == {row["id"] for row in content["results"]}
+    assert lines[len(ids)].startswith("flax.optim against Optax")
+    assert all(line == line.rstrip() for line in lines)
+    assert run.stderr == f"written: {tmp_path / 'junit.xml'}, {file}\n"
+    assert content["ran"]
+    assert {row["verdict"] for row in content["results"]} == {"identical"}
+    assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "result.json"]
+    (tests,) = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert tests.attrib["tests"] == str(len(content["results"])) == str(len(tests))
+    assert (tests.attrib["failures"], tests.attrib["errors"]) == ("0", "0")
+    assert {case.attrib["name"] for case in tests} == {row["id"] for row in content["results"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "adamm"], "adamm"),
+        (["--steps", "0"], "at least 1"),
+        (["--json", "nowhere/result.json"], "does not exist"),
+        (["--json", "."], "expected a file to write, found a folder"),
+        (["--junit", "nowhere/result.xml"], "--junit nowhere/result.xml: the folder"),
+        (["--platform", "quantum"], "quantum"),
+        (["--report", "/proc/report"], "--report /proc/report: expected a folder"),
+        (["--record", "nowhere/run.zip"], "does not exist"),
+        (["--record", "/proc/run.zip"], "--record /proc/run.zip: expected a folder that can be"),
+        (["--against", "nowhere.zip"], "expected a file written by"),
+        (["--full", "--only", "float33"], "float33"),
+        (["--only", "FSDP", "--only", "sgd"], "--only FSDP, sgd: nothing is all of these"),
+    ],
+)
+def test_misuse_exits_two_and_says_why(arguments: list[str], message: str, command: Command):
+    done = command("check", *arguments)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_misuse_in_a_process_of_its_own():
+    run = process("check", "--devices", "2", "--only", "FSDP")
+    assert run.returncode == 2
+    assert "--only FSDP: layouts need a CPU as 8 devices, --devices 8" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_platform_that_is_not_there_is_not_run(tmp_path: Path, command: Command):
+    file = tmp_path / "result.json"
+    done = command("check", "--platform", "tpu", "--only", "sgd", "--json", str(file))
+    assert done.code == 3  # a script would take 0 for all held
+    assert "not run" in done.out
+    assert json.loads(file.read_text())["ran"] is False
+
+
+def test_list_names_the_checks_and_runs_none(command: Command):
+    done = command("check", "--list", "--only", "Momentum")
+    assert done.code == 0
+    assert done.out.splitlines() == [str(check) for check in suite.checks(["momentum"])]
+    done = command("check", "--list", "--only", "nothing of that name")
+    assert done.code == 2
+    assert done.err.startswith("--only: ") and "nothing of that name" in done.err
+
+
+def test_the_full_list_has_the_matrix_and_takes_any_axis(command: Command):
+    done = command("check", "--list", "--full", "--only", "BFloat16")
+    assert done.code == 0, done.err
+    ids = done.out.splitlines()
+    assert len(ids) > 100
+    assert all("bfloat16" in name for name in ids)
+
+
+def test_the_matrix_runs_on_as_many_devices_as_asked_and_is_reported(tmp_path: Path):
+    chosen = ("--full", "--only", "sgd", "--only", "data-parallel", "--devices", "2")
+    run = process("check", *chosen, "--report", "report", "--json", "report/a.json", cwd=tmp_path)
+    assert run.returncode == 0, run.stdout
+    content = json.loads((tmp_path / "report" / "a.json").read_text())
+    assert content["devices"] == 2
+    assert content["compilations"] >= 0  # 0 where the cache had them all
+    assert len(content["results"]) == 3
+    assert "programs compiled" in run.stdout
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("<details id=") == 3
+    assert "programs compiled" in page
+
+
+def test_version_names_what_decides_bits():
+    run = process("--version")
+    assert run.returncode == 0
+    names = [line.split()[0] for line in run.stdout.splitlines()]
+    assert names == ["optax-bridge", "jax", "jaxlib", "flax", "optax", "numpy", "python"]
+
+
+def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
+    monkeypatch, capsys, tmp_path: Path
+):
+    """A false claim: that Optax's Adagrad is the legacy one."""
+    monkeypatch.setattr(suite, "choose_recipe", _claiming(identical()))
+    assert check.check(["adagrad"], steps=20, junit_file=tmp_path / "junit.xml") == 1
+    printed = capsys.readouterr().out
+    assert "NO" in printed
+    assert "claimed: identical" in printed
+    assert "did NOT hold" in printed
+    assert "nature: another algorithm, decided in float64" in printed
+    (tests,) = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    failures = [failure.attrib["message"] for failure in tests.iter("failure")]
+    assert len(failures) == int(tests.attrib["failures"]) > 0
+    assert all(text.startswith("claimed: identical; found: ") for text in failures)
+
+
+def _claiming(claim):
+    from optax_bridge.correspondence import choose_recipe
+
+    return lambda *args: dataclasses.replace(choose_recipe(*args), claim=claim)
+
+
+def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, tmp_path: Path):
+    def raising(definition, recipe):
+        if isinstance(definition, legacy_optim.GradientDescent):
+            raise RuntimeError("out of luck")
+        return whole(definition, recipe)
+
+    whole = suite.sides.stock
+    monkeypatch.setattr(suite.sides, "stock", raising)
+    file = tmp_path / "junit.xml"
+    assert check.check(["sgd"], steps=2, junit_file=file) == 1
+    printed = capsys.readouterr().out
+    assert "RuntimeError: out of luck" in printed
+    assert "1 claims did NOT hold" in printed
+    (tests,) = ElementTree.parse(file).getroot()
+    (error,) = tests.iter("error")
+    assert error.attrib["message"] == "RuntimeError: out of luck"
+    assert tests.attrib["failures"] == "0"
+    assert int(tests.attrib["tests"]) >= 4
+
+
+def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsys, tmp_path: Path):
+    folder = tmp_path / "report"
+
+    def gone(work, device, ended):
+        shutil.rmtree(folder)  # while the suite runs
+        return []
+
+    monkeypatch.setattr(check, "run_all", gone)
+    assert check.check(["sgd"], report_folder=folder) == 2
+    assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err
+
+
+def test_the_whole_matrix_is_run_if_nothing_less_is_asked_for():
+    some, cases = _without_layouts([], full=True)
+    assert (some, cases) == (checks(), matrix())
+    assert _without_layouts([], full=False) == (checks(), [])
+
+
+def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert _cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for platform, folder in (("linux", ".cache"), ("darwin", "Library/Caches")):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert _cache_folder() == tmp_path / folder

@@ -1,0 +1,225 @@
+"""`optax-bridge compare`: any two optimizers, by runs and by proof, as one verdict."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from equivalence_tests.cli.options import (
+    EXIT_CODES,
+    Gradients,
+    Json,
+    Junit,
+    Platform,
+    ReportFolder,
+    WithProgramArguments,
+    program_arguments,
+)
+from optax_bridge.cli import STYLE
+
+if TYPE_CHECKING:
+    from equivalence_tests.pair.named import NamedSide
+
+app = typer.Typer(**STYLE)
+
+_SIDE = (
+    "`module:name` or `file.py:name` of an optimizer, of a function that makes it, or of a "
+    "torch.optim class; or a constructor call, parsed and never evaluated: `Adam(1e-3)`, "
+    "`optax.adamw(1e-3)`."
+)
+_ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
+
+Both are stepped beside one another on hostile gradients, and followed symbolically for all
+inputs. What was run and what is proved is printed with the verdict, and where the two disagree.
+The parameters reach every branch on a size that either program has.
+{EXIT_CODES}
+Examples:
+- `optax-bridge compare mine:old mine:new`
+
+- `optax-bridge compare "Adam(1e-3)" "optax.adamw(1e-3)"`
+
+- `optax-bridge compare torch.optim:AdamW optax:adamw --kwargs "lr=1e-3" "1e-3"`
+
+- `optax-bridge compare old.py:make new.py:make -- --config=configs/default.py`
+
+- `optax-bridge compare mine:old_of mine:new_of --hyper-params learning_rate=1e-3`
+"""
+
+
+@app.command(help=_ABOUT, cls=WithProgramArguments)
+def compare(
+    ctx: typer.Context,
+    left: Annotated[str, typer.Argument(metavar="LEFT", help=_SIDE)],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The other side.")],
+    kwargs: Annotated[
+        tuple[str, str],
+        typer.Option(
+            help="The arguments of either side's function, as in a call: "
+            '`"lr=1e-3" "1e-3, nesterov=True"`; `""` for none. Parsed, never evaluated.',
+        ),
+    ] = ("", ""),
+    params: Annotated[
+        str | None,
+        typer.Option(help="`module:params`, or shapes such as `w=4x3,b=3`; odd ones unless given."),
+    ] = None,
+    hyper_params: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers that stand for any, e.g. `learning_rate=1e-3,decay=0.1`, or "
+            "`module:numbers`; the sides are functions of a mapping of these then."
+        ),
+    ] = None,
+    gradients: Gradients = "all",
+    steps: Annotated[int, typer.Option(help="Steps of the runs.")] = 160,
+    platform: Platform = None,
+    json: Json = None,
+    junit: Junit = None,
+    report: ReportFolder = None,
+) -> None:
+    """See `_ABOUT`."""
+    from equivalence_tests.cli.outputs import Outputs  # JAX, which no help needs
+    from equivalence_tests.environment import NOT_RUN, check_platform
+    from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
+    from optax_bridge._named import programs_given
+
+    silence_deprecations()
+    outputs = Outputs("compare", json, junit, report)
+    try:
+        check_platform(platform)
+        outputs.check()
+        if hyper_params is not None and any(kwargs):
+            raise ValueError("--kwargs: with --hyper-params the sides are functions of these alone")
+        with old_names(), programs_given(program_arguments(ctx)):
+            sides = _sides((left, right), kwargs, hyper_params is not None)
+            check_arguments()
+            numbers = None if hyper_params is None else _numbers(hyper_params)
+            if (device := _device(platform)) is None:
+                raise typer.Exit(NOT_RUN)
+            stream = _gradients(gradients)
+            code = _compare(sides, numbers, params, stream, steps, device, outputs)
+    except ValueError as error:
+        code = outputs.write_error(f"{left} / {right}", str(error))
+    raise typer.Exit(code)
+
+
+def _sides(
+    names: tuple[str, str], kwargs: tuple[str, str], are_functions: bool
+) -> "list[NamedSide]":
+    from equivalence_tests.pair.named import NamedSide, named_side
+    from equivalence_tests.sides.programs import loaded
+
+    if are_functions:
+        return [NamedSide(name, None, loaded(name)) for name in names]
+    return [named_side(*one) for one in zip(names, kwargs, strict=True)]
+
+
+def _device(platform: str | None) -> Any:
+    """Returns the first device of a platform; None, and a line that says so, if there is none."""
+    import jax
+
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError:
+        print(f"{platform}: not run, there is no such device here")
+        return None
+
+
+def _gradients(text: str) -> Any:
+    from equivalence_tests.sides.programs import loaded
+
+    return loaded(text) if ":" in text else text
+
+
+def _compare(
+    sides: "Sequence[NamedSide]",
+    numbers: Mapping[str, float] | None,
+    params: str | None,
+    stream: Any,
+    steps: int,
+    device: Any,
+    outputs: Any,
+) -> int:
+    """Prints and writes what is known of two sides; returns the exit code."""
+    import jax
+
+    from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference
+    from equivalence_tests.pair.equivalence import check_equivalence
+    from equivalence_tests.pair.evidence import Evidence, prove_sides
+    from equivalence_tests.pair.settings import explanation
+    from optax_bridge.correspondence import Verdict
+
+    names = (str(sides[0]), str(sides[1]))
+
+    def made() -> tuple[Any, Any]:  # anew, as a run may leave its marks in Python
+        pair = tuple(side.made() if numbers is None else side.value(numbers) for side in sides)
+        return pair[0], pair[1]
+
+    tree, few = _params(params, made())
+    compared = functools.partial(
+        check_equivalence, params=tree, gradients=stream, steps=steps, names=names
+    )
+    with jax.default_device(device):
+        runs = compared(*made())
+        print(f"runs: {runs}", flush=True)  # the rest takes its time
+        asked = made() if numbers is None else tuple(side.value for side in sides)
+        proof, unproved = prove_sides(*asked, params=few, hyper_params=numbers, names=names)
+        evidence = Evidence(runs, proof, unproved)
+        print(f"proof: {evidence.about_proof()}", flush=True)
+        if runs.verdict is Verdict.DIFFERENT and numbers is None:
+            why = explanation(sides[0], sides[1], compared)
+            evidence = Evidence(runs, proof, unproved, "" if why is None else str(why))
+    print("\n".join(evidence.remarks()))
+    different = evidence.verdict is Verdict.DIFFERENT
+    reports: dict[str, Any] = {" / ".join(names): runs}
+    if different and runs.verdict is not Verdict.DIFFERENT:
+        reports[f"{' / '.join(names)}, by proof"] = Difference(evidence.about_proof())
+    content = evidence.as_dict()
+    return outputs.write(reports, content, DIFFERENT if different else SAME, evidence.explanation)
+
+
+_SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
+
+
+def _params(text: str | None, sides: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns the parameters of the runs, and those of the proof."""
+    import numpy as np
+
+    from equivalence_tests.pair.thresholds import default_params
+    from equivalence_tests.sides.programs import loaded
+
+    if text is None:
+        return default_params(*sides)
+    if ":" in text:
+        tree = loaded(text, make=True)
+        return tree, tree
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in text.split(","):
+        match = _SHAPE.fullmatch(part)
+        if match is None or match["name"] in shapes:
+            raise ValueError(
+                f"--params {text}: expected shapes as w=4x3,b=3 (nothing behind = for a number), "
+                f"each name once, or module:name; found {part!r}"
+            )
+        shapes[match["name"]] = tuple(map(int, filter(None, match["sizes"].split("x"))))
+    rng = np.random.default_rng(0)
+    tree = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return tree, tree
+
+
+def _numbers(text: str) -> dict[str, float]:
+    from equivalence_tests.sides.programs import loaded
+
+    if ":" in text:
+        return dict(loaded(text, make=True))
+    numbers = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            numbers[name.strip()] = float(number)
+        except ValueError:
+            raise ValueError(
+                f"--hyper-params {text}: expected name=number,..., or module:name; found {part!r}"
+            ) from None
+    return numbers

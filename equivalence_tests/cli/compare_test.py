@@ -1,0 +1,211 @@
+"""`optax-bridge compare`: sides, verdicts, files, exit codes."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import flax
+import pytest
+
+MODULE = """
+import numpy as np
+import optax
+import legacy_optim
+
+PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
+adam = optax.adam(0.1)
+other = optax.adam(0.1, eps=1e-2)
+number = 3
+
+def legacy():
+    return legacy_optim.Adam(0.1)
+
+def broken():
+    raise RuntimeError("not today")
+
+def ended():
+    raise SystemExit(0)
+
+def stop(gradients, state, params=None):
+    raise RuntimeError("not this step")
+
+stopping = optax.GradientTransformation(lambda params: (), stop)
+
+def late(gradients, state, params=None):
+    rate = np.float32(0.1) * (1 + (state >= 3000))
+    return {"w": -rate * gradients["w"]}, state + 1
+
+patient = optax.GradientTransformation(lambda params: np.zeros([], np.int32), late)
+plain = optax.sgd(0.1)
+
+def noisy_step(gradients, state, params):
+    rows = {name: np.asarray(g) for name, g in gradients.items()}
+    new = {name: p - np.float32(0.1) * rows[name] ** 3 / rows[name] for name, p in params.items()}
+    return new, state
+
+noisy = (lambda params: (), noisy_step)
+
+def old_of(hp):
+    return legacy_optim.Adam(hp["rate"])
+
+def new_of(hp):
+    return optax.adam(hp["rate"])
+"""
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "my_pair.py").write_text(MODULE)
+    (tmp_path / "my_old.py").write_text("from flax import optim\nmade = optim.Adam(0.1)\n")
+    (tmp_path / "my_import.py").write_text("raise ValueError('too early')")
+    (tmp_path / "my_exit.py").write_text("raise SystemExit(0)")
+
+
+SHORT = ("--params", "my_pair:PARAMS", "--steps", "5")
+
+
+@pytest.mark.parametrize(
+    ("right", "code", "verdicts"),
+    [
+        ("legacy", 0, ("rounding only", "rounding only", "equal over the reals")),
+        ("adam", 0, ("identical", "identical", "identical")),
+        ("other", 1, ("different", "different", "different")),
+    ],
+)
+def test_the_exit_code_is_the_verdict_of_runs_and_proof(
+    right: str, code: int, verdicts: tuple[str, ...], tmp_path: Path, command: Command
+):
+    files = ("--json", "pair.json", "--junit", "pair.xml", "--report", "report")
+    done = command("compare", "my_pair:adam", f"my_pair:{right}", *SHORT, *files)
+    assert done.code == code
+    assert done.out.startswith(f"runs: {verdicts[1]}: my_pair:adam (")
+    assert f"\nproof: {verdicts[2]}" in done.out
+    assert done.out.splitlines()[-1].startswith(f"{verdicts[0]}: ")
+    assert done.err == f"written: pair.json, pair.xml, {Path('report', 'index.html')}\n"
+    content = json.loads((tmp_path / "pair.json").read_text())
+    found = (content["verdict"], content["runs"]["verdict"], content["proof"]["verdict"])
+    assert found == verdicts
+    assert content["runs"]["shapes"] == {"params['w']": "float32[5]"}
+    assert "  parameters: float32: 5\n" in done.out
+    assert content["names"] == ["my_pair:adam", f"my_pair:{right}"]
+    suite = ElementTree.parse(tmp_path / "pair.xml").getroot()[0]
+    counts = {name: suite.get(name) for name in ("tests", "failures", "errors")}
+    assert counts == {"tests": "1", "failures": str(code), "errors": "0"}
+    assert (tmp_path / "report" / "index.html").exists()
+
+
+def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Command):
+    """The runs end long before; and JUnit's XML has the failure as well."""
+    done = command("compare", "my_pair:plain", "my_pair:patient", *SHORT, "--junit", "pair.xml")
+    assert done.code == 1
+    assert done.out.startswith("runs: identical")
+    assert "runs and proof disagree: the runs do not reach the input" in done.out
+    assert done.out.splitlines()[-1] == "different: by proof"
+    assert 'failures="1"' in (tmp_path / "pair.xml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("right", "message"),
+    [
+        ("adam", "adam: expected module:name"),
+        ("nowhere:adam", "nowhere:adam: No module named"),
+        ("nowhere.py:adam", "there is no file nowhere.py"),
+        ("my_pair:missing", "has no attribute 'missing'"),
+        ("my_pair:number", "my_pair:number: expected a legacy definition"),
+        ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
+        ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today"),
+        ("my_exit:adam", r"importing my_exit ended with sys.exit\(0\): what runs the program"),
+        ("my_pair:ended", r"my_pair:ended\(\): raised SystemExit: 0"),
+        ("optax:adam", r"missing 1 required .* give its arguments with --kwargs LEFT RIGHT"),
+        ("adam(1e-3)", r"expected Adam\(...\), which is flax.optim's, or .* e.g. optax.adam\("),
+        ("Adan(1e-3)", "is no call of a legacy optimizer.*is Adam meant"),
+        ("os.system('true')", "is no call of a legacy optimizer"),
+        ("optax.adam(rate)", "rate is no literal, and nothing is evaluated"),
+        ("optax.adam(1e-3", r"expected module:name, or a constructor call such as Adam\(1e-3\)"),
+        ("my_pair:stopping", "not this step"),
+    ],
+)
+def test_misuse_is_said(right: str, message: str, command: Command):
+    done = command("compare", "my_pair:adam", right, "--steps", "2")
+    assert done.code == 2
+    assert re.search(message, done.err), done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--platform", "quantum"), "--platform quantum: expected one of cpu"),
+        (("--json", "nowhere/a.json"), "--json nowhere/a.json: the folder"),
+        (("--params", "w=ax"), "expected shapes as w=4x3"),
+        (("--params", "w=3,w=4"), "each name once"),
+        (("--hyper-params", "rate"), "expected name=number"),
+        (("--hyper-params", "rate=1", "--kwargs", "1", "2"), "functions of these alone"),
+        (("--gradients", "wild"), "expected one of normal, hostile, poisoned, all"),
+        (("--steps", "0"), "expected at least 1"),
+        (("--bound", "3"), "No such option: --bound"),
+        (("third:side",), "Got unexpected extra argument"),
+    ],
+)
+def test_options_are_refused_by_name(arguments: tuple[str, ...], message: str, command: Command):
+    done = command("compare", "my_pair:adam", "my_pair:other", *arguments)
+    assert done.code == 2
+    assert message in " ".join(done.err.replace("│", " ").split())
+
+
+def test_a_program_may_import_the_old_api(command: Command):
+    done = command("compare", "my_old.py:made", "Adam(0.1)", *SHORT)
+    assert done.code == 0, done.err
+    assert not hasattr(flax, "optim")
+
+
+def test_a_side_that_raises_is_in_every_file(tmp_path: Path, command: Command):
+    files = ("--json", "pair.json", "--junit", "pair.xml", "--report", "report")
+    done = command("compare", "my_pair:adam", "my_pair:stopping", *SHORT, *files)
+    assert done.code == 2
+    assert "not this step" in done.err
+    content = json.loads((tmp_path / "pair.json").read_text())
+    assert content["verdict"] == "error" and "not this step" in content["error"]
+    assert 'errors="1"' in (tmp_path / "pair.xml").read_text()
+    assert "not this step" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_hyper_parameters_are_proved_for_all_numbers(command: Command):
+    sides = ("my_pair:old_of", "my_pair:new_of")
+    done = command("compare", *sides, *SHORT, "--hyper-params", "rate=1e-3")
+    assert done.code == 0, done.err
+    assert "and all rate" in done.out
+
+
+def test_a_device_that_is_not_there_is_not_compared_on(command: Command):
+    done = command("compare", "my_pair:adam", "my_pair:other", "--platform", "tpu")
+    assert done == (3, "tpu: not run, there is no such device here\n", "")
+
+
+def test_without_pytorch_a_side_says_what_to_install(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = command("compare", "torch.optim:AdamW", "my_pair:adam")
+    assert done.code == 2
+    assert "install it with `pip install torch`" in done.err
+
+
+def test_what_computes_with_numpy_is_silent_and_not_proved(command: Command):
+    done = command("compare", "my_pair:noisy", "optax.sgd(0.1)", *SHORT)
+    assert done.err == ""
+    assert "\nproof: not tried: " in done.out
+
+
+def test_the_default_parameters_reach_what_either_program_asks_for(command: Command):
+    """Adafactor factors from 128 on."""
+    sides = ("Adafactor(0.1)", "optax.adafactor(0.1, factored=False)")
+    done = command("compare", *sides, "--steps", "3")
+    assert done.code == 1
+    assert "128x128" in done.out
+    assert done.out.splitlines()[-1] == "different: in what ran and by proof"

@@ -1,0 +1,69 @@
+"""`optax-bridge prove`: what the correspondence claims, proved for all inputs."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from equivalence_tests.cli.options import EXIT_CODES, Json
+from optax_bridge.cli import STYLE
+
+app = typer.Typer(**STYLE)
+
+_ABOUT = f"""Prove for all inputs that the old optimizers and the new are the same, or show one.
+
+Both programs are followed symbolically: *identical* keeps every bit, *equal over the reals*
+leaves rounding out, *different* comes with an input that shows it, and *not decided* says what
+stopped the proof. Two optimizers of your own: `optax-bridge compare`.
+{EXIT_CODES}
+Examples:
+- `optax-bridge prove`
+
+- `optax-bridge prove --only lamb --only exact --json certificates.json`
+"""
+
+
+@app.command(help=_ABOUT)
+def prove(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An optimizer, `exact` or `stock`, or a dtype, e.g. `adam` or `bfloat16`; may be "
+            "repeated."
+        ),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """See `_ABOUT`."""
+    from rich.progress import Progress  # and JAX, which no help needs
+
+    from equivalence_tests.output_files import Written, checked
+    from equivalence_tests.proof.table import prove_task, tasks
+    from equivalence_tests.report import proofs
+    from equivalence_tests.report.table import wide_console
+    from equivalence_tests.sides.programs import silence_deprecations
+    from optax_bridge._terminal import plain_terminal
+
+    silence_deprecations()
+    problems = plain_terminal(stderr=True)
+    try:
+        asked = tasks(only or ())
+        if not asked:
+            raise ValueError(f"{', '.join(only or ())}: nothing is all of these")
+        checked({"--json": json}, None)
+    except ValueError as error:
+        text = str(error)
+        problems.print(text if text.startswith("--") else f"--only: {text}", markup=False)
+        raise typer.Exit(2) from None
+    started, rows = time.perf_counter(), []
+    with Progress(console=problems, transient=True) as progress:
+        bar = progress.add_task("", total=len(asked))
+        for task in asked:
+            progress.update(bar, description=str(task))
+            rows.append(prove_task(task))
+            progress.advance(bar)
+    proofs.print_rows(wide_console(), rows, time.perf_counter() - started)
+    with Written() as files:
+        if json is not None:
+            files.text(json, proofs.to_json(rows))
+    raise typer.Exit(2 if files.failed else int(not all(row.held for row in rows)))

@@ -1,0 +1,130 @@
+"""What is known of two optimizers: the runs and the proof, as one verdict."""
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.prover import prove_equivalence
+from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, Proof
+from equivalence_tests.report.pair import Report
+from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.side import Side
+from optax_bridge.correspondence import Verdict
+
+_PROVED = (IDENTICAL, REALS)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs of two sides and the proof, and what both come to.
+
+    Attributes:
+      runs: the report of the runs.
+      proof: the proof; None if none could be tried.
+      unproved: why there is no proof.
+      explanation: the settings with which a difference is gone, where they are known.
+    """
+
+    runs: Report
+    proof: Proof | None
+    unproved: str = ""
+    explanation: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The weaker of what the runs show and what the proof says, if it decides."""
+        proved = None if self.proof is None else self.proof.verdict
+        if self.runs.verdict is Verdict.DIFFERENT or proved == DIFFERENT:
+            return Verdict.DIFFERENT
+        return Verdict.ROUNDING if proved == REALS else self.runs.verdict
+
+    @property
+    def disagreement(self) -> str:
+        """Why the runs and the proof say different things; empty where they do not."""
+        if self.proof is None:
+            return ""
+        ran, proved = self.runs.verdict, self.proof.verdict
+        if proved == DIFFERENT and ran is not Verdict.DIFFERENT:
+            return (
+                "the runs do not reach the input on which the proof shows that the two part: it "
+                "lies beyond their steps, streams or shapes"
+            )
+        if proved == IDENTICAL and ran is Verdict.ROUNDING:
+            return (
+                "the programs are the same to the bit; XLA compiles them into loops that round in "
+                "another way"
+            )
+        if proved not in _PROVED or ran is not Verdict.DIFFERENT:
+            return ""
+        beyond = "" if self.proof.general else ", of the shapes that it names"
+        if proved == REALS:
+            return (
+                f"the proof is of exact numbers{beyond}: what the runs show is rounding beyond the "
+                "bound, overflow, or what is not finite"
+            )
+        return f"the proof is of the programs as they are traced{beyond}; the runs are of more"
+
+    @property
+    def closing(self) -> str:
+        """The verdict, and what it rests on, in one line."""
+        ran, proved = self.runs.verdict, "" if self.proof is None else self.proof.verdict
+        if self.verdict is Verdict.DIFFERENT:
+            by = ["in what ran"] * (ran is Verdict.DIFFERENT) + ["by proof"] * (proved == DIFFERENT)
+            text = " and ".join(by)
+        else:
+            shown = "the same bits" if ran is Verdict.IDENTICAL else "no more than that"
+            end = f", and proved {proved} for all inputs" if proved in _PROVED else "; not proved"
+            text = f"{shown} in what ran{end}"
+        return f"{self.verdict.value}: {text}"
+
+    def about_proof(self) -> str:
+        """The proof as text, or why there is none."""
+        return f"not tried: {self.unproved}" if self.proof is None else str(self.proof)
+
+    def __str__(self) -> str:
+        lines = [f"runs: {self.runs}", f"proof: {self.about_proof()}"]
+        return "\n".join([*lines, *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """Lines behind runs and proof: what explains the difference, where the two disagree."""
+        lines = [self.explanation] if self.explanation else []
+        if self.disagreement:
+            lines.append(f"runs and proof disagree: {self.disagreement}")
+        return [*lines, self.closing]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as plain data."""
+        return {
+            "verdict": self.verdict.value,
+            "closing": self.closing,
+            "names": list(self.runs.names),
+            "explanation": self.explanation,
+            "disagreement": self.disagreement,
+            "runs": self.runs.as_dict(),
+            "proof": None if self.proof is None else self.proof.as_dict(),
+            "unproved": self.unproved,
+        }
+
+
+def prove_sides(*sides: SideLike | Callable[..., Any], **options: Any) -> tuple[Proof | None, str]:
+    """Returns the proof of two sides, or None and why none can be tried.
+
+    Args:
+      *sides: as for `prove_equivalence`.
+      **options: its other arguments.
+    """
+    if options.get("hyper_params") is None:
+        for side in sides:
+            if runs_outside(side):
+                return None, f"{adapted(side).name} runs outside of JAX, where nothing is traced"
+    try:
+        return prove_equivalence(*sides, **options), ""
+    except ProofError as error:
+        return None, textwrap.shorten(str(error), 500)
+
+
+def runs_outside(side: SideLike) -> bool:
+    """True for an optimizer of another framework, whose steps JAX does not see."""
+    return isinstance(side, Side) and not side.compiled

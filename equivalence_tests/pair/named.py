@@ -1,0 +1,263 @@
+"""Sides that a user names on the command line, with the arguments that they are made with."""
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import legacy_optim
+from equivalence_tests.sides import keras, pytorch
+from equivalence_tests.sides.adapt import EquivalenceError, adapted
+from equivalence_tests.sides.foreign import written
+from equivalence_tests.sides.programs import side_or_function
+from optax_bridge._named import with_own_arguments
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.correspondence.expression import ExpressionError
+
+_SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
+_FRAMEWORKS = {"torch": pytorch, "keras": keras}
+
+# Whose constructors may be written as calls: nothing else is called by a text.
+_LIBRARIES = ("optax", "optax_bridge", "torch.optim", "keras.optimizers")
+
+
+@dataclass(frozen=True)
+class NamedSide:
+    """A side by its name.
+
+    Attributes:
+      name: `module:name`.
+      function: what makes the side; None if the name is that of a side.
+      value: the side, where nothing makes it.
+      args: positional arguments.
+      kwargs: keyword arguments.
+      text: the call that the user wrote, where it is one.
+    """
+
+    name: str
+    function: Callable[..., Any] | None
+    value: Any = None
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        if self.text or self.function is None or not (self.args or self.kwargs):
+            return self.text or self.name
+        return f"{self.name}({self.arguments})"
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as text."""
+        return written(self.args, self.kwargs or {})
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The function's arguments by name: those that are given, else their defaults.
+
+        What has no default and is not given is left out, and so are a torch class's tensors.
+        """
+        if self.function is None:
+            return {}
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):
+            return {}
+        tensors = [None] if pytorch.is_torch_optimizer(self.function) else []
+        bound = signature.bind_partial(*tensors, *self.args, **(self.kwargs or {}))
+        bound.apply_defaults()
+        skipped = next(iter(signature.parameters)) if tensors else None
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return {
+            name: value
+            for name, value in bound.arguments.items()
+            if name != skipped and signature.parameters[name].kind not in kinds
+        }
+
+    def made(self, **changes: Any) -> Any:
+        """Returns the side, with some keyword arguments changed.
+
+        Raises:
+          EquivalenceError: it cannot be made so.
+        """
+        if self.function is None:
+            return self.value
+        if changes:
+            return replace(self, args=(), kwargs={**self.parameters, **changes}).made()
+        try:
+            with with_own_arguments(self.name.rpartition(":")[0]):
+                return _maker(self.function)(*self.args, **(self.kwargs or {}))
+        except (Exception, SystemExit) as error:
+            hint = ""
+            if isinstance(error, TypeError) and not self.arguments:
+                hint = "; give its arguments with --kwargs LEFT RIGHT"
+            raise EquivalenceError(
+                f"{self.name}({self.arguments}): raised {type(error).__name__}: {error}{hint}"
+            ) from error
+
+
+def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function itself, or what makes a side of another framework's class."""
+    if pytorch.is_torch_optimizer(function):
+        return functools.partial(pytorch.torch_side, function)
+    if keras.is_keras_optimizer(function):
+        return functools.partial(keras.keras_side, function)
+    return function
+
+
+def named_side(name: str, arguments: str = "") -> NamedSide:
+    """Returns the side that a name or a call stands for.
+
+    Args:
+      name: `module:name` of a side, of a function that makes one (`optax:adamw`), or of a class of
+        `torch.optim`; or a constructor call, `Adam(1e-3)` of flax.optim or `optax.adamw(1e-3)`.
+      arguments: those of the function, written as in a call. These and a constructor call are
+        parsed, never evaluated.
+
+    Raises:
+      EquivalenceError: it is none of these, or does not take the arguments.
+    """
+    if "(" in name:
+        if arguments.strip():
+            raise EquivalenceError(
+                f"{name}: expected its arguments in its brackets, found --kwargs {arguments!r}"
+            )
+        return _checked(_call_side(name))
+    args, kwargs = parsed_arguments(arguments, f"--kwargs {arguments!r} for {name}")
+    _import_framework(name)
+    value, is_side = side_or_function(name)
+    if not is_side:
+        return _checked(NamedSide(name, value, None, args, kwargs))
+    if arguments.strip():
+        raise EquivalenceError(
+            f"{name}: it is a side already and takes no arguments, found --kwargs {arguments!r}"
+        )
+    return NamedSide(name, None, value)
+
+
+def _import_framework(name: str) -> None:
+    framework = _FRAMEWORKS.get(name.partition(":")[0].partition(".")[0])
+    if framework is not None:
+        framework.imported(name)
+
+
+def _checked(side: NamedSide) -> NamedSide:
+    """Returns the side, if what it makes is one."""
+    try:
+        adapted(side.made())
+    except EquivalenceError as error:
+        text = str(error)
+        raise EquivalenceError(text if text.startswith(side.name) else f"{side}: {error}") from None
+    return side
+
+
+def _call_side(text: str) -> NamedSide:
+    """Returns the side of a constructor call as text."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = getattr(error, "msg", error)
+        raise EquivalenceError(
+            f"{text}: expected module:name, or a constructor call such as Adam(1e-3) or "
+            f"optax.adamw(1e-3); {why}"
+        ) from None
+    if not isinstance(call, ast.Call):
+        raise EquivalenceError(f"{text}: expected one constructor call, e.g. optax.adamw(1e-3)")
+    if _library(ast.unparse(call.func)):
+        return _library_side(call, text)
+    head = ast.unparse(call.func)
+    try:
+        definition = parse_definition(text)
+    except ExpressionError as error:
+        raise EquivalenceError(
+            f"{error}. Calls may be written of flax.optim and of {', '.join(_LIBRARIES)}; name "
+            "anything else as module:name, with --kwargs LEFT RIGHT"
+        ) from None
+    name = type(definition).__name__
+    if head.rpartition(".")[2] != name:
+        raise EquivalenceError(
+            f"{text}: expected {name}(...), which is flax.optim's, or the library's name in front, "
+            f"e.g. optax.{head}(...)"
+        )
+    try:
+        args, kwargs = _literal_arguments(call, text)
+    except EquivalenceError:  # optimizers within it
+        return NamedSide(f"legacy_optim:{name}", None, definition, text=text)
+    return NamedSide(
+        f"legacy_optim:{name}", getattr(legacy_optim, name), None, args, kwargs, text=text
+    )
+
+
+def _library(function: str) -> bool:
+    return function.startswith(tuple(f"{library}." for library in _LIBRARIES))
+
+
+def _library_side(call: ast.Call, text: str) -> NamedSide:
+    """Returns the side of a library's constructor; calls of such are taken as arguments too."""
+    module, _, attribute = ast.unparse(call.func).rpartition(".")
+    name = f"{module}:{attribute}"
+    _import_framework(name)
+    function, is_side = side_or_function(name)
+    if is_side:
+        raise EquivalenceError(f"{text}: {name} is a side already and is not called")
+    try:
+        args, kwargs = _literal_arguments(call, text)
+        return NamedSide(name, function, None, args, kwargs, text=text)
+    except EquivalenceError:
+        args, kwargs = _arguments(call, text, functools.partial(_call_value, text=text))
+    made = NamedSide(name, function, None, args, kwargs, text=text).made()
+    return NamedSide(name, None, made, text=text)
+
+
+def _call_value(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Call) and _library(ast.unparse(node.func)):
+        return _library_side(node, ast.unparse(node)).made()
+    return _literal(node, text)
+
+
+def parsed_arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
+    """Returns arguments from text such as `1e-3, nesterov=True`.
+
+    Args:
+      text: what stands between the brackets of a call; each value a Python literal.
+      where: what begins messages.
+
+    Raises:
+      EquivalenceError: it is not that.
+    """
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = getattr(error, "msg", error)
+        raise EquivalenceError(f"{where}: expected arguments {_SYNTAX}; {why}") from None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise EquivalenceError(f"{where}: expected arguments {_SYNTAX}")
+    return _literal_arguments(call, where)
+
+
+def _literal_arguments(call: ast.Call, where: str) -> tuple[list[Any], dict[str, Any]]:
+    return _arguments(call, where, functools.partial(_literal, where=where))
+
+
+def _arguments(
+    call: ast.Call, where: str, value: Callable[[ast.expr], Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    kwargs = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in kwargs:
+            raise EquivalenceError(f"{where}: expected each argument once, {_SYNTAX}")
+        kwargs[keyword.arg] = value(keyword.value)
+    return [value(arg) for arg in call.args], kwargs
+
+
+def _literal(node: ast.expr, where: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        raise EquivalenceError(
+            f"{where}: {ast.unparse(node)} is no literal, and nothing is evaluated; for anything "
+            "but numbers, text, True, False, None, tuples, lists and dicts write a function that "
+            "makes the side and name that"
+        ) from None

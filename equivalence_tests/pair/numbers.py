@@ -1,0 +1,206 @@
+"""The settings that an object holds in Python: found by name, and changed in a copy of it."""
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_DEPTH = 32  # functions in functions, as `optax.chain` makes
+_LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
+_SCALARS = (bool, int, float)
+
+Change = Mapping[tuple[str, Any], Any]  # (name, value) -> the new value
+
+
+def settings_of(*values: Any) -> dict[str, Any]:
+    """Returns the numbers and flags that functions and objects hold: name -> value.
+
+    Two of one name and unlike values are told apart as `decay` and `decay#2`.
+    """
+    named: dict[str, list[Any]] = {}
+    for name, value in _scalars(values, set(), 0):
+        others = named.setdefault(name, [])
+        if not any(type(value) is type(other) and value == other for other in others):
+            others.append(value)
+    return {
+        name if not number else f"{name}#{number + 1}": value
+        for name, values in named.items()
+        for number, value in enumerate(values)
+    }
+
+
+def with_settings(value: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
+    """Returns a copy of an object in which some of its settings have other values.
+
+    Args:
+      value: the object; it stays as it is.
+      before: `settings_of` it.
+      changes: name in `before` -> new value.
+    """
+    change = {(name.partition("#")[0], before[name]): new for name, new in changes.items()}
+    return _Copy(change).of(value, 0)
+
+
+def literals(*values: Any) -> list[float]:
+    """Returns the floating-point literals in the source of functions, and of those they hold."""
+    numbers: dict[float, None] = {}
+
+    def visit(code: types.CodeType) -> None:
+        for constant in code.co_consts:
+            if isinstance(constant, float):
+                numbers[constant] = None
+            elif isinstance(constant, types.CodeType):
+                visit(constant)
+
+    for function in functions_within(values):
+        if not _is_library(function):
+            visit(function.__code__)
+    return list(numbers)
+
+
+def functions_within(value: Any) -> Iterator[types.FunctionType]:
+    """Yields the functions that an object holds, each once, methods of its class included."""
+    yield from _functions(value, set(), 0)
+
+
+def _functions(value: Any, seen: set[int], depth: int) -> Iterator[types.FunctionType]:
+    if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
+        return
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+        yield value
+        for name in value.__code__.co_names:  # what it calls in its own module
+            other = value.__globals__.get(name)
+            is_own = isinstance(other, types.FunctionType) and other.__module__ == value.__module__
+            if is_own and not _is_library(value):
+                yield from _functions(other, seen, depth + 1)
+    elif depth == 0 or not isinstance(value, type | types.ModuleType):
+        for method in vars(type(value)).values() if hasattr(value, "__dict__") else ():
+            if isinstance(method, types.FunctionType):
+                yield from _functions(method, seen, depth + 1)
+    for _, inner in _parts(value):
+        yield from _functions(inner, seen, depth + 1)
+
+
+def _is_library(function: types.FunctionType) -> bool:
+    return function.__module__.partition(".")[0] in ("jax", "optax", "flax", "numpy", "chex")
+
+
+def _scalars(value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if depth > _DEPTH or id(value) in seen:
+        return
+    seen.add(id(value))
+    for name, inner in _parts(value):
+        if isinstance(inner, _SCALARS):
+            yield name, inner
+        else:
+            yield from _scalars(inner, seen, depth + 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what an object holds, by name."""
+    if isinstance(value, types.FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        yield from ((name, cell.cell_contents) for name, cell in cells if _is_filled(cell))
+        yield from _defaults(value).items()
+        yield from (value.__kwdefaults__ or {}).items()
+        for name in value.__code__.co_names:
+            if isinstance(value.__globals__.get(name), _SCALARS):
+                yield name, value.__globals__[name]
+    elif isinstance(value, functools.partial):
+        yield "function", value.func
+        yield from ((str(number), part) for number, part in enumerate(value.args))
+        yield from value.keywords.items()
+    elif isinstance(value, types.MethodType):
+        yield "self", value.__self__
+        yield "function", value.__func__
+    elif isinstance(value, tuple | list) and len(value) <= _LONGEST:
+        yield from ((str(number), part) for number, part in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _LONGEST:
+        yield from ((str(key), part) for key, part in value.items())
+    elif not isinstance(value, type | types.ModuleType):
+        yield from list(getattr(value, "__dict__", {}).items())[:_LONGEST]
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _defaults(function: types.FunctionType) -> dict[str, Any]:
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+
+
+class _Copy:
+    """Copies objects with some of their settings changed; what holds none of them stays itself."""
+
+    def __init__(self, change: Change):
+        self.change = change
+        self.copies: dict[int, Any] = {}
+
+    def setting(self, name: str, value: Any, depth: int) -> Any:
+        if isinstance(value, _SCALARS):
+            for (changed, before), new in self.change.items():
+                if changed == name and type(before) is type(value) and before == value:
+                    return new
+            return value
+        return self.of(value, depth)
+
+    def of(self, value: Any, depth: int) -> Any:
+        """Returns the copy of a value, or itself where nothing in it changes."""
+        if depth > _DEPTH or isinstance(value, _SCALARS):
+            return value
+        if id(value) not in self.copies:
+            self.copies[id(value)] = value  # where it holds itself
+            parts = list(_parts(value))
+            copies = [self.setting(name, part, depth + 1) for name, part in parts]
+            pairs = zip(parts, copies, strict=True)
+            if any(part is not new for (_, part), new in pairs):
+                names = [name for name, _ in parts]
+                made = _with_parts(value, dict(zip(names, copies, strict=True)), copies)
+                self.copies[id(value)] = made
+        return self.copies[id(value)]
+
+
+def _with_parts(value: Any, parts: Mapping[str, Any], in_order: list[Any]) -> Any:
+    """Returns an object like a given one that holds other parts."""
+    if isinstance(value, types.FunctionType):
+        return _function(value, parts)
+    if isinstance(value, functools.partial):
+        args = in_order[1 : 1 + len(value.args)]
+        return functools.partial(in_order[0], *args, **{k: parts[k] for k in value.keywords})
+    if isinstance(value, types.MethodType):
+        return types.MethodType(in_order[1], in_order[0])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*in_order)
+    if isinstance(value, tuple | list):
+        return type(value)(in_order)
+    if isinstance(value, dict):
+        return type(value)(zip(value, in_order, strict=True))
+    made = copy.copy(value)
+    for name, part in parts.items():
+        object.__setattr__(made, name, part)  # of a frozen dataclass as well
+    return made
+
+
+def _function(value: types.FunctionType, parts: Mapping[str, Any]) -> Callable[..., Any]:
+    own = {name: parts[name] for name in value.__code__.co_names if name in parts}
+    cells = tuple(
+        types.CellType(parts[name]) if _is_filled(cell) else cell
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    )
+    made = types.FunctionType(
+        value.__code__,
+        {**value.__globals__, **own} if own else value.__globals__,
+        value.__name__,
+        tuple(parts[name] for name in _defaults(value)) or None,
+        cells or None,
+    )
+    made.__kwdefaults__ = {name: parts[name] for name in value.__kwdefaults__ or {}} or None
+    made.__qualname__, made.__module__ = value.__qualname__, value.__module__
+    return made

@@ -1,0 +1,318 @@
+"""Which known setting explains a difference: a search over the settings of both sides.
+
+Frameworks call the same thing by other names and have other defaults: where an epsilon stands,
+whether momentum looks ahead, whether weight decay is part of the gradient. Settings of that kind
+are tried one after another and together, until the difference is gone. The settings of a side are
+the arguments of what makes it, or else the numbers that its functions hold.
+"""
+
+import copy
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol
+
+import optax
+
+import legacy_optim
+from equivalence_tests.compare.comparison import Verdict
+from equivalence_tests.pair.named import NamedSide
+from equivalence_tests.pair.numbers import literals, settings_of, with_settings
+from equivalence_tests.report.pair import Report
+from equivalence_tests.sides.adapt import EquivalenceError
+
+TRIES = 48  # of a pair, some tenths of a second each
+FEW = 16  # steps: they tell most settings apart, and what they do not is compared in full
+
+_DECAYS = ("weight_decay", "weight_decay_rate", "wd")
+# What one thing is called; the first that a side has is meant.
+_ALIKE = (
+    ("learning_rate", "lr", "step_size", "rate"),
+    ("b1", "beta1", "beta_1", "betas[0]"),
+    ("b2", "beta2", "beta_2", "betas[1]"),
+    ("decay", "alpha", "rho", "beta2", "gamma"),
+    ("momentum", "beta", "mass"),
+    ("eps", "epsilon"),
+    _DECAYS,
+    ("nesterov",),
+    ("centered",),
+    ("amsgrad",),
+    ("initial_scale", "initial_accumulator_value"),
+)
+
+
+class Settings(Protocol):
+    """A side whose settings can be read and changed."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Name -> value of each setting."""
+        ...
+
+    def made(self, **changes: Any) -> Any:
+        """Returns the side with some settings changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class ObjectSide:
+    """A side that is there already: a definition, a transformation, a pair of functions."""
+
+    name: str
+    value: Any
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The hyper-parameters of a definition, or the numbers that the side's functions hold."""
+        if isinstance(self.value, legacy_optim.OptimizerDef):
+            held = self.value.hyper_params
+            return (
+                {f.name: getattr(held, f.name) for f in fields(held)} if is_dataclass(held) else {}
+            )
+        return settings_of(self.value)
+
+    def made(self, **changes: Any) -> Any:
+        """Returns the side, or a copy of it with some settings changed."""
+        if not changes:
+            return self.value
+        if isinstance(self.value, legacy_optim.OptimizerDef):
+            changed = copy.copy(self.value)
+            changed.hyper_params = replace(self.value.hyper_params, **changes)
+            return changed
+        return with_settings(self.value, self.parameters, changes)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Settings with which two sides no longer differ.
+
+    Attributes:
+      side: the side with them, as it would be called.
+      settings: what was changed: name or call -> value, and why that was tried.
+      verdict: of the two sides then.
+    """
+
+    side: str
+    settings: Mapping[str, str]
+    verdict: str
+
+    def __str__(self) -> str:
+        changes = "; ".join(f"{name} ({why})" for name, why in self.settings.items())
+        return f"with {self.side} it is {self.verdict}: what explains the difference is {changes}"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One setting to try: arguments, or weight decay to chain before."""
+
+    why: str
+    kwargs: Mapping[str, Any]
+    before: float | None = None  # weight decay that joins the gradient
+
+    def __str__(self) -> str:
+        if self.before is not None:
+            return f"weight decay {self.before!r} added to the gradient, before the optimizer"
+        return ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
+
+
+def explanation(
+    left: Settings, right: Settings, compared: Callable[..., Report]
+) -> Explanation | None:
+    """Returns settings of one side with which the difference is gone; None if none is found.
+
+    Args:
+      left: a side.
+      right: the other, whose settings are tried first.
+      compared: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
+    """
+    for fixed, varied in ((left, right), (right, left)):
+        fixed, varied = _readable(fixed), _readable(varied)
+
+        def judge(other: Any, fixed: Settings = fixed) -> str | None:
+            pair = (fixed.made(), other)
+            if compared(*pair, steps=FEW, decide=False).verdict is Verdict.DIFFERENT:
+                return None
+            verdict = compared(*pair).verdict
+            return None if verdict is Verdict.DIFFERENT else verdict.value
+
+        if explained := _search(fixed, varied, judge):
+            return explained
+    return None
+
+
+def _readable(side: Settings) -> Settings:
+    """Returns the side, as an object where what makes it has no arguments to vary."""
+    if isinstance(side, NamedSide) and not _takes(side):
+        return ObjectSide(side.text or side.name, side.made())
+    return side
+
+
+def _search(
+    fixed: Settings, varied: Settings, judge: Callable[[Any], str | None]
+) -> Explanation | None:
+    changes = list(_changes(fixed, varied))
+    for some in itertools.islice(_combinations(changes), TRIES):
+        if verdict := _judged(varied, some, judge):
+            needed = list(some)
+            for one in some:  # what was carried along needlessly
+                fewer = [other for other in needed if other is not one]
+                if fewer and (without := _judged(varied, fewer, judge)):
+                    needed, verdict = fewer, without
+            reasons = {str(one): one.why for one in needed}
+            return Explanation(_written(varied, needed), reasons, verdict)
+    return None
+
+
+def _judged(
+    side: Settings, changes: Sequence[_Change], judge: Callable[[Any], str | None]
+) -> str | None:
+    try:
+        return judge(_made(side, changes))
+    except (EquivalenceError, TypeError, ValueError):  # these settings do not go together
+        return None
+
+
+def _made(side: Settings, changes: Sequence[_Change]) -> Any:
+    made = side.made(**_kwargs(changes))
+    for change in changes:
+        if change.before is not None:
+            made = optax.chain(optax.add_decayed_weights(change.before), made)
+    return made
+
+
+def _written(side: Settings, changes: Sequence[_Change]) -> str:
+    if isinstance(side, NamedSide):
+        explicit = dict(side.kwargs or {})
+        if side.args:  # by their names, as a change may be to one of them
+            explicit = dict(zip(side.parameters, side.args, strict=False)) | explicit
+        changed = replace(side, args=(), kwargs=explicit | _kwargs(changes))
+        text = f"{side.name.replace(':', '.')}({changed.arguments})"
+    else:
+        kwargs = ", ".join(f"{name}={value!r}" for name, value in _kwargs(changes).items())
+        text = f"{kwargs} in {side.name}" if kwargs else side.name
+    for change in changes:
+        if change.before is not None:
+            text = f"optax.chain(optax.add_decayed_weights({change.before!r}), {text})"
+    return text
+
+
+def _kwargs(changes: Sequence[_Change]) -> dict[str, Any]:
+    return {name: value for change in changes for name, value in change.kwargs.items()}
+
+
+def _combinations(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Yields single settings, then all that is carried over with few of the others, then pairs."""
+    yield from ([one] for one in changes)
+    carried = [one for one in changes if one.why.startswith("as ")]
+    others = [one for one in changes if one not in carried]
+    for number in (0, 1, 2):
+        for some in itertools.combinations(others, number):
+            if len(carried) + number > 1 and (carried or number < 2) and _fit([*carried, *some]):
+                yield [*carried, *some]
+    yield from (list(pair) for pair in itertools.combinations(others, 2) if _fit(pair))
+
+
+def _fit(changes: Sequence[_Change]) -> bool:
+    """True if no two of them set the same thing."""
+    names = [name for change in changes for name in change.kwargs]
+    return len(names) == len(set(names))
+
+
+def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
+    theirs, own = _flat(fixed.parameters), varied.parameters
+    takes = _takes(varied)
+    for names in _ALIKE:
+        there = next((name for name in names if name in theirs), None)
+        here = next((name for name in names if _root(name) in takes), None)
+        if there is None or here is None or not isinstance(theirs[there], int | float):
+            continue
+        before, value = _flat(own).get(here), theirs[there]
+        if isinstance(before, float) and before < 0 <= value:
+            value = -value  # a rate that has the sign of the step
+        if before != value:
+            why = f"as {there}={theirs[there]!r} of {fixed.name}"
+            yield _Change(why, {_root(here): _with(own, here, value)})
+    decay = next((name for name in _DECAYS if own.get(name)), None)
+    if decay is not None and not any(name in theirs for name in _DECAYS):
+        yield _Change(f"as {fixed.name} has none", {decay: 0.0})
+    yield from _unnamed(fixed, own)
+    for name in takes:
+        if isinstance(own.get(name), bool):
+            yield _Change("the other way round", {name: not own[name]})
+    eps = next((name for name in ("eps", "epsilon") if name in own), None)
+    if "eps_root" in takes and eps is not None:
+        yield _Change("inside the root", {"eps_root": own[eps], eps: 0.0})
+    yield from _decays(theirs, own, varied)
+
+
+_MOST_UNNAMED = 16
+
+
+def _unnamed(fixed: Settings, own: Mapping[str, Any]) -> Iterator[_Change]:
+    """Yields numbers that stand in the fixed side alone, under whatever name, for own settings."""
+    theirs = [*settings_of(fixed.made()).values(), *literals(fixed.made())]
+    theirs = list(dict.fromkeys(abs(value) for value in theirs if type(value) is float))
+    numbers = {name: value for name, value in own.items() if type(value) is float}
+    mine = {abs(value) for value in numbers.values()}
+    new = [value for value in theirs if value not in mine and 0 < value < math.inf]
+    apart = [name for name, value in numbers.items() if abs(value) not in theirs]
+    apart.sort(key=lambda name: (_root(name) not in _DECAYS, numbers[name] == 0.0))
+    for name, value in itertools.islice(itertools.product(apart, new), _MOST_UNNAMED):
+        signed = -value if numbers[name] < 0 else value
+        yield _Change(f"the number {value!r} stands in {fixed.name}", {name: signed})
+
+
+def _decays(
+    theirs: Mapping[str, Any], own: Mapping[str, Any], varied: Settings
+) -> Iterator[_Change]:
+    """Yields weight decay that joins the gradient, where the other side has some."""
+    decay = next((theirs[name] for name in _DECAYS if theirs.get(name)), None)
+    if isinstance(decay, int | float) and is_transformation(varied):
+        zero = {name: 0.0 for name in _DECAYS if own.get(name)}
+        yield _Change("coupled, as an L2 penalty is", zero, before=decay)
+
+
+def is_transformation(side: Settings) -> bool:
+    """True if a side makes an Optax transformation, which others can be chained with."""
+    return isinstance(side.made(), optax.GradientTransformation)
+
+
+def _takes(side: Settings) -> list[str]:
+    """Returns the names of a side's settings, those without a value included."""
+    if not isinstance(side, NamedSide):
+        return list(side.parameters)
+    try:
+        return [] if side.function is None else list(inspect.signature(side.function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments by name, the parts of tuples as `betas[0]`."""
+    result = {}
+    for name, value in parameters.items():
+        result[name] = value
+        if isinstance(value, tuple | list):
+            result |= {f"{name}[{index}]": part for index, part in enumerate(value)}
+    return result
+
+
+def _root(name: str) -> str:
+    return name.partition("[")[0]
+
+
+def _with(own: Mapping[str, Any], name: str, value: Any) -> Any:
+    """Returns the argument with the value in it; of a tuple, with that part changed."""
+    root, bracket, index = name.partition("[")
+    if not bracket:
+        return value
+    parts = list(own[root])
+    parts[int(index.rstrip("]"))] = value
+    return tuple(parts)

@@ -1,0 +1,133 @@
+"""The settings that explain a difference, of sides that are named and of objects."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import legacy_optim
+from equivalence_tests.pair.equivalence import check_equivalence
+from equivalence_tests.pair.named import NamedSide, named_side
+from equivalence_tests.pair.settings import ObjectSide, explanation
+
+PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
+compared = functools.partial(check_equivalence, params=PARAMS, steps=24)
+
+
+def in_pairs(rate: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Any:
+    return optax.adam(rate, *betas, eps)
+
+
+def one_by_one(rate: float, b1: float = 0.9, b2: float = 0.999) -> Any:
+    return optax.adam(rate, b1, b2)
+
+
+NAMED = {
+    "names and nesterov": (
+        ("legacy_optim:Momentum", "0.1, beta=0.8, nesterov=True"),
+        ("optax:sgd", "0.1"),
+        "with optax.sgd(learning_rate=0.1, momentum=0.8, nesterov=True) it is identical: what "
+        "explains the difference is momentum=0.8 (as beta=0.8 of legacy_optim:Momentum); "
+        "nesterov=True (as nesterov=True of legacy_optim:Momentum)",
+    ),
+    "rate": (
+        ("GradientDescent(0.1)", ""),
+        ("optax.sgd(0.2)", ""),
+        "with optax.sgd(learning_rate=0.1) it is identical",
+    ),
+    "coupled decay": (
+        ("legacy_optim:Momentum", "0.1, weight_decay=0.5"),
+        ("optax:sgd", "0.1, 0.9"),
+        "with optax.chain(optax.add_decayed_weights(0.5), optax.sgd(learning_rate=0.1, "
+        "momentum=0.9)) it is identical",
+    ),
+    "epsilon": (
+        ("legacy_optim:RMSProp", "0.1"),
+        ("optax:rmsprop", "0.1"),
+        "eps_in_sqrt=False (the other way round)",
+    ),
+    "of a tuple": (
+        ("optax:adam", "0.1, b1=0.8, b2=0.99"),
+        (f"{__name__}:in_pairs", "0.1"),
+        "b1=0.9 (as betas[0]=0.9 of",
+    ),
+    "to a tuple": (
+        (f"{__name__}:one_by_one", "0.1, b2=0.9"),
+        (f"{__name__}:in_pairs", "0.1"),
+        "in_pairs(rate=0.1, betas=(0.9, 0.9)) it is",
+    ),
+    "decay that the other has not": (
+        ("legacy_optim:Adam", "0.001, weight_decay=1e-4"),
+        ("optax:adam", "0.001"),
+        "what explains the difference is weight_decay=0.0 (as optax:adam has none)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_arguments_of_a_named_side_explain_a_difference(case: str):
+    left, right, text = NAMED[case]
+    assert text in str(explanation(named_side(*left), named_side(*right), compared))
+
+
+def decayed_adam(gradients: Any, state: Any, params: Any) -> Any:
+    """An Adam as people write it, its numbers in the code."""
+
+    def leaf(p: Any, g: Any, m: Any, v: Any) -> Any:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        unbiased = m / (1 - 0.9**t), v / (1 - 0.999**t)
+        return p - 1e-3 * (unbiased[0] / (jnp.sqrt(unbiased[1]) + 1e-8) + 0.01 * p), m, v
+
+    t = state[0] + 1
+    rows = jax.tree.map(leaf, params, gradients, *state[1:])
+    params, m, v = (jax.tree.map(lambda _, row, i=i: row[i], params, rows) for i in range(3))
+    return params, (t, m, v)
+
+
+def zeros(params: Any) -> Any:
+    return jnp.zeros([]), *(jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+
+
+OBJECTS = {
+    "a definition": legacy_optim.Adam(1e-3, weight_decay=0.01),
+    "a transformation": optax.adamw(1e-3, weight_decay=0.01),
+    "functions with numbers in their code": (zeros, decayed_adam),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_an_adam_of_whatever_kind_against_adamw_misses_its_decay(case: str):
+    sides = ObjectSide("mine", OBJECTS[case]), ObjectSide("adamw", optax.adamw(1e-3))
+    text = str(explanation(*sides, compared))
+    assert text.startswith("with weight_decay=0.01 in adamw it is "), text
+
+
+def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
+    side = ObjectSide("adamw", optax.adamw(1e-3))
+    assert side.parameters["weight_decay"] == 1e-4
+    changed = ObjectSide("changed", side.made(weight_decay=0.5, b1=0.8))
+    assert (changed.parameters["weight_decay"], changed.parameters["b1"]) == (0.5, 0.8)
+    assert side.parameters["weight_decay"] == 1e-4
+    pair = side.made(weight_decay=0.5), optax.adamw(1e-3, weight_decay=0.5)
+    assert compared(*pair).verdict.value == "identical"
+
+
+def test_what_no_setting_explains_is_left_unexplained():
+    sides = named_side("optax.sign_sgd(0.1)"), named_side("optax.sgd(0.1)")
+    assert explanation(*sides, functools.partial(compared, steps=4)) is None
+
+
+def test_a_function_that_says_nothing_of_its_arguments_has_none_to_vary():
+    assert NamedSide("builtins:dict", dict, kwargs={"a": 1}).parameters == {}
+    assert NamedSide("my_pair:adam", None, 3).parameters == {}
+
+
+def test_pytorch_s_rmsprop_differs_in_two_settings():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    sides = named_side("torch.optim:RMSprop", "lr=0.1"), named_side("optax:rmsprop", "0.1")
+    text = str(explanation(*sides, compared))
+    assert "with optax.rmsprop(learning_rate=0.1, decay=0.99, eps_in_sqrt=False)" in text

@@ -1,0 +1,204 @@
+"""Sizes at which a program does something else, found in two sides before they are compared.
+
+A program may ask for shapes in Python: Adafactor factors from 128 on. What is never that large
+never runs. Candidates are sizes that double, ranks, and the numbers that stand in the sides'
+source and settings; of these the smallest count at which one of the two is another program.
+"""
+
+import dis
+import itertools
+import math
+import types
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from equivalence_tests.pair.numbers import functions_within, settings_of
+from equivalence_tests.sides import problems
+from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.side import Side
+from optax_bridge.metadata.trees import Params
+
+Shape = tuple[int, ...]
+
+_LARGEST = 2**18  # elements of a tensor: what is larger takes too long to be tried by default
+_MOST = 8  # shapes that are added
+_MOST_RANKS = 8
+_UNTRACED = 6  # shapes that are added for a side that cannot be traced
+_RESHAPING = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
+
+# The prover's own: few, as each is proved by itself.
+_PROVED: dict[str, Shape] = {"kernel": (4, 3), "bias": (3,), "scalar": ()}
+
+
+def default_params(*sides: SideLike) -> tuple[Params, Params]:
+    """Returns parameters that reach every branch on a size: for runs, and shapes for a proof.
+
+    Args:
+      *sides: whose branches are looked for.
+    """
+    few = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in _PROVED.items()}
+    params = problems.odd_tree(dtypes=("float32",))
+    shapes = sizes_reached(sides, [np.shape(leaf) for leaf in jax.tree.leaves(params)])
+    if shapes:
+        rng = np.random.default_rng(2)
+        named = {"x".join(map(str, shape)): shape for shape in shapes}
+        params["reached"] = {
+            name: rng.standard_normal(shape).astype(np.float32) for name, shape in named.items()
+        }
+        few |= {
+            f"reached {name}": jax.ShapeDtypeStruct(shape, jnp.float32)
+            for name, shape in named.items()
+        }
+    return params, few
+
+
+def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Shape]:
+    """Returns shapes at which a side is another program than at any of the usual ones.
+
+    Args:
+      sides: the sides.
+      usual: shapes that are tried anyway.
+    """
+    reached: list[Shape] = []
+    for side in sides:
+        made = adapted(side)
+        numbers = sorted(_numbers(side), key=str)
+        if not made.compiled:  # to trace it would change what it counts in Python
+            reached += list(_around(numbers))[:_UNTRACED]
+            continue
+        outline = _Outlines(made)
+        known = {outline(shape) for shape in usual}
+        for shape in sorted(_candidates(outline, numbers), key=lambda s: (math.prod(s), len(s))):
+            here = outline(shape)
+            if here is not None and here not in known:
+                known.add(here)
+                reached.append(shape)
+    return list(dict.fromkeys(reached))[:_MOST]
+
+
+class _Outlines:
+    """The outline of a side's program by the shape of its parameter, each traced once."""
+
+    def __init__(self, side: Side):
+        self.side = side
+        self.known: dict[Shape, Hashable] = {}
+
+    def __call__(self, shape: Shape) -> Hashable:
+        """Returns operations and numbers that do not follow from the shape; None of an error."""
+        if shape not in self.known:
+            try:
+                self.known[shape] = self._trace(shape)
+            except Exception:  # a shape that the side does not take is none to run it on
+                self.known[shape] = None
+        return self.known[shape]
+
+    def _trace(self, shape: Shape) -> Hashable:
+        def whole(params: Any, grads: Any) -> Any:
+            return self.side.view(self.side.step(self.side.init(params), grads))
+
+        tree = {"w": jax.ShapeDtypeStruct(shape, jnp.float32)}
+        return tuple(_operations(jax.make_jaxpr(whole)(tree, tree).jaxpr, _follows_from(shape)))
+
+
+def _operations(jaxpr: core.Jaxpr, is_of_shape: Callable[[float], bool]) -> Iterator[Hashable]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _RESHAPING:
+            continue
+        yield eqn.primitive.name
+        for atom in eqn.invars:
+            if isinstance(atom, core.Literal) and np.ndim(atom.val) == 0:
+                number = float(np.asarray(atom.val).astype(np.float64))
+                yield "of the shape" if is_of_shape(number) else number
+        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program):
+            if _is_program(value):
+                yield from _operations(getattr(value, "jaxpr", value), is_of_shape)
+
+
+def _is_program(value: object) -> bool:
+    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
+
+
+def _follows_from(shape: Shape) -> Callable[[float], bool]:
+    """Returns a test for numbers such as the size, one over it, and the roots of both."""
+    products = {
+        float(math.prod(some))
+        for count in range(1, len(shape) + 1)
+        for some in itertools.combinations(shape, count)
+    } or {1.0}
+    known = [power for p in products if p for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
+
+    def is_of_shape(number: float) -> bool:
+        return any(math.isclose(number, one, rel_tol=1e-6) for one in known)
+
+    return is_of_shape
+
+
+def _candidates(outline: _Outlines, numbers: Sequence[int | Shape]) -> Iterator[Shape]:
+    for rank in range(_MOST_RANKS + 1):
+        yield (2,) * rank
+    yield from _around(numbers)
+    for rank in (1, 2):
+        last = 1
+        while (2 * last) ** rank <= _LARGEST // 16:
+            if outline((2 * last,) * rank) != outline((last,) * rank):
+                yield (_smallest(outline, last, 2 * last, rank),) * rank
+            last *= 2
+
+
+def _smallest(outline: _Outlines, low: int, high: int, rank: int) -> int:
+    """Returns the smallest size above `low` with the outline of `high`."""
+    there = outline((high,) * rank)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if outline((middle,) * rank) == there else (middle, high)
+    return high
+
+
+def _around(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
+    """Yields shapes that a comparison with a number, or with a shape, may be about."""
+    for number in numbers:
+        shapes: list[Shape] = [number] if isinstance(number, tuple) else []
+        if isinstance(number, int):
+            shapes = [(number,), (number + 1,), (2, number), (number, number)]
+        yield from (shape for shape in shapes if 0 < math.prod(shape) <= _LARGEST)
+
+
+def _numbers(side: SideLike) -> set[Any]:
+    """Returns whole numbers and shapes that stand in the source or the settings of a side."""
+    numbers: set[Any] = set()
+    for value in settings_of(side).values():
+        numbers |= {value} if type(value) is int else set()
+    settings = getattr(getattr(side, "hyper_params", None), "__dict__", {})
+    numbers |= {value for value in settings.values() if type(value) is int}
+    for function in functions_within(side):
+        if (function.__module__ or "").partition(".")[0] not in ("jax", "flax", "numpy"):
+            numbers |= set(_constants(function.__code__))
+    return {n for n in numbers if isinstance(n, tuple) or 5 < n <= _LARGEST}
+
+
+def _constants(code: types.CodeType) -> Iterator[Any]:
+    small = (
+        int(each.argval)
+        for each in dis.get_instructions(code)
+        if each.opname == "LOAD_SMALL_INT"  # which stands in the instruction itself
+    )
+    for constant in itertools.chain(code.co_consts, small):
+        if isinstance(constant, types.CodeType):
+            yield from _constants(constant)
+        elif type(constant) is int:
+            yield constant
+        elif isinstance(constant, str) and constant.isdecimal() and len(constant) < 9:
+            yield int(constant)
+        elif isinstance(constant, tuple | frozenset):
+            if _is_shape(constant):
+                yield constant
+            yield from (each for each in constant if _is_shape(each) or type(each) is int)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) > 1 and all(type(n) is int for n in value)

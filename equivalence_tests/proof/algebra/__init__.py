@@ -1,0 +1,1 @@
+"""Real numbers in normal form: quotients of polynomials over atoms, conditions, roots and sums."""

@@ -1,0 +1,211 @@
+"""Conditions as numbers that are 1 or 0, absolute values and maxima."""
+
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from flint import fmpq, fmpq_mpoly
+
+from equivalence_tests.proof.algebra.atoms import Atom, Rat
+from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
+from equivalence_tests.proof.algebra.text import shown_atom
+
+
+class Conditions(Quotients):
+    """Quotients with indicators of conditions."""
+
+    def _inverse(self, b: Rat) -> Rat:
+        if b.num.is_zero() or not self.guarded or self.text(b) not in self.guarded:
+            return super()._inverse(b)
+        return self.choose(self._zero(b), self.special(UNDEFINED), self.make(b.den, b.num))
+
+    def guards(self) -> frozenset[str]:
+        """The denominators of which a program asks itself whether they are 0."""
+        known = len(self.atoms)
+        return frozenset(
+            text
+            for text, value in self.denominators.items()
+            if all(gen < known for gen in self.atoms_of(self.zero(value)))
+        )
+
+    def positive(self, value: Rat) -> Rat:
+        """The indicator of a value's being more than 0."""
+        return self.selected([value], lambda args: self._positive(args[0]))
+
+    def _positive(self, value: Rat) -> Rat:
+        number = self.constant(value)
+        if number is not None:
+            return self.number(int(number > 0))
+        if self.above_zero(value):
+            return self.number(1)
+        if self.nonneg(value):
+            return self.complement(self._zero(value))
+        if self.nonneg(self.neg(value)):
+            return self.number(0)
+        if len(value.den) == 1 and self._nonneg(value.den):  # a root, which the sign is not of
+            num, below = value.num, self.one
+        else:
+            num, below = self._reduced(value.num * value.den)
+        while not below.is_constant():  # a radicand's denominator, which may be negative
+            num, below = self._reduced(num * below)
+        if (squared := self._without_root(num)) is not None:
+            return self._positive(squared)
+        lead = self._lead(num)
+        num = num / abs(lead)
+        if lead < 0:
+            other = self.add(self._positive(self.neg(value)), self._zero(value))
+            return self.complement(other)
+        return self._indicator("positive", num)
+
+    def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
+        """Something of the sign of a difference with a square root, without that root.
+
+        Of `a sqrt(s) - b`, with `a` and `b` not negative, it is `a^2 s - b^2`. None of others.
+        """
+        for gen in self.used(poly):
+            atom = self.atoms[gen]
+            if atom.kind != "root" or atom.order != 2:
+                continue
+            rows = self.coefficients(poly, gen)
+            rest, factor = rows.get(0, self.ctx.constant(0)), rows[1]
+            for sign in (1, -1):
+                if self._nonneg(sign * factor) and self._nonneg(-sign * rest):
+                    squares = [Rat(each * each, self.one) for each in (factor, rest)]
+                    difference = self._add(
+                        self._mul(squares[0], atom.args[0]), self.neg(squares[1])
+                    )
+                    return difference if sign > 0 else self.neg(difference)
+        return None
+
+    def _lead(self, poly: fmpq_mpoly) -> fmpq:
+        """A coefficient by which a polynomial and its negative are told apart.
+
+        It does not depend on what indices are called, nor on which atom came first.
+        """
+
+        def key(term: tuple[Any, fmpq]) -> Any:
+            factors = [(self.label(gen), power) for gen, power in enumerate(term[0]) if power]
+            return sorted(factors), term[0]
+
+        return max(poly.to_dict().items(), key=key)[1]
+
+    def label(self, gen: int) -> int:
+        """A number for an atom that does not depend on what indices are called."""
+        if gen not in self._labels:
+            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", shown_atom(self.atoms, gen))
+            self._labels[gen] = zlib.crc32(text.encode())
+        return self._labels[gen]
+
+    def zero(self, value: Rat) -> Rat:
+        """The indicator of a value's being 0."""
+        return self.selected([value], lambda args: self._zero(args[0]))
+
+    def _zero(self, value: Rat) -> Rat:
+        number = self.constant(value)
+        if number is not None:
+            return self.number(int(number == 0))
+        num = value.num
+        if self._nonneg(num) or self._nonneg(-num):
+            result = self.number(1)
+            terms = num.to_dict()
+            for monomial in terms:
+                none = self.number(1)
+                for gen, power in enumerate(monomial):
+                    if power:
+                        none = self.mul(none, self.complement(self._atom_is_zero(gen)))
+                result = self.mul(result, self.complement(none))
+            return result
+        if (squared := self._without_root(num)) is not None:
+            return self._zero(squared)
+        _, factors = num.factor()
+        none = self.number(1)
+        for factor, _ in factors:
+            factor = factor
+            gens = self.used(factor)
+            if len(gens) == 1 and factor == self.gen(gens[0]):
+                indicator = self._atom_is_zero(gens[0])
+            else:
+                indicator = self._indicator("zero", factor / factor.leading_coefficient())
+            none = self.mul(none, self.complement(indicator))
+        return self.complement(none)
+
+    def _atom_is_zero(self, gen: int) -> Rat:
+        atom = self.atoms[gen]
+        if atom.kind == "root":
+            return self.zero(atom.args[0])
+        if atom.kind == "function" and atom.name == "exp":
+            return self.number(0)
+        return self._indicator("zero", self.gen(gen))
+
+    def _indicator(self, kind: str, num: fmpq_mpoly) -> Rat:
+        value = Rat(num, self.one)
+        gens = self.atoms_of(value)
+        atom = Atom(
+            kind,
+            kind,
+            (value,),
+            free=self.free(value),
+            depth=max((self.atoms[i].depth for i in gens), default=0),
+            nonneg=True,
+            whole=True,
+        )
+        return self.atom((kind, str(num)), atom)
+
+    def counts_asked(self, value: Rat) -> list[tuple[int, str, int]]:
+        """Conditions in a value that an input, no array, is a whole number.
+
+        Returns:
+          The condition's atom, the input's name and the number, for each.
+        """
+        conditions = []
+        for gen in self.atoms_of(value):
+            atom = self.atoms[gen]
+            if atom.kind != "zero":
+                continue
+            poly = atom.args[0].num
+            (own, *others), rows = self.used(poly) or [-1], {}
+            leaf = self.atoms[own] if own >= 0 and not others else None
+            if leaf is None or leaf.kind != "leaf" or leaf.index:
+                continue
+            rows = self.coefficients(poly, own)
+            if set(rows) <= {0, 1} and rows[1].is_constant():
+                constant = rows.get(0, self.ctx.constant(0))
+                number = (
+                    -(constant / rows[1].leading_coefficient())
+                    .to_dict()
+                    .get((0,) * self._capacity, fmpq(0))
+                )
+                if number.q == 1:
+                    conditions.append((gen, leaf.name, int(number.p)))
+        return conditions
+
+    def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
+        """Whether two values are equal where none of some conditions holds."""
+        names: dict[str | int, Any] = {f"g{gen}": 0 for gen in conditions}
+        a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
+        return self.equal(a, b)
+
+    def absolute(self, value: Rat) -> Rat:
+        """The absolute value."""
+        return self.selected([value], lambda args: self._absolute(args[0]))
+
+    def _absolute(self, value: Rat) -> Rat:
+        if self.nonneg(value):
+            return value
+        if self.nonneg(self.neg(value)):
+            return self.neg(value)
+        if self._lead(value.num) < 0:
+            value = self.neg(value)
+        sign = self.sub(self.mul(self.number(2), self._positive(value)), self.number(1))
+        return self.mul(value, sign)
+
+    def greatest(self, a: Rat, b: Rat) -> Rat:
+        """The larger of two values."""
+        half = self.number(fmpq(1, 2))
+        total = self.add(self.add(a, b), self.absolute(self.sub(a, b)))
+        return self.mul(half, total)
+
+    def least(self, a: Rat, b: Rat) -> Rat:
+        """The smaller of two values."""
+        return self.neg(self.greatest(self.neg(a), self.neg(b)))

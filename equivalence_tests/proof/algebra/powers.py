@@ -1,0 +1,128 @@
+# pyright: strict
+"""Roots, and powers with any exponent."""
+
+from flint import fmpq, fmpz
+
+from equivalence_tests.proof.algebra.atoms import Rat
+from equivalence_tests.proof.algebra.conditions import Conditions
+
+_LARGEST_ROOT, _LARGEST_POWER = 12, 64
+
+
+class Powers(Conditions):
+    """Quotients with roots and powers."""
+
+    def root(self, value: Rat, order: int = 2) -> Rat:
+        """A root; assumes that its radicand is not negative."""
+        return self.selected([value], lambda args: self._root(args[0], order))
+
+    def _root(self, value: Rat, order: int) -> Rat:
+        if value.num.is_zero():
+            return self.number(0)
+        self.assume(value, "is not negative")
+        outside, inside = self.number(1), self.number(1)
+        for poly, sign in ((value.num, 1), (value.den, -1)):
+            lead, factors = poly.factor_squarefree()
+            out, kept = _root_of_number(fmpq(lead), order)
+            outside = self.mul(outside, self.number(out**sign))
+            inside = self.mul(inside, self.number(kept**sign))
+            for factor, multiplicity in factors:
+                base = Rat(factor, self.one)
+                whole, rest = divmod(int(multiplicity), order)
+                if whole:
+                    taken = self._absolute(base) if order % 2 == 0 else base
+                    outside = self.mul(outside, self.power(taken, sign * whole))
+                inside = self.mul(inside, self.power(base, sign * rest))
+        number = self.constant(inside)
+        if number == 1:
+            return outside
+        if number is None and order == 2 and (parts := self._root_of_parts(inside)) is not None:
+            return self.mul(outside, parts)
+        atom = self.call("root", f"root{order}", (inside,), order=order, nonneg=True)
+        return self.mul(outside, atom)
+
+    def _root_of_parts(self, value: Rat) -> Rat | None:
+        """The square root of a quotient as the quotient of square roots; None if that is open.
+
+        Where the numerator is not negative, the denominator is not either, or there is no root.
+        Numbers have a root of their own.
+        """
+        (lead, _), (below, _) = value.num.factor_squarefree(), value.den.factor_squarefree()
+        top, bottom, number = value.num / lead, value.den / below, fmpq(lead) / fmpq(below)
+        if number < 0:
+            if bottom.is_constant() or self._nonneg(-top):
+                top = -top
+            else:
+                bottom = -bottom
+            number = -number
+        if not (bottom.is_constant() or self._nonneg(top)) or (number == 1 and bottom == self.one):
+            return None
+        out, kept = _root_of_number(number, 2)
+        result = self.number(out)
+        for part, power in ((Rat(bottom, self.one), -1), (Rat(top, self.one), 1)):
+            if self.constant(part) is not None:
+                continue
+            self.assume(part, "is not negative")
+            atom = self.call("root", "root2", (part,), order=2, nonneg=True)
+            result = self._mul(result, atom if power > 0 else Rat(self.one, atom.num))
+        if kept != 1:
+            number_of = (self.number(kept),)
+            result = self._mul(result, self.call("root", "root2", number_of, order=2, nonneg=True))
+        return result
+
+    def to_the(self, base: Rat, exponent: Rat) -> Rat:
+        """A power with any exponent; assumes a base above 0 where that is not whole."""
+        return self.selected([base, exponent], lambda args: self._to_the(*args))
+
+    def _to_the(self, base: Rat, exponent: Rat) -> Rat:
+        number = self.constant(exponent)
+        if number is not None:
+            if number < 0:
+                return self.div(self.number(1), self._to_the(base, self.number(-number)))
+            if number.q == 1 and number.p <= _LARGEST_POWER:
+                return self.power(base, int(number.p))
+            if number.q <= _LARGEST_ROOT and number.p <= _LARGEST_POWER:
+                return self.power(self._root(base, int(number.q)), int(number.p))
+            return self._one_power(base, exponent)
+        if self.constant(base) == 1:
+            return base
+        if not exponent.den.is_constant():
+            return self._one_power(base, exponent)
+        result = self.number(1)
+        for monomial, coefficient in exponent.num.to_dict().items():
+            times, kept = coefficient, fmpq(1)
+            if coefficient.q > 1 or abs(coefficient.p) > _LARGEST_POWER:
+                times, kept = (1 if coefficient > 0 else -1), abs(coefficient)
+            if not any(monomial):
+                factor = base if kept == 1 else self._to_the(base, self.number(kept))
+            else:
+                part = Rat(self.ctx.from_dict({monomial: kept}), self.one)
+                factor = self._one_power(base, part)
+            result = self.mul(result, self.power(factor, int(times)))
+        return result
+
+    def _one_power(self, base: Rat, exponent: Rat) -> Rat:
+        numbers = [*exponent.num.coeffs(), *exponent.den.coeffs()]
+        whole = all(self.atoms[gen].whole for gen in self.atoms_of(exponent))
+        if not whole or any(number.q > 1 for number in numbers):
+            self.assume(base, "is not negative")
+        return self.call("function", "pow", (base, exponent), nonneg=self.nonneg(base))
+
+
+def _root_of_number(value: fmpq, order: int) -> tuple[fmpq, fmpq]:
+    """The part of a number that comes out of a root, and the part that stays, a whole number."""
+    sign = -1 if value < 0 else 1
+    # n/d = n * d**(order-1) / d**order
+    outside, inside = fmpq(1, value.q), fmpz(abs(value.p)) * fmpz(value.q) ** (order - 1)
+    if inside.height_bits() > 4000:
+        return fmpq(1), value
+    kept = fmpz(1)
+    for prime, power in inside.factor(trial_limit=10000) if _large(inside) else inside.factor():
+        whole, rest = divmod(int(power), order)
+        outside = outside * fmpq(prime**whole)
+        kept = kept * prime**rest
+    return outside, fmpq(sign * kept)
+
+
+def _large(number: fmpz) -> bool:
+    return number.height_bits() > 128

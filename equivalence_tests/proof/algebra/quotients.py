@@ -1,0 +1,449 @@
+"""Real numbers in normal form: quotients of polynomials over atoms, computed by FLINT.
+
+An atom, what is no polynomial, has quotients as arguments, so two atoms are one where their
+arguments are equal.
+
+Conditions are numbers as well: an *indicator* is 1 where its condition holds, else 0, so a
+selection is `c * a + (1 - c) * b`, and what is selected multiplies, adds and cancels like anything
+else. Functions of something selected are selected functions, and no denominator has an indicator.
+
+Relations are applied wherever a polynomial is made: a root's power is its radicand, an indicator
+is its own square, and excludes that of the opposite condition.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
+
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, symbols_of
+from equivalence_tests.proof.algebra.text import shown
+from equivalence_tests.proof.errors import Undecided
+
+MOST_TERMS = 4000
+UNDEFINED = "undefined"
+
+
+class Full(Undecided):
+    """There are more atoms than the algebra has room for: begin anew with a larger one."""
+
+
+class Quotients:
+    """Atoms, and arithmetic with quotients of polynomials over them."""
+
+    def __init__(
+        self, capacity: int = 40, work: int = 400_000, guarded: frozenset[str] = frozenset()
+    ):
+        """Makes an algebra.
+
+        Args:
+          capacity: the most atoms; with more, `Full` is raised.
+          work: the most terms that are handled; with more, `Undecided` is raised.
+          guarded: denominators as text that are not assumed to be other than 0: where one is 0,
+            the quotient is undefined.
+        """
+        self.work, self.guarded = work, guarded
+        self.denominators: dict[str, Rat] = {}
+        self.atoms: list[Atom] = []
+        self.by_key: dict[Any, int] = {}
+        self.assumptions: dict[str, None] = {}
+        self._fresh = itertools.count()
+        self._special: set[int] = set()
+        self._labels: dict[int, int] = {}
+        self._capacity = capacity
+        self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
+        self.one = self.ctx.constant(1)
+
+    # Polynomials
+
+    def gen(self, number: int) -> fmpq_mpoly:
+        """An atom as a polynomial."""
+        return self.ctx.gen(number)
+
+    def used(self, *polys: fmpq_mpoly) -> list[int]:
+        """The atoms that occur, the newest first."""
+        gens = set()
+        for poly in polys:
+            degrees = poly.degrees()
+            gens |= {i for i, degree in enumerate(degrees[: len(self.atoms)]) if degree > 0}
+        return sorted(gens, reverse=True)
+
+    def atoms_of(self, *values: Rat) -> list[int]:
+        """The atoms that occur in values, the newest first."""
+        return self.used(*(poly for value in values for poly in value))
+
+    def free(self, *values: Rat) -> frozenset[str]:
+        """The symbols of indices that occur in values."""
+        return frozenset().union(*(self.atoms[i].free for i in self.atoms_of(*values)))
+
+    def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
+        """A polynomial as one in a single atom: exponent -> coefficient."""
+        self._worked(len(poly))
+        rows: dict[int, dict[Any, fmpq]] = {}
+        for monomial, coefficient in poly.to_dict().items():
+            rest = (*monomial[:gen], 0, *monomial[gen + 1 :])
+            rows.setdefault(monomial[gen], {})[rest] = coefficient
+        return {power: self.ctx.from_dict(row) for power, row in rows.items()}
+
+    def _reduced(self, poly: fmpq_mpoly) -> tuple[fmpq_mpoly, fmpq_mpoly]:
+        """Numerator and denominator of a polynomial after all relations."""
+        poly, den = poly, self.one
+        while True:
+            if len(poly) > MOST_TERMS:
+                raise Undecided(f"a normal form has more than {MOST_TERMS} terms")
+            for gen in self.used(poly):
+                atom = self.atoms[gen]
+                if atom.kind == "root" and poly.degrees()[gen] >= atom.order:
+                    poly, factor = self._root_out(poly, gen)
+                    den = den * factor
+                    break
+                if atom.kind in ("positive", "zero") and (new := self._indicated(poly, gen)):
+                    poly = new[0]
+                    break
+            else:
+                return poly, den
+
+    def _root_out(self, poly: fmpq_mpoly, gen: int) -> tuple[fmpq_mpoly, fmpq_mpoly]:
+        atom = self.atoms[gen]
+        radicand, order = atom.args[0], atom.order
+        rows = self.coefficients(poly, gen)
+        most = max(rows) // order
+        total = self.ctx.constant(0)
+        for power, row in rows.items():
+            times = power // order
+            term = row * radicand.num**times * radicand.den ** (most - times)
+            total = total + term * self.gen(gen) ** (power % order)
+        return total, radicand.den**most
+
+    def _indicated(self, poly: fmpq_mpoly, gen: int) -> tuple[fmpq_mpoly] | None:
+        """A polynomial after the relations of one indicator; None if they change nothing."""
+        atom = self.atoms[gen]
+        rows = self.coefficients(poly, gen)
+        on = sum((row for power, row in rows.items() if power), self.ctx.constant(0))
+        changed = any(power > 1 for power in rows)
+        for other in self.used(on):
+            if other == gen or self.atoms[other].kind not in ("positive", "zero"):
+                continue
+            if (holds := self._follows(atom, self.atoms[other])) is not None:
+                parts = self.coefficients(on, other)
+                kept = [row for power, row in parts.items() if holds or not power]
+                on, changed = sum(kept, self.ctx.constant(0)), True
+        if not changed:
+            return None
+        return (rows.get(0, self.ctx.constant(0)) + on * self.gen(gen),)
+
+    def _follows(self, first: Atom, second: Atom) -> bool | None:
+        """Whether one condition holds where another does; None if that is open.
+
+        `x > -1` holds where `x > 1` does, and `x = 0` does not.
+        """
+        (one, kind), (other, wanted) = self._relation(first), self._relation(second)
+        apart = other - one
+        if not apart.is_constant():
+            return None
+        by = fmpq(0) if apart.is_zero() else apart.leading_coefficient()
+        if kind == 0:
+            return wanted == (by > 0) - (by < 0)
+        if by * kind < 0:
+            return None
+        return wanted == kind
+
+    def _relation(self, atom: Atom) -> tuple[fmpq_mpoly, int]:
+        """A condition as a polynomial with leading term 1, and the sign that it has to have."""
+        argument = atom.args[0].num
+        lead = argument.leading_coefficient()
+        sign = 0 if atom.kind == "zero" else 1 if lead > 0 else -1
+        return argument / lead, sign
+
+    # Quotients
+
+    def make(self, num: fmpq_mpoly, den: fmpq_mpoly) -> Rat:
+        """The normal form of a quotient."""
+        self._worked(8 + len(num) + len(den))
+        num, over = self._reduced(num)
+        den, under = self._reduced(den)
+        if den.is_zero():
+            raise Undecided("a denominator is zero, whatever the input")
+        if num.is_zero():
+            return Rat(num, self.one)
+        num, den = num * under, den * over
+        common = num.gcd(den)
+        if not common.is_constant():
+            num, den = num // common, den // common
+        lead = den.leading_coefficient()
+        if lead != 1:
+            num, den = num / lead, den / lead
+        return Rat(num, den)
+
+    def _worked(self, terms: int) -> None:
+        self.work -= terms
+        if self.work < 0:
+            raise Undecided("the normal form takes too long")
+
+    def number(self, value: Any) -> Rat:
+        """A rational number."""
+        return Rat(self.ctx.constant(fmpq(value)), self.one)
+
+    def constant(self, value: Rat) -> fmpq | None:
+        """The number that a value is; None if it depends on anything."""
+        if not (value.num.is_constant() and value.den.is_constant()):
+            return None
+        return fmpq(0) if value.num.is_zero() else value.num.leading_coefficient()
+
+    def add(self, a: Rat, b: Rat) -> Rat:
+        """The sum."""
+        if self._special and self.is_special(a, b):
+            return self.selected([a, b], lambda args: self.add(*args))
+        return self._add(a, b)
+
+    def _add(self, a: Rat, b: Rat) -> Rat:
+        if a.den == b.den:
+            return self.make(a.num + b.num, a.den)
+        return self.make(a.num * b.den + b.num * a.den, a.den * b.den)
+
+    def neg(self, a: Rat) -> Rat:
+        """The negative."""
+        return Rat(-a.num, a.den)
+
+    def sub(self, a: Rat, b: Rat) -> Rat:
+        """The difference."""
+        return self.add(a, self.neg(b))
+
+    def mul(self, a: Rat, b: Rat) -> Rat:
+        """The product."""
+        if self._special and self.is_special(a, b):
+            return self.selected([a, b], lambda args: self.mul(*args))
+        return self._mul(a, b)
+
+    def _mul(self, a: Rat, b: Rat) -> Rat:
+        return self.make(a.num * b.num, a.den * b.den)
+
+    def div(self, a: Rat, b: Rat) -> Rat:
+        """The quotient; assumes that the denominator is not zero."""
+        inverse = self.selected([b], lambda args: self._inverse(args[0]))
+        return self.mul(a, inverse)
+
+    def _inverse(self, b: Rat) -> Rat:
+        if b.num.is_zero():
+            return self._undefined()
+        self.assume(b, "is not 0")
+        return self.make(b.den, b.num)
+
+    def power(self, a: Rat, exponent: int) -> Rat:
+        """A power with a whole exponent."""
+        if exponent < 0:
+            return self.div(self.number(1), self.power(a, -exponent))
+        result = self.number(1)
+        for _ in range(exponent):
+            result = self.mul(result, a)
+        return result
+
+    def is_zero(self, a: Rat) -> bool:
+        """Whether a value is zero for all inputs."""
+        return self._reduced(a.num)[0].is_zero()
+
+    def equal(self, a: Rat, b: Rat) -> bool:
+        """Whether two values are equal for all inputs for which both are defined.
+
+        Case by case of the indicators: `where(x == 0, 1, p / x)` is not `where(x == 0, 2, p / x)`,
+        although both are p / x wherever that is defined.
+        """
+        difference = self._add(a, self.neg(b))
+        num, den = difference
+        for gen in self.used(num):
+            atom = self.atoms[gen]
+            # Where the indicator is 1, its argument is 0, and a multiple of that as well; but not
+            # one that is divided by the argument.
+            if atom.kind == "zero" and den.gcd(atom.args[0].num).is_constant():
+                rows = self.coefficients(num, gen)
+                on = rows.get(1, self.ctx.constant(0))
+                on = self._with_roots(on, den, atom) % atom.args[0].num
+                num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
+        return self._reduced(num)[0].is_zero()
+
+    def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
+        """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""
+        for gen in self.used(poly):
+            root = self.atoms[gen]
+            if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
+                continue
+            radicand = root.args[0].num
+            lead = radicand.leading_coefficient()
+            number = radicand / lead - self._relation(atom)[0]
+            if not number.is_constant() or number.is_zero():
+                continue
+            square = lead * number.leading_coefficient() / root.args[0].den.leading_coefficient()
+            if square < 0 or not (square.p.is_square() and square.q.is_square()):
+                continue
+            names: dict[str | int, Any] = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
+            if not den.subs(names).is_zero():
+                poly = poly.subs(names)
+        return poly
+
+    def assume(self, value: Rat, what: str) -> None:
+        """Notes what has to hold, unless it is clear that it does."""
+        if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
+            return
+        if what == "is not negative" and self.nonneg(value):
+            return
+        text = self.text(value)
+        if what == "is not 0":
+            self.denominators[text] = value
+        self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
+
+    def text(self, value: Rat) -> str:
+        """A value as a formula; which element of an array it is about is left out."""
+        return re.sub(r"\b(u\d+|i\d+)\b", "_", shown(self.atoms, value))
+
+    # Signs
+
+    def nonneg(self, value: Rat) -> bool:
+        """Whether a value is known to be 0 or more, wherever it is defined."""
+        return all(self._nonneg(poly) for poly in value)
+
+    def _nonneg(self, poly: fmpq_mpoly) -> bool:
+        return all(
+            coefficient > 0
+            and all(
+                power % 2 == 0 or self.atoms[gen].nonneg
+                for gen, power in enumerate(monomial)
+                if power
+            )
+            for monomial, coefficient in poly.to_dict().items()
+        )
+
+    def above_zero(self, value: Rat) -> bool:
+        """Whether a value is known to be more than 0."""
+        constant = value.num.to_dict().get((0,) * self._capacity, 0)
+        return self.nonneg(value) and constant > 0
+
+    # Atoms
+
+    def atom(self, key: Any, atom: Atom) -> Rat:
+        """An atom as a value: the one that there is, or a new one."""
+        number = self.by_key.get(key)
+        if number is None:
+            number = self._same(atom)
+        if number is None:
+            number = len(self.atoms)
+            if number == self._capacity:
+                raise Full(f"a normal form has more than {number} atoms")
+            self.atoms.append(atom)
+        self.by_key[key] = number
+        return Rat(self.gen(number), self.one)
+
+    def _same(self, atom: Atom) -> int | None:
+        """An atom of the same kind with equal arguments."""
+        if not atom.args:
+            return None
+        for number, other in enumerate(self.atoms):
+            alike = (other.kind, other.name, other.index, other.bound, other.order)
+            if alike != (atom.kind, atom.name, atom.index, atom.bound, atom.order):
+                continue
+            if other.free == atom.free and len(other.args) == len(atom.args):
+                pairs = zip(atom.args, other.args, strict=True)
+                if all(self.equal(a, b) for a, b in pairs):
+                    return number
+        return None
+
+    def special(self, name: str) -> Rat:
+        """A value that is no number: an infinity, or what was computed of one or of 1 / 0.
+
+        Whatever is computed of it is undefined, and of something undefined nothing is known, not
+        even that 0 times it is 0; it goes where it is not selected.
+        """
+        value = self.atom(("special", name), Atom("special", name))
+        self._special |= set(self.atoms_of(value))
+        return value
+
+    def _undefined(self) -> Rat:
+        """What is computed of infinity, or 1 / 0: nothing is known of it, so it equals nothing."""
+        return self.special(f"{UNDEFINED} {next(self._fresh)}")
+
+    def is_special(self, *values: Rat) -> bool:
+        """Whether something in values is no number."""
+        return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
+
+    def leaf(
+        self, name: str, index: Sequence[Index], *, whole: bool = False, nonneg: bool = False
+    ) -> Rat:
+        """An entry of an input."""
+        index = tuple(index)
+        free = symbols_of(index)
+        atom = Atom("leaf", name, index=index, free=free, whole=whole, nonneg=nonneg)
+        return self.atom(("leaf", name, index), atom)
+
+    def position(self, index: Index) -> Rat:
+        """An index as a number."""
+        if isinstance(index, int):
+            return self.number(index)
+        atom = Atom("index", "index", index=(index,), free=symbols_of((index,)), nonneg=True)
+        return self.atom(("index", index), atom)
+
+    def call(
+        self, kind: str, name: str, args: Sequence[Rat], index: Sequence[Index] = (), **known: Any
+    ) -> Rat:
+        """A function of values, of which nothing else is known than `known` says."""
+        args = tuple(args)
+        free = symbols_of(tuple(index))
+        if kind != "array":  # whose arguments have indices of their own
+            free = free | self.free(*args)
+        depth = max((self.atoms[i].depth for i in self.atoms_of(*args)), default=0)
+        atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **known)
+        order = known.get("order", 0)
+        return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
+
+    def argument_of(self, value: Rat, name: str) -> Rat | None:
+        """What a function is of, where a value is nothing but that function."""
+        gens = self.used(value.num)
+        if len(gens) != 1 or value != Rat(self.gen(gens[0]), self.one):
+            return None
+        atom = self.atoms[gens[0]]
+        return atom.args[0] if atom.kind == "function" and atom.name == name else None
+
+    def texts(self, values: Sequence[Rat]) -> tuple[str, ...]:
+        """Values as keys."""
+        return tuple(f"{v.num}/{v.den}" for v in values)
+
+    def selected(
+        self,
+        args: Sequence[Rat],
+        function: Callable[[list[Rat]], Rat],
+        bound: Set[str] = frozenset(),
+    ) -> Rat:
+        """A function of values, taken apart into the cases of their indicators.
+
+        Args:
+          args: the values.
+          function: the function.
+          bound: indices over which it goes; what depends on these has one case for each element,
+            and stays as it is.
+        """
+        for gen in self.atoms_of(*args):
+            atom = self.atoms[gen]
+            if atom.kind in ("positive", "zero") and not atom.free & bound:
+                break
+        else:
+            if self._special and self.is_special(*args):
+                shared = {self.by_key.get(("special", UNDEFINED))}
+                only = self._special & set(self.atoms_of(*args)) == shared
+                return self.special(UNDEFINED) if only else self._undefined()
+            return function(list(args))
+        cases = []
+        for number in (1, 0):
+            name = f"g{gen}"
+            here = [self.make(a.num.subs({name: number}), a.den) for a in args]
+            cases.append(self.selected(here, function, bound))
+        indicator = Rat(self.gen(gen), self.one)
+        return self.choose(indicator, cases[0], cases[1])
+
+    def choose(self, indicator: Rat, then: Rat, otherwise: Rat) -> Rat:
+        """One value where an indicator is 1, and another where it is 0."""
+        # Also of values that are no numbers: what is not selected does no harm.
+        return self._add(otherwise, self._mul(indicator, self._add(then, self.neg(otherwise))))
+
+    def complement(self, indicator: Rat) -> Rat:
+        """1 where the other is 0, and the other way round."""
+        return self.sub(self.number(1), indicator)

@@ -1,0 +1,57 @@
+# pyright: strict
+"""One array value of a program, in a graph in which equal values are one node."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from equivalence_tests.proof.dtypes import DType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One array value.
+
+    Attributes:
+      id: number within its graph; operands have smaller ones.
+      op: name of the operation: a primitive's, or `leaf`, `const`, `splat` (a scalar spread).
+      args: operands.
+      params: what else decides the value.
+      shape: of the array.
+      dtype: of the array.
+      general: whether every element is computed alike, from elements at the same place and scalars:
+        what is proved of it holds for all shapes.
+    """
+
+    id: int
+    op: str
+    args: tuple["Node", ...]
+    params: Hashable
+    shape: tuple[int, ...]
+    dtype: DType
+    general: bool
+
+    def __repr__(self) -> str:
+        return f"%{self.id}:{self.op}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The primitive's parameters by their names."""
+        return settings_of(self.params)
+
+
+def settings_of(params: Hashable) -> dict[str, Any]:
+    """A primitive's parameters, `(name, value)` pairs, by their names."""
+    return dict(cast(tuple[tuple[str, Any], ...], params))
+
+
+def cone(*nodes: Node) -> list[Node]:
+    """All nodes that nodes are computed with, operands first."""
+    reached: dict[int, Node] = {}
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node.id not in reached:
+            reached[node.id] = node
+            waiting += node.args
+    return [reached[number] for number in sorted(reached)]

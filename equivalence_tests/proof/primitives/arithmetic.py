@@ -1,0 +1,414 @@
+"""Sums, products, quotients, powers, roots; the larger, the smaller and the sign."""
+
+import functools
+import itertools
+import operator
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from flint import arb
+from numpy.typing import ArrayLike
+
+from equivalence_tests.proof.algebra.algebra import Algebra, Rat
+from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_whole
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.primitives import intervals
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
+from equivalence_tests.proof.primitives.numbers import Array, Params, either, of_arrays
+from equivalence_tests.proof.primitives.primitive import (
+    Builder,
+    OnReals,
+    Scalars,
+    Site,
+    Value,
+    all_of,
+    always,
+    define,
+)
+from equivalence_tests.proof.primitives.reals import (
+    infinite_operands,
+    infinity_above,
+    real,
+    unknown,
+    wrapping,
+)
+from equivalence_tests.proof.primitives.rounded import arithmetic, without_rounding
+from equivalence_tests.proof.primitives.rounded import real as as_real
+
+# Sums
+
+
+def _sum_rules(site: Site) -> Node | None:
+    whole, floating = is_whole(site.dtype), is_float(site.dtype)
+    pairs = (site.args, site.args[::-1])
+    for here, there in pairs:
+        number = site.graph.scalar(here)
+        if number == 0 and (whole or (floating and np.signbit(number))):
+            return site.fitted(there)
+    if site.args[0] is site.args[1] and (floating or whole):
+        return site.apply("mul", site.args[0], site.graph.const(2, site.dtype))
+    if not whole:
+        return None
+    for here, there in pairs:  # constants are gathered: exact, also where it wraps round
+        if site.graph.scalar(here) is not None and there.op == "add":
+            for inner, rest in (there.args, there.args[::-1]):
+                if site.graph.scalar(inner) is not None:
+                    return site.apply("add", rest, site.apply("add", here, inner))
+    return None
+
+
+def _difference_rules(site: Site) -> Node | None:
+    if not (is_float(site.dtype) or is_whole(site.dtype)):
+        return None
+    second = site.args[1]
+    negative = site.graph.apply("neg", (second,), (), second.shape, site.dtype)
+    return site.apply("add", site.args[0], negative)
+
+
+def _negative_rules(site: Site) -> Node | None:
+    return site.args[0].args[0] if site.args[0].op == "neg" else None
+
+
+define(
+    "add",
+    numbers=of_arrays(operator.add),
+    reals=wrapping(real(Algebra.add)),
+    rounding=arithmetic(intervals.add, lambda a, b: a + b),
+    signs=all_of,
+    rewrite=_sum_rules,
+    commutative=True,
+    folds="whole",
+    of_complex=True,
+)
+define(
+    "sub",
+    numbers=of_arrays(operator.sub),
+    reals=wrapping(real(Algebra.sub)),
+    rewrite=_difference_rules,
+    folds="whole",
+    of_complex=True,
+)
+define(
+    "neg",
+    numbers=of_arrays(np.negative),
+    reals=wrapping(real(Algebra.neg)),
+    rounding=arithmetic(without_rounding(intervals.neg), lambda a: -a),
+    rewrite=_negative_rules,
+    folds=True,
+    of_complex=True,
+)
+
+define("add_any", numbers=of_arrays(operator.add), elementwise=False)  # of differentiation
+
+# Products
+
+
+def _unsigned(graph: Builder, node: Node) -> tuple[Node, bool]:
+    """Returns a factor without its sign, and whether it had one."""
+    if node.op == "neg":
+        return node.args[0], True
+    number = graph.scalar(node)
+    if number is not None and not np.isnan(number) and np.signbit(number):
+        return graph.apply("neg", (node,), (), node.shape, node.dtype), True
+    return node, False
+
+
+def _without_signs(site: Site, op: str) -> Node | None:
+    """Returns a product or quotient whose operands' signs have moved in front of it."""
+    pairs = [_unsigned(site.graph, arg) for arg in site.args]
+    negative = sum(flip for _, flip in pairs)
+    if not negative:
+        return None
+    inner = site.apply(op, *(node for node, _ in pairs))
+    return site.apply("neg", inner) if negative % 2 else inner
+
+
+def _is_power_of_two(value: float, dtype: DType) -> bool:
+    info = jnp.finfo(dtype)
+    if not np.isfinite(value) or value == 0:
+        return False
+    within = float(info.tiny) <= abs(value) <= 1 / float(info.tiny)
+    return within and np.frexp(abs(value))[0] == 0.5 and float(info.tiny) <= 1 / abs(value)
+
+
+def _product_rules(site: Site) -> Node | None:
+    floating = is_float(site.dtype)
+    if floating and (moved := _without_signs(site, "mul")) is not None:
+        return moved
+    if floating or is_whole(site.dtype):
+        for here, there in (site.args[::-1], site.args):
+            if site.graph.scalar(here) == 1:
+                return site.fitted(there)
+    return None
+
+
+def _quotient_rules(site: Site) -> Node | None:
+    if not is_float(site.dtype):
+        return None
+    if (moved := _without_signs(site, "div")) is not None:
+        return moved
+    by = site.graph.scalar(site.args[1])
+    if by == 1:
+        return site.fitted(site.args[0])
+    if by is not None and _is_power_of_two(by, site.dtype):
+        return site.apply("mul", site.args[0], site.graph.const(1 / by, site.dtype))
+    return None
+
+
+def _product_sign(node: Node, signs: Sequence[bool]) -> bool:
+    return node.args[0] is node.args[1] or all(signs)
+
+
+def _quotient(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+    if a.dtype != object and is_whole(a.dtype):
+        return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
+    return a / b
+
+
+def _real_quotient(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    if not is_float(node.dtype):
+        return unknown("whole quotient", whole=True)(scalars, node, args)
+    return scalars.algebra.div(*args)
+
+
+def _remainder(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+    return remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
+
+
+def remainder(values: Array, by: Array) -> Array:
+    """Returns what divisions with quotients rounded towards 0 leave, of balls."""
+
+    def of(value: arb, by: arb) -> arb:
+        quotient = value / by
+        return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
+
+    return np.asarray(np.frompyfunc(of, 2, 1)(values, by))
+
+
+define(
+    "mul",
+    numbers=of_arrays(operator.mul),
+    reals=wrapping(real(Algebra.mul)),
+    rounding=arithmetic(intervals.mul, lambda a, b: a * b),
+    signs=_product_sign,
+    rewrite=_product_rules,
+    commutative=True,
+    folds="whole",
+    of_complex=True,
+)
+define(
+    "div",
+    numbers=_quotient,
+    reals=_real_quotient,
+    rounding=arithmetic(intervals.div),
+    signs=all_of,
+    rewrite=_quotient_rules,
+    folds="whole",
+)
+define("rem", numbers=_remainder, reals=unknown(of_dtype=True), signs=all_of, folds="whole")
+
+# Powers and roots
+
+
+def _whole_power_rules(site: Site, power: int) -> Node | None:
+    if not (is_float(site.dtype) or is_whole(site.dtype)) or power not in (1, 2):
+        return None
+    (arg,) = site.args
+    return arg if power == 1 else site.apply("mul", arg, arg)
+
+
+def _integer_pow(params: Params, aval: Aval, x: Array) -> ArrayLike:
+    power = params["y"]
+    if not power:
+        return np.ones_like(x)
+    result = functools.reduce(lambda a, b: a * b, itertools.repeat(x, abs(power)))
+    return result if power > 0 else 1 / result
+
+
+def _rounded_integer_pow(node: Node, args: Sequence[Value]) -> Rounded:
+    exponent = Rounded.exact(node.settings["y"])
+    return intervals.power(as_real(args[0]), exponent, Precision.of(node.dtype))
+
+
+def _power(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+    if a.dtype != object:
+        return np.power(a.astype(aval.dtype), b.astype(aval.dtype))
+    return np.asarray(np.frompyfunc(_one_power, 2, 1)(a, b))
+
+
+def _one_power(a: arb, b: arb | int) -> arb:
+    if not isinstance(b, arb):
+        return a ** int(b)
+    whole = b.unique_fmpz() if b.is_exact() else None
+    if whole is not None and abs(int(whole)) < 10**6:
+        return a ** int(whole)
+    return (a.log() * b).exp() if a > 0 else a**b
+
+
+def _real_power(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    if not is_float(node.dtype):
+        return unknown()(scalars, node, args)
+    return scalars.algebra.to_the(*args)
+
+
+def _power_rules(site: Site) -> Node | None:
+    base, exponent = site.args
+    if not is_float(site.dtype) or exponent.dtype == site.dtype:
+        return None
+    # So JAX lowers a whole exponent.
+    converted = site.graph.apply(
+        "convert_element_type", (exponent,), (), exponent.shape, site.dtype
+    )
+    return site.apply("pow", base, converted)
+
+
+def _sign_of_the_first(node: Node, signs: Sequence[bool]) -> bool:
+    return signs[0]
+
+
+define(
+    "square",
+    numbers=of_arrays(lambda a: a * a),
+    reals=wrapping(real(lambda algebra, a: algebra.power(a, 2))),
+    signs=always,
+    rewrite=lambda site: _whole_power_rules(site, 2),
+)
+define(
+    "integer_pow",
+    numbers=_integer_pow,
+    reals=wrapping(lambda scalars, node, args: scalars.algebra.power(args[0], node.settings["y"])),
+    rounding=_rounded_integer_pow,
+    signs=lambda node, signs: signs[0] or node.settings["y"] % 2 == 0,
+    rewrite=lambda site: _whole_power_rules(site, dict(site.params)["y"]),  # type: ignore[call-overload]
+)
+define(
+    "pow",
+    numbers=_power,
+    reals=_real_power,
+    rounding=arithmetic(intervals.power),
+    signs=_sign_of_the_first,
+    rewrite=_power_rules,
+)
+define(
+    "sqrt",
+    numbers=either(operator.methodcaller("sqrt"), np.sqrt),
+    reals=real(Algebra.root),
+    rounding=arithmetic(intervals.sqrt),
+    signs=always,
+)
+define(
+    "rsqrt",
+    numbers=either(operator.methodcaller("rsqrt"), lambda x: 1 / np.sqrt(x)),
+    reals=real(lambda algebra, a: algebra.div(algebra.number(1), algebra.root(a))),
+    rounding=arithmetic(lambda a, u: intervals.div(Rounded.exact(1), intervals.sqrt(a, u), u)),
+    signs=all_of,
+)
+define(
+    "cbrt",
+    numbers=either(lambda x: x.sgn() * abs(x).root(3), np.cbrt),
+    reals=unknown("cbrt"),
+    signs=all_of,
+)
+
+# The larger, the smaller, magnitudes and signs
+
+
+def _chosen(larger: bool) -> OnReals:
+    """Returns the face of the larger of two values, or of the smaller."""
+
+    def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+        infinite = infinite_operands(scalars, node)
+        if any(infinite):
+            side, above = infinity_above(scalars, node, infinite)
+            return args[side] if above == larger else args[1 - side]
+        algebra = scalars.algebra
+        return algebra.greatest(*args) if larger else algebra.least(*args)
+
+    return face
+
+
+def _real_clamp(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    least, value, most = args
+    infinite = infinite_operands(scalars, node)
+    for end, number in ((-np.inf, 0), (np.inf, 2)):
+        if infinite[number] and scalars.constant_of(node.args[number]) != end:
+            raise Undecided("`clamp` to infinity")
+    if not infinite[0]:
+        value = scalars.algebra.greatest(value, least)
+    return value if infinite[2] else scalars.algebra.least(value, most)
+
+
+def _clamp(params: Params, aval: Aval, low: Array, x: Array, high: Array) -> ArrayLike:
+    return _SMALLEST(params, aval, np.asarray(_LARGEST(params, aval, x, low)), high)
+
+
+def _rounded_clamp(low: Rounded, value: Rounded, high: Rounded) -> Rounded:
+    return intervals.smallest(intervals.largest(value, low), high)
+
+
+def _rounded_sign(node: Node, args: Sequence[Value]) -> Rounded:
+    value = as_real(args[0])
+    below, above = (value.is_below(Rounded.exact(0)), Rounded.exact(0).is_below(value))
+    if below is None or above is None:
+        raise Unclear("which sign a value has is open in these ranges")
+    return Rounded.exact(int(above) - int(below))
+
+
+def _magnitude_rules(site: Site) -> Node | None:
+    (arg,) = site.args
+    if not is_float(site.dtype):
+        return None
+    if arg.op == "neg":
+        return site.apply("abs", arg.args[0])
+    return arg if arg.op == "mul" and arg.args[0] is arg.args[1] else None
+
+
+_LARGEST = either(lambda a, b: a.max(b), np.maximum, 2)
+_SMALLEST = either(lambda a, b: a.min(b), np.minimum, 2)
+
+define(
+    "max",
+    numbers=_LARGEST,
+    reals=_chosen(larger=True),
+    rounding=arithmetic(without_rounding(intervals.largest), max),
+    signs=lambda node, signs: any(signs),
+    commutative="whole",
+    folds="whole",
+)
+define(
+    "min",
+    numbers=_SMALLEST,
+    reals=_chosen(larger=False),
+    rounding=arithmetic(without_rounding(intervals.smallest), min),
+    signs=all_of,
+    commutative="whole",
+    folds="whole",
+)
+define(
+    "clamp",
+    numbers=_clamp,
+    reals=_real_clamp,
+    rounding=arithmetic(without_rounding(_rounded_clamp), lambda a, x, b: min(max(x, a), b)),
+    signs=lambda node, signs: signs[0] and signs[2],
+    folds="whole",
+)
+define(
+    "abs",
+    numbers=of_arrays(np.absolute),
+    reals=wrapping(real(Algebra.absolute)),
+    rounding=arithmetic(without_rounding(intervals.magnitude), lambda a: abs(a)),
+    signs=always,
+    rewrite=_magnitude_rules,
+    folds=True,
+)
+define(
+    "sign",
+    numbers=either(lambda x: x.sgn(), np.sign),
+    reals=real(
+        lambda algebra, a: algebra.sub(algebra.positive(a), algebra.positive(algebra.neg(a)))
+    ),
+    rounding=_rounded_sign,
+    folds="whole",
+)

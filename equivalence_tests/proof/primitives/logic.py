@@ -1,0 +1,417 @@
+"""Comparisons, bits, selections, and what one dtype makes of another's numbers."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flint import arb
+from numpy.typing import ArrayLike
+
+from equivalence_tests.proof.algebra.algebra import Algebra, Rat
+from equivalence_tests.proof.dtypes import Aval, DType, holds, is_float, is_whole, keeps
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.primitives import intervals
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
+from equivalence_tests.proof.primitives.numbers import (
+    Array,
+    OfArrays,
+    Params,
+    Unclear,
+    compare,
+    either,
+    of_arrays,
+)
+from equivalence_tests.proof.primitives.primitive import (
+    OnNumbers,
+    OnReals,
+    Rounding,
+    Scalars,
+    Site,
+    Value,
+    all_of,
+    define,
+)
+from equivalence_tests.proof.primitives.reals import (
+    if_finite,
+    infinite_operands,
+    infinity_above,
+    to_whole,
+    unknown,
+)
+from equivalence_tests.proof.primitives.rounded import compared, negated, opened, whole_number
+
+# Comparisons
+
+
+def _compared_with_infinity(scalars: Scalars, node: Node, args: list[Rat]) -> Rat | None:
+    """Returns what a comparison with infinity says of finite values; None without infinity."""
+    infinite = infinite_operands(scalars, node)
+    if not any(infinite):
+        return None
+    side, above = infinity_above(scalars, node, infinite)
+    answer = node.op == "ne" if node.op in ("eq", "ne") else above == (side == 1)
+    return scalars.algebra.selected([args[1 - side]], lambda _: if_finite(scalars, int(answer)))
+
+
+def _equality(equal: bool) -> OnReals:
+    def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+        if (answer := _compared_with_infinity(scalars, node, args)) is not None:
+            return answer
+        if args[0] == args[1] and is_float(node.args[0].dtype):
+            return if_finite(scalars, int(equal))  # so NaN is looked for
+        same = scalars.algebra.zero(scalars.algebra.sub(*args))
+        return same if equal else scalars.algebra.complement(same)
+
+    return face
+
+
+def _less(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    if (answer := _compared_with_infinity(scalars, node, args)) is not None:
+        return answer
+    algebra, kind = scalars.algebra, node.args[0].dtype
+    numbers = [scalars.constant_of(arg) for arg in node.args]
+    if is_whole(kind) and numbers[0] is None and numbers[1] == jnp.iinfo(kind).max:
+        algebra.assume(args[0], f"is less than {numbers[1]}")  # a count that saturates
+        return algebra.number(1)
+    return algebra.positive(algebra.sub(args[1], args[0]))
+
+
+def _at_most(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    if (answer := _compared_with_infinity(scalars, node, args)) is not None:
+        return answer
+    return scalars.algebra.complement(scalars.algebra.positive(scalars.algebra.sub(*args)))
+
+
+def _not_above(a: Rounded, b: Rounded) -> bool | None:
+    return negated(b.is_below(a))
+
+
+def _not_equal(a: Rounded, b: Rounded) -> bool | None:
+    return negated(a.is_equal(b))
+
+
+define(
+    "eq",
+    numbers=compare(operator.eq),
+    reals=_equality(True),
+    rounding=compared(lambda a, b: a.is_equal(b)),
+    commutative=True,
+    folds=True,
+)
+define(
+    "ne",
+    numbers=compare(operator.ne),
+    reals=_equality(False),
+    rounding=compared(_not_equal),
+    commutative=True,
+    folds=True,
+)
+define(
+    "lt",
+    numbers=compare(operator.lt),
+    reals=_less,
+    rounding=compared(lambda a, b: a.is_below(b)),
+    folds=True,
+)
+define(
+    "le",
+    numbers=compare(operator.le),
+    reals=_at_most,
+    rounding=compared(_not_above),
+    folds=True,
+)
+define(
+    "gt",
+    numbers=compare(operator.gt),
+    rewrite=lambda site: site.apply("lt", *site.args[::-1]),
+    folds=True,
+)
+define(
+    "ge",
+    numbers=compare(operator.ge),
+    rewrite=lambda site: site.apply("le", *site.args[::-1]),
+    folds=True,
+)
+define(
+    "is_finite",
+    numbers=lambda params, aval, x: np.ones(x.shape, bool) if x.dtype == object else np.isfinite(x),
+    reals=lambda scalars, node, args: if_finite(scalars, 1),
+    rounding=lambda node, args: True,
+)
+
+# Bits
+
+
+def _logical(of_bools: OfArrays, of_bits: OfArrays) -> OnNumbers:
+    def rule(params: Params, aval: Aval, *args: Array) -> ArrayLike:
+        return (of_bools if aval.dtype == np.bool_ else of_bits)(*args)
+
+    return rule
+
+
+def _of_bits(of: Callable[[Algebra, list[Rat]], Rat]) -> OnReals:
+    def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+        if node.dtype != np.bool_:
+            return unknown()(scalars, node, args)
+        return of(scalars.algebra, args)
+
+    return face
+
+
+def _sum_of_bits(algebra: Algebra, args: list[Rat], twice: int) -> Rat:
+    """Returns `a + b - twice * a * b`: with 1 the or of two bits, with 2 the exclusive one."""
+    product = algebra.mul(*args)
+    return algebra.sub(algebra.add(*args), algebra.mul(algebra.number(twice), product))
+
+
+def _decided_by(decisive: bool) -> Rounding:
+    def rule(node: Node, args: Sequence[Value]) -> Value:
+        if node.dtype != np.bool_:
+            return opened()
+        if any(arg is not None and bool(arg) == decisive for arg in args):
+            return decisive
+        return None if any(arg is None for arg in args) else not decisive
+
+    return rule
+
+
+def _bit_rules(neutral: bool) -> Callable[[Site], Node | None]:
+    def rewrite(site: Site) -> Node | None:
+        if site.args[0] is site.args[1]:
+            return site.args[0]
+        for here, there in (site.args, site.args[::-1]):
+            known = site.graph.scalar(here)
+            if known is not None and site.dtype == np.bool_:
+                return site.fitted(there) if known == neutral else site.fitted(here)
+        return None
+
+    return rewrite
+
+
+def _not_rules(site: Site) -> Node | None:
+    return site.args[0].args[0] if site.args[0].op == "not" else None
+
+
+define(
+    "and",
+    numbers=_logical(np.logical_and, np.bitwise_and),
+    reals=_of_bits(lambda algebra, args: algebra.mul(*args)),
+    rounding=_decided_by(False),
+    rewrite=_bit_rules(neutral=True),
+    commutative=True,
+    folds=True,
+)
+define(
+    "or",
+    numbers=_logical(np.logical_or, np.bitwise_or),
+    reals=_of_bits(lambda algebra, args: _sum_of_bits(algebra, args, 1)),
+    rounding=_decided_by(True),
+    rewrite=_bit_rules(neutral=False),
+    commutative=True,
+    folds=True,
+)
+define(
+    "xor",
+    numbers=_logical(np.logical_xor, np.bitwise_xor),
+    reals=_of_bits(lambda algebra, args: _sum_of_bits(algebra, args, 2)),
+    commutative=True,
+)
+define(
+    "not",
+    numbers=_logical(np.logical_not, np.bitwise_not),
+    reals=_of_bits(lambda algebra, args: algebra.complement(args[0])),
+    rounding=lambda node, args: negated(args[0]) if node.dtype == np.bool_ else opened(),
+    rewrite=_not_rules,
+    folds=True,
+)
+for _name in (
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "population_count",
+):
+    define(_name, reals=unknown())
+
+# Selections
+
+
+def _select(params: Params, aval: Aval, which: Array, *cases: Array) -> ArrayLike:
+    which = np.broadcast_to(np.asarray(which).astype(int), aval.shape)
+    result = np.empty(aval.shape, cases[0].dtype)
+    spread = [np.broadcast_to(case, aval.shape) for case in cases]
+    for index in np.ndindex(aval.shape):
+        result[index] = spread[which[index]][index]
+    return result
+
+
+def _real_select(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    algebra = scalars.algebra
+    which, *cases = args
+    if node.args[0].dtype == np.bool_:
+        return algebra.choose(which, cases[1], cases[0])
+    result = cases[-1]
+    for number, case in list(enumerate(cases[:-1]))[::-1]:
+        here = algebra.zero(algebra.sub(which, algebra.number(number)))
+        result = algebra.choose(here, case, result)
+    return result
+
+
+def _select_rules(site: Site) -> Node | None:
+    which, *cases = site.args
+    if all(case is cases[0] for case in cases):
+        return site.fitted(cases[0])
+    known = site.graph.scalar(which)
+    if known is not None and 0 <= int(known) < len(cases):
+        return site.fitted(cases[int(known)])
+    if which.op == "convert_element_type" and which.args[0].dtype == np.bool_ and len(cases) == 2:
+        return site.apply("select_n", which.args[0], *cases)
+    if which.op == "not" and which.dtype == np.bool_:
+        return site.apply("select_n", which.args[0], *cases[::-1])
+    return site.graph.node("select_n", site.args, (), site.shape, site.dtype)
+
+
+define(
+    "select_n",
+    numbers=_select,
+    reals=_real_select,
+    signs=lambda node, signs: all(signs[1:]),
+    rewrite=_select_rules,
+    of_complex=True,
+)
+
+# Dtypes
+
+_not_zero = compare(operator.ne)
+
+
+def _convert(params: Params, aval: Aval, x: Array) -> ArrayLike:
+    if x.dtype != object:
+        if is_float(x.dtype) and is_whole(aval.dtype):
+            return _saturated(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
+        return x
+    if is_float(aval.dtype):
+        return x
+    if aval.dtype == np.bool_:
+        return _not_zero(params, aval, x, np.full(x.shape, arb(0)))
+    return _saturated(np.asarray(np.frompyfunc(_truncated, 1, 1)(x)), aval.dtype)
+
+
+def _saturated(wholes: Array, dtype: DType) -> Array:
+    """Whole numbers in a dtype; what it cannot hold becomes its nearest number, as in XLA."""
+    info = np.iinfo(dtype)
+    most = np.asarray(info.max).astype(wholes.dtype)  # in float32, 2**31 - 1 is 2**31
+    above = wholes >= most
+    rest = np.maximum(np.where(above, 0, wholes), info.min).astype(dtype)
+    return np.where(above, np.asarray(info.max, dtype), rest)
+
+
+def _truncated(value: arb) -> int:
+    down = value.floor() if value >= 0 else value.ceil()
+    whole = down.unique_fmpz()
+    if whole is None:
+        raise Unclear(f"{value} as a whole number")
+    return int(whole)
+
+
+def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    source, target = node.args[0].dtype, node.dtype
+    if target == np.bool_:
+        return scalars.algebra.complement(scalars.algebra.zero(args[0]))
+    if not jnp.issubdtype(source, jnp.inexact) and is_whole(target):
+        fits = holds(source, target) or (
+            jnp.iinfo(target).max >= jnp.iinfo(source).max and scalars.algebra.nonneg(args[0])
+        )
+        return args[0] if fits else unknown("as", whole=True)(scalars, node, args)
+    both = is_float(source) and is_float(target)
+    if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
+        text = f"rounding to {jnp.dtype(target)} is left out, as all rounding, and overflow there"
+        scalars.algebra.assumptions[text] = None
+    if is_float(source) and is_whole(target):
+        return to_whole(scalars, node, args)
+    if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
+        raise Undecided("`convert_element_type` to or from complex numbers")
+    return args[0]
+
+
+def _rounded_conversion(node: Node, args: Sequence[Value]) -> Value:
+    (value,) = args
+    if value is None:
+        return None if node.dtype == np.bool_ else opened()
+    if isinstance(value, Rounded):
+        if not is_float(node.dtype):
+            whole = value.low.unique_fmpz() if value.low == value.high else None
+            return opened() if whole is None or value.error != 0 else whole_number(node, int(whole))
+        if keeps(node.args[0].dtype, node.dtype):
+            return value
+        ends = [value.low, value.high]
+        precision = Precision.of(node.dtype)
+        return intervals.rounded(ends, value.error, value.relative, precision, nonneg=value.nonneg)
+    if not is_float(node.dtype):
+        return whole_number(node, value)
+    exact = Rounded.exact(int(value))
+    precision = Precision.of(node.dtype)
+    if abs(int(value)) * precision.half <= 1:
+        return exact
+    return intervals.rounded([exact.low], arb(0), arb(0), precision)
+
+
+def _conversion_rules(site: Site) -> Node | None:
+    (arg,), dtype = site.args, site.dtype
+    if arg.dtype == dtype:
+        return arg
+    if arg.op == "convert_element_type":  # wider, and back
+        inner = arg.args[0]
+        if inner.dtype == dtype and keeps(inner.dtype, arg.dtype):
+            return inner
+        if keeps(inner.dtype, arg.dtype) and keeps(arg.dtype, dtype):
+            return site.apply("convert_element_type", inner)
+    if arg.op == "neg" and is_float(arg.dtype) and is_float(dtype):
+        return site.apply("neg", site.apply("convert_element_type", arg.args[0]))
+    return site.graph.node("convert_element_type", (arg,), (), site.shape, dtype)
+
+
+def _conversion_sign(node: Node, signs: Sequence[bool]) -> bool:
+    source = node.args[0]
+    if any(is_float(each.dtype) for each in (source, node)):
+        return signs[0]  # XLA takes the nearest number that there is
+    return holds(source.dtype, node.dtype) and signs[0]
+
+
+def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    bits = [node.settings[f"{part}_bits"] for part in ("exponent", "mantissa")]
+    text = f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa is left out"
+    scalars.algebra.assumptions[text] = None
+    return args[0]
+
+
+def _identity(x: Any) -> Any:
+    return x
+
+
+define(
+    "convert_element_type",
+    numbers=_convert,
+    reals=_real_conversion,
+    rounding=_rounded_conversion,
+    signs=_conversion_sign,
+    rewrite=_conversion_rules,
+    folds=True,
+)
+define("reduce_precision", numbers=of_arrays(_identity), reals=_reduced_precision)
+define(
+    "floor",
+    numbers=either(operator.methodcaller("floor"), np.floor),
+    reals=to_whole,
+    signs=all_of,
+)
+define(
+    "ceil",
+    numbers=either(operator.methodcaller("ceil"), np.ceil),
+    reals=to_whole,
+    signs=all_of,
+)
+define("round", reals=to_whole, signs=all_of)
+define("nextafter", reals=unknown(of_dtype=True))

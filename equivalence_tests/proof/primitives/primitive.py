@@ -1,0 +1,171 @@
+# pyright: strict
+"""A primitive and its faces: on numbers and balls, over the reals, rounded, its sign, its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from equivalence_tests.proof.algebra.algebra import Algebra, Rat
+from equivalence_tests.proof.dtypes import Aval, DType
+from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.primitives.intervals import Rounded
+
+Shape = tuple[int, ...]
+Value = Rounded | int | None  # an interval with its error, a whole number; None: an open condition
+
+
+class Builder(Protocol):
+    """What makes nodes: a graph."""
+
+    def apply(
+        self, op: str, args: Sequence[Node], params: Hashable, shape: Sequence[int], dtype: DType
+    ) -> Node:
+        """Returns the node of an operation after rewriting."""
+        ...
+
+    def node(
+        self, op: str, args: Sequence[Node], params: Hashable, shape: Shape, dtype: DType
+    ) -> Node:
+        """Returns the node of an operation as it stands."""
+        ...
+
+    def splat(self, scalar: Node, shape: Sequence[int]) -> Node:
+        """Returns a scalar spread over a shape."""
+        ...
+
+    def const(self, value: ArrayLike, dtype: DType | None = None) -> Node:
+        """Returns a constant."""
+        ...
+
+    def scalar(self, node: Node) -> float | int | bool | None:
+        """Returns the number that a node is everywhere; None if it is no constant."""
+        ...
+
+    def constant(self, node: Node) -> np.ndarray | None:
+        """Returns the value of a constant's node; None of a key's, or of another operation."""
+        ...
+
+
+class Scalars(Protocol):
+    """What reads numbers of a graph into an algebra."""
+
+    @property
+    def algebra(self) -> Algebra:
+        """Where values are made."""
+        ...
+
+    def constant_of(self, node: Node) -> float | int | bool | None:
+        """Returns the number that a node is everywhere; None if it is no constant."""
+        ...
+
+    def numbered(self, key: Hashable) -> int:
+        """Returns a number for what an unknown function is known by."""
+        ...
+
+    def wrapped(self, node: Node, value: Rat) -> Rat:
+        """Returns what a node's dtype makes of a number, if it is an integer dtype."""
+        ...
+
+
+@dataclass(frozen=True)
+class Site:
+    """An operation that is about to become a node, its operands in one shape or scalars."""
+
+    graph: Builder
+    args: tuple[Node, ...]
+    params: Hashable
+    shape: Shape
+    dtype: DType
+
+    def apply(self, op: str, *args: Node) -> Node:
+        """Returns another operation of the same shape and dtype, rewritten in its turn."""
+        return self.graph.apply(op, args, (), self.shape, self.dtype)
+
+    def fitted(self, node: Node) -> Node:
+        """Returns an operand in the shape of the result."""
+        return self.graph.splat(node, self.shape) if node.shape != self.shape else node
+
+
+# The faces. `OnNumbers` is called with the equation's parameters, the result's shape and dtype, and
+# NumPy arrays of numbers or of balls; `Signs` with whether each operand is never negative.
+OnNumbers = Callable[..., ArrayLike]
+OnReals = Callable[[Scalars, Node, list[Rat]], Rat]
+Rounding = Callable[[Node, Sequence[Value]], Value]
+Signs = Callable[[Node, Sequence[bool]], bool]
+Rewrite = Callable[[Site], Node | None]
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """All that the prover knows of one primitive; a face that is None is not known.
+
+    Attributes:
+      name: as JAX calls it.
+      numbers: what it computes, on NumPy arrays and on arrays of balls.
+      reals: what it is as a function of real numbers; for operations on elements.
+      rounding: what it makes of intervals and errors.
+      signs: whether the result is never negative, as a real number.
+      rewrite: rules that keep every bit; they return None where none applies.
+      elementwise: whether every element is treated alike.
+      commutative: whether the order of its operands decides no bit; for `max` and `min`, which
+        choose between zeros of two signs, of whole numbers alone.
+      folds: whether a constant of constants is computed: of every dtype, or "whole" for those that
+        round floating-point numbers.
+      of_complex: whether its rule holds in any field.
+    """
+
+    name: str
+    numbers: OnNumbers | None = None
+    reals: OnReals | None = None
+    rounding: Rounding | None = None
+    signs: Signs | None = None
+    rewrite: Rewrite | None = None
+    elementwise: bool = True
+    commutative: bool | str = False
+    folds: bool | str = False
+    of_complex: bool = False
+
+
+PRIMITIVES: dict[str, Primitive] = {}
+
+
+def define(name: str, **faces: Any) -> None:
+    """Adds a row.
+
+    Args:
+      name: of the primitive.
+      **faces: the fields of `Primitive`.
+    """
+    PRIMITIVES[name] = Primitive(name, **faces)
+
+
+def is_elementwise(op: str) -> bool:
+    """True if an operation treats every element alike."""
+    return op in PRIMITIVES and PRIMITIVES[op].elementwise
+
+
+def is_commutative(op: str) -> bool:
+    """True if the order of an operation's operands decides no bit, whatever their dtype."""
+    return op in PRIMITIVES and PRIMITIVES[op].commutative is True
+
+
+def all_of(node: Node, signs: Sequence[bool]) -> bool:
+    """The sign of what is never negative where none of its operands is."""
+    del node
+    return bool(signs) and all(signs)
+
+
+def always(node: Node, signs: Sequence[bool]) -> bool:
+    """The sign of what is never negative."""
+    del node, signs
+    return True
+
+
+def bools_of(aval: Aval) -> bool:
+    """True if a result is boolean."""
+    return aval.dtype == np.bool_

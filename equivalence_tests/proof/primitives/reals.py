@@ -1,0 +1,88 @@
+"""Helpers for what primitives are as functions of real numbers."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from equivalence_tests.proof.algebra.algebra import Rat
+from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_discrete, is_float, is_wide
+from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.primitives.primitive import OnReals, Scalars
+
+
+def real(function: Callable[..., Rat]) -> OnReals:
+    """Returns a face from a function of the algebra and the operands."""
+    return lambda scalars, node, args: function(scalars.algebra, *args)
+
+
+def wrapping(face: OnReals) -> OnReals:
+    """Returns a face whose whole numbers wrap round where they do not fit their dtype."""
+    return lambda scalars, node, args: scalars.wrapped(node, face(scalars, node, args))
+
+
+def unknown(
+    name: str | None = None, *, whole: bool | None = None, of_dtype: bool = False
+) -> OnReals:
+    """Returns an unknown function of numbers, equal to itself alone.
+
+    Args:
+      name: of it; by default the operation's.
+      whole: whether its values are integers; by default where the dtype says so.
+      of_dtype: whether it is another function in every dtype.
+    """
+
+    def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+        kinds = [each.dtype for each in (node, *node.args)]
+        rounds = of_dtype or not all(map(is_float, kinds))
+        full = " ".join([name or node.op, *map(str, kinds * rounds)])
+        if node.params and name is None:
+            number = scalars.numbered((node.op, node.params))
+            full = f"{full} {number}"
+        is_integer = is_discrete(node.dtype) if whole is None else whole
+        result = scalars.algebra.selected(
+            args, lambda args: scalars.algebra.call("function", full, args, whole=is_integer)
+        )
+        return scalars.algebra.positive(result) if node.dtype == np.bool_ else result
+
+    return face
+
+
+def to_whole(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    """The face of functions that leave whole numbers alone."""
+    atoms = [scalars.algebra.atoms[gen] for gen in scalars.algebra.atoms_of(*args)]
+    numbers = [c for c in (*args[0].num.coeffs(), *args[0].den.coeffs())]
+    whole = all(atom.whole for atom in atoms) and all(number.q == 1 for number in numbers)
+    whole = whole and args[0].den.is_constant()
+    if whole and node.op != "convert_element_type":
+        return args[0]
+    if whole and is_wide(node.dtype):
+        scalars.algebra.assumptions[NO_OVERFLOW] = None
+        return args[0]
+    name = "trunc" if node.op == "convert_element_type" else None
+    return unknown(name, whole=True)(scalars, node, args)
+
+
+def if_finite(scalars: Scalars, answer: int) -> Rat:
+    """Returns an answer that holds where all values are finite, which is then assumed."""
+    scalars.algebra.assumptions["all values are finite"] = None
+    return scalars.algebra.number(answer)
+
+
+def infinite_operands(scalars: Scalars, node: Node) -> list[bool]:
+    """Returns for each operand whether it is a constant that is not finite."""
+    numbers = [scalars.constant_of(arg) for arg in node.args]
+    return [isinstance(number, float) and not np.isfinite(number) for number in numbers]
+
+
+def infinity_above(scalars: Scalars, node: Node, infinite: list[bool]) -> tuple[int, bool]:
+    """Returns which of two operands is infinite, and whether it is positive.
+
+    Raises:
+      Undecided: both are, or it is NaN.
+    """
+    side = infinite.index(True)
+    number = scalars.constant_of(node.args[side])
+    if all(infinite) or number is None or np.isnan(number):
+        raise Undecided(f"`{node.op}` of infinity")
+    return side, number > 0

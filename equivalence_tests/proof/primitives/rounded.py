@@ -1,0 +1,78 @@
+"""Helpers for how primitives round: real values within intervals, and their errors."""
+
+from collections.abc import Callable, Sequence
+from typing import Never
+
+import numpy as np
+
+from equivalence_tests.proof.dtypes import is_float, is_in_range
+from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
+from equivalence_tests.proof.primitives.primitive import Rounding, Value
+
+
+def opened() -> Never:
+    """Ends the search on an interval.
+
+    Raises:
+      Unclear: always.
+    """
+    raise Unclear("a whole number depends on what is open")
+
+
+def real(value: Value) -> Rounded:
+    """Returns a value as a real number."""
+    if value is None:
+        opened()
+    return value if isinstance(value, Rounded) else Rounded.exact(int(value))
+
+
+def whole_number(node: Node, value: int) -> int:
+    """Returns a whole number, if the node's dtype has it: else it wraps round."""
+    if node.dtype == np.bool_:
+        return bool(value)
+    return value if is_in_range(value, node.dtype) else opened()
+
+
+def _no_wholes(*_: int) -> Never:
+    opened()
+
+
+def arithmetic(
+    of_reals: Callable[..., Rounded], of_wholes: Callable[..., int] = _no_wholes
+) -> Rounding:
+    """Returns a face from a function of intervals and a precision, and one of whole numbers."""
+
+    def rule(node: Node, args: Sequence[Value]) -> Value:
+        if not is_float(node.dtype):
+            if any(arg is None or isinstance(arg, Rounded) for arg in args):
+                return None if node.dtype == np.bool_ else opened()
+            return whole_number(node, of_wholes(*args))
+        return of_reals(*map(real, args), Precision.of(node.dtype))
+
+    return rule
+
+
+def without_rounding(function: Callable[..., Rounded]) -> Callable[..., Rounded]:
+    """Returns a function of intervals that has no rounding of its own."""
+    return lambda *args: function(*args[:-1])
+
+
+def compared(of: Callable[[Rounded, Rounded], bool | None]) -> Rounding:
+    """Returns the face of a comparison."""
+
+    def rule(node: Node, args: Sequence[Value]) -> bool | None:
+        return None if any(arg is None for arg in args) else of(*map(real, args))
+
+    return rule
+
+
+def negated(answer: Value) -> bool | None:
+    """Returns the opposite of an answer, None of an open one."""
+    return None if answer is None else not answer
+
+
+def passed_on(node: Node, args: Sequence[Value]) -> Value:
+    """The face of what only moves entries."""
+    del node
+    return args[0]

@@ -1,0 +1,68 @@
+"""Operations on elements as functions of real numbers, in the algebra.
+
+Rounding is left out. What has no row of its own is an unknown function, and still equal to itself.
+"""
+
+from collections.abc import Hashable
+
+from equivalence_tests.proof.algebra.algebra import Algebra, Rat
+from equivalence_tests.proof.bits.graph import Graph, Node
+from equivalence_tests.proof.dtypes import (
+    NO_OVERFLOW,
+    is_complex,
+    is_in_range,
+    is_unsigned,
+    is_whole,
+    is_wide,
+)
+from equivalence_tests.proof.primitives import PRIMITIVES
+
+
+class Scalars:
+    """Operations on elements, in an algebra."""
+
+    def __init__(self, graph: Graph, algebra: Algebra):
+        """Reads the nodes of the graph into the algebra."""
+        self.graph, self.algebra = graph, algebra
+        self._names: dict[Hashable, int] = {}
+
+    def knows(self, node: Node) -> bool:
+        """True if a node is such an operation."""
+        row = PRIMITIVES.get(node.op)
+        if row is None or row.reals is None:
+            return False
+        of_complex = any(is_complex(each.dtype) for each in (node, *node.args))
+        return row.of_complex or not of_complex
+
+    def of(self, node: Node, args: list[Rat]) -> Rat:
+        """Returns what a node that is known computes of numbers."""
+        face = PRIMITIVES[node.op].reals
+        assert face is not None  # `knows` says so
+        return face(self, node, args)
+
+    def constant_of(self, node: Node) -> float | int | bool | None:
+        """Returns the number that a node is everywhere; None if it is no constant."""
+        return self.graph.scalar(node)
+
+    def numbered(self, key: Hashable) -> int:
+        """Returns a number for what an unknown function is known by."""
+        return self._names.setdefault(key, len(self._names))
+
+    def wrapped(self, node: Node, value: Rat) -> Rat:
+        """What a node's dtype makes of a number, if it is an integer dtype."""
+        algebra, dtype = self.algebra, node.dtype
+        if not is_whole(dtype):
+            return value
+
+        def of(args: list[Rat]) -> Rat:
+            number = algebra.constant(args[0])
+            if number is not None and is_in_range(int(number), dtype):
+                return args[0]
+            # With such a factor it overflows, whatever one assumes.
+            if is_wide(dtype) and all(is_in_range(int(c), dtype) for c in args[0].num.coeffs()):
+                algebra.assumptions[NO_OVERFLOW] = None
+                return args[0]
+            nonneg = is_unsigned(dtype)
+            return algebra.call("function", f"as {dtype}", args, whole=True, nonneg=nonneg)
+
+        return algebra.selected([value], of)

@@ -1,0 +1,83 @@
+"""The table that `optax-bridge prove` prints, and its rows as JSON."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from equivalence_tests.proof.result import IDENTICAL, REALS
+from equivalence_tests.proof.table import DTYPES, Row
+
+_COLOURS = {"identical": "green", "equal over the reals": "cyan", "different": "yellow"}
+
+
+def print_rows(console: Console, rows: Sequence[Row], seconds: float) -> None:
+    """Prints the table, what is not as claimed, and the count."""
+    console.print(table(rows))
+    for row in rows:
+        if not row.held:
+            console.print(f"not as claimed: {row.task}", markup=False)
+            console.print(row.note or "\n".join(map(str, row.proofs)), markup=False)
+    console.print(closing_line(rows, seconds))
+
+
+def to_json(rows: Sequence[Row]) -> str:
+    """Returns the rows as JSON, one a line."""
+    lines = [json.dumps(as_dict(row), separators=(",", ":")) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """Returns a row as plain data, with the certificates of its proofs."""
+    return {
+        "id": str(row.task),
+        "optimizer": row.task.entry,
+        "case": row.task.case,
+        "recipe": row.task.recipe,
+        "dtype": row.task.dtype,
+        "claim": None if row.claim is None else row.claim.verdict.value,
+        "proved": row.verdict,
+        "held": row.held,
+        "note": row.note,
+        "seconds": round(row.seconds, 3),
+        "proofs": [proof.as_dict() for proof in row.proofs],
+    }
+
+
+def closing_line(rows: Sequence[Row], seconds: float) -> str:
+    """Returns the table in a sentence."""
+    claims = [row for row in rows if row.claim is not None]
+    counts = {
+        verdict: sum(row.verdict == verdict for row in claims)
+        for verdict in (IDENTICAL, REALS, "different", "not decided")
+    }
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    proved = sum(row.held for row in claims)
+    return f"{proved} of {len(claims)} claims proved in {seconds:.0f} s: {listed}"
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Returns the proofs as a table: a line for each case and recipe, a column for each dtype."""
+    shown = Table(title="for all inputs")
+    dtypes = [dtype for dtype in DTYPES if any(row.task.dtype == dtype for row in rows)]
+    for column in ("optimizer", "case", "recipe", "claim", *dtypes):
+        shown.add_column(column)
+    lines: dict[tuple[str, int, str], dict[str, Row]] = {}
+    for row in rows:
+        key = (row.task.entry, row.task.case, row.task.recipe)
+        lines.setdefault(key, {})[row.task.dtype] = row
+    for (entry, case, recipe), by_dtype in lines.items():
+        claim = next(iter(by_dtype.values())).claim
+        cells = [_cell(by_dtype.get(dtype)) for dtype in dtypes]
+        claimed = "[dim]no such recipe[/]" if claim is None else claim.verdict.value
+        shown.add_row(entry, str(case), recipe, claimed, *cells)
+    return shown
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or row.claim is None:
+        return ""
+    text = row.verdict or "no proof"
+    return f"[{_COLOURS.get(text, 'red')}]{text}[/]" + ("" if row.held else " [red]not held[/]")

@@ -1,0 +1,398 @@
+"""How an old checkpoint goes on: restored by the old program, and by the migrated one.
+
+The old checkpoint is restored twice: by Flax into the legacy optimizers that wrote it, and by this
+package into the states of the migrated program. Both sides then take steps on the same gradients.
+"""
+
+import contextlib
+import functools
+import posixpath
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from flax.training import train_state
+from jax.tree_util import KeyPath
+
+import legacy_optim
+from equivalence_tests.pair.equivalence import check_equivalence
+from equivalence_tests.report.pair import Report
+from equivalence_tests.resume.files import old_checkpoint, restored_by_flax
+from equivalence_tests.resume.pairs import each_pair
+from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
+from equivalence_tests.sides.programs import loaded, old_names
+from equivalence_tests.sides.side import Side
+from optax_bridge import TrainState
+from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
+from optax_bridge.checkpoints.definitions import parse_definitions
+from optax_bridge.checkpoints.trees import leaves, plain
+from optax_bridge.correspondence import Verdict
+from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.metadata.axis_metadata import key_names, unboxed
+from optax_bridge.metadata.trees import Leaf, PyTree
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What was found of one checkpoint.
+
+    Attributes:
+      reports: path of each optimizer in the program's state -> the comparison of its two sides.
+      steps: path -> steps that the checkpoint had taken.
+      others: number of leaves beside the optimizers, equal on both sides.
+      unequal: paths of those that are not.
+      dropped: paths of what the checkpoint holds and the migrated program does not restore.
+      added: paths of what the migrated program alone has.
+      neither: paths of what the checkpoint holds and neither program restores.
+    """
+
+    reports: Mapping[str, Report]
+    steps: Mapping[str, int]
+    others: int
+    unequal: Sequence[str]
+    dropped: Sequence[str] = ()
+    added: Sequence[str] = ()
+    neither: Sequence[str] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the optimizer that is farthest apart; different if anything else is."""
+        order = list(Verdict)
+        verdicts = [report.verdict for report in self.reports.values()]
+        return Verdict.DIFFERENT if self.beside else max(verdicts, key=order.index)
+
+    @property
+    def beside(self) -> str:
+        """What beside the steps is different, in lines; empty if nothing is."""
+        lines = {
+            "restored differently: {}": self.unequal,
+            "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
+            "no field of that name": _folded(self.dropped),
+            "only in the migrated program: {}; the old one restores nothing there": _folded(
+                self.added
+            ),
+        }
+        return "\n".join(line.format(", ".join(paths)) for line, paths in lines.items() if paths)
+
+    @property
+    def differs_by_a_constant(self) -> bool:
+        """Whether all that is different is as little as a constant held in float32 makes."""
+        apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
+        return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as plain data."""
+        return {
+            "verdict": self.verdict.value,
+            "differs_by_a_constant": self.differs_by_a_constant,
+            "steps": dict(self.steps),
+            "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
+            "others_equal": self.others,
+            "others_unequal": list(self.unequal),
+            "others_only_in_checkpoint": list(self.dropped),
+            "others_only_in_migrated": list(self.added),
+            "others_restored_by_neither": list(self.neither),
+        }
+
+    @property
+    def closing(self) -> str:
+        """The verdict in one line."""
+        if self.differs_by_a_constant:
+            return (
+                "different: the migrated program goes on with all that was saved, apart by as "
+                "little as a constant makes that one side holds in float32, or an epsilon; where "
+                "it is the rate, --learning-rate RATE gives the same one to both sides"
+            )
+        how = {
+            Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
+            Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
+            Verdict.DIFFERENT: "does NOT go on as the old one would have",
+        }
+        return f"{self.verdict.value}: the migrated program {how[self.verdict]}"
+
+    def __str__(self) -> str:
+        lines = []
+        for path, report in self.reports.items():
+            lines.append(f"{path or 'the state'}, restored at step {self.steps[path]}:")
+            lines += [f"  {line}" for line in str(report).splitlines()]
+        if self.others:
+            lines.append(f"{self.others} leaves beside the optimizers are the same both ways")
+        if self.beside:
+            lines.append(self.beside)
+        if self.neither:
+            names = ", ".join(_folded(self.neither))
+            lines.append(f"in the checkpoint, restored by neither program: {names}")
+        return "\n".join(lines)
+
+
+def resume(
+    checkpoint: Path,
+    program: str,
+    *,
+    old: str | None = None,
+    optimizers: Sequence[str] = (),
+    steps: int = 48,
+    gradients: PyTree = "all",
+    learning_rate: float | None = None,
+) -> Resumed:
+    """Restores a checkpoint of `flax.optim` both ways, takes steps on both sides, and compares.
+
+    Args:
+      checkpoint: a file that the old program wrote, or the folder of them, of which the last
+        counts.
+      program: `file.py:make_state` or `module:make_state` of the migrated program: what it restores
+        into, or a function without arguments that makes it.
+      old: the same of the old program, which then says what the optimizers were.
+      optimizers: in place of `old`, constructor calls as text, `"Adam(learning_rate=1e-3)"`; with
+        several optimizers `"policy_optimizer=Adam(1e-3)"` for each.
+      steps: number of steps.
+      gradients: see `check_equivalence`.
+      learning_rate: the rate of each step, for optimizers that are given it per call.
+
+    Returns:
+      The comparison of each optimizer, and of what stands beside them.
+
+    Raises:
+      EquivalenceError: something does not fit; the message says which side and where.
+    """
+    if bool(old) == bool(optimizers):
+        raise EquivalenceError(
+            "expected either --old train.py:make_state, the old program's own, or "
+            '--optimizer "Adam(learning_rate=1e-3)", which wrote it; the file has no hyper-'
+            f"parameters. Found {'both' if old else 'neither'}."
+        )
+    template = loaded(program, make=True)
+    if not _those(template, train_state.TrainState):
+        raise EquivalenceError(
+            f"{program}: expected a TrainState, or a tree that holds some, found "
+            f"{_described(template)}. Name what the program restores into: what TrainState.create "
+            "makes, with parameters and step"
+        )
+    read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
+    with _left_over() as dropped:
+        new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
+    states = _those(new, train_state.TrainState)
+    with old_names():
+        wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
+        before = _restored(
+            old or program,
+            lambda: restored_by_flax(read, wanted),
+        )
+    legacy = _those(before, legacy_optim.Optimizer)
+    copies = (_copies(legacy, "state"), _copies(states))
+    reports, taken, unequal = {}, {}, []
+    for path, optimizer, state in each_pair(legacy, states, old or "the old side"):
+        taken[path] = int(np.max(np.asarray(optimizer.state.step)))
+        if not _equal(optimizer.target, state.params):
+            unequal.append(f"{path}/params".lstrip("/"))
+        reports[path] = check_equivalence(
+            _with_rate(optimizer, learning_rate),
+            _with_rate(state, learning_rate),
+            on_host(optimizer.target),
+            gradients=gradients,
+            steps=steps,
+            names=("old", "migrated"),
+        )
+    found = _beside(before, new, copies)
+    found.unequal[:0] = unequal
+    lost = {*found.dropped, *dropped}
+    # Without the old program nobody knows but that it restored all that it saved.
+    neither = {*dropped} - _saved_names(before) if old else set[str]()
+    return Resumed(
+        reports, taken, found.equal, found.unequal, sorted(lost - neither), found.added,
+        sorted(neither),
+    )  # fmt: skip
+
+
+def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
+    try:
+        return restore()
+    except EquivalenceError:
+        raise
+    except CheckpointError as error:
+        raise EquivalenceError(f"{name}: {error}") from None
+    except Exception as error:  # whatever Flax says to a template that does not fit
+        raise EquivalenceError(
+            f"{name}: restoring raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _those(tree: PyTree, kind: type) -> dict[str, Any]:
+    """Path -> each object of a class within a tree."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
+    return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
+
+
+def _described(found: Any) -> str:
+    """What was made in a state's place."""
+    name = type(found).__name__
+    if name.endswith("State"):
+        return f"{name}, the state of an optimizer alone"
+    names = [type(part).__name__ for part in found] if isinstance(found, tuple) else []
+    if names and all(part.endswith("State") for part in names):
+        return f"a tuple of {', '.join(names)}: an optimizer's state alone"
+    if isinstance(found, Mapping):
+        return f"a {name} without one, with {', '.join(map(str, list(found)[:5]))}"
+    return name
+
+
+def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
+    """The template with legacy optimizers where it has TrainStates."""
+    try:
+        named: dict[str, Any] = dict(parse_definitions(texts))
+    except ExpressionError as error:
+        raise EquivalenceError(f"--optimizer: {error}") from None
+    paths = _those(template, train_state.TrainState)
+    if len(paths) == 1 and len(named) == 1:
+        named = {next(iter(paths)): next(iter(named.values()))}
+    if named.keys() != paths.keys():
+        raise EquivalenceError(
+            f"--optimizer: expected one for each of {', '.join(paths)}, written "
+            f"{next(iter(paths))}=Adam(...); found {', '.join(named)}"
+        )
+
+    def legacy(path: KeyPath, node: PyTree) -> PyTree:
+        if not isinstance(node, train_state.TrainState):
+            return node
+        return named["/".join(key_names(path))].create(node.params)
+
+    return jax.tree_util.tree_map_with_path(
+        legacy, template, is_leaf=lambda node: isinstance(node, train_state.TrainState)
+    )
+
+
+def _with_rate(side: Any, learning_rate: float | None) -> Side:
+    made = adapted(side)
+    rate = None if learning_rate is None else jnp.float32(learning_rate)
+    if isinstance(side, legacy_optim.Optimizer):
+        given = {} if rate is None else {"learning_rate": rate}
+
+        def step(optimizer: Any, grads: PyTree) -> Any:
+            with old_names():  # a definition of the program's own may use what JAX has lost since
+                return optimizer.apply_gradient(grads, **given)
+
+        return replace(made, step=step)
+    if rate is None:
+        return made
+    if isinstance(side, TrainState):
+        return replace(made, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
+    return replace(made, step=_with_injected_rate(side, rate))
+
+
+def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
+    """The step of Flax's own `TrainState`, which takes a rate in the state of Optax's injection."""
+    if "learning_rate" not in getattr(state.opt_state, "hyperparams", {}):
+        raise EquivalenceError(
+            "--learning-rate: expected a state that takes a rate: an optax_bridge.TrainState, or "
+            "the state of optax.inject_hyperparams(...) with a learning_rate; found Flax's "
+            f"TrainState with {type(state.opt_state).__name__}. Leave the option out where the "
+            "rate is part of the transformation"
+        )
+
+    def step(state: Any, grads: PyTree) -> Any:
+        known = state.opt_state.hyperparams
+        new = {**known, "learning_rate": rate.astype(known["learning_rate"].dtype)}
+        opt_state = state.opt_state._replace(hyperparams=new)
+        return state.replace(opt_state=opt_state).apply_gradients(grads=grads)
+
+    return step
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """The leaves beside the optimizers: how many are equal, and the paths of the others."""
+
+    equal: int
+    unequal: list[str]
+    dropped: list[str]
+    added: list[str]
+
+
+def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> _Beside:
+    """Compares what stands beside the optimizers, each side with its copies for devices.
+
+    A new state that stands for the whole checkpoint has nothing beside it: its fields have names of
+    their own, and restoring says what fills none.
+    """
+    kinds = (train_state.TrainState, legacy_optim.Optimizer)
+
+    def others(tree: PyTree) -> dict[str, Leaf]:
+        found = jax.tree_util.tree_leaves_with_path(
+            unboxed(tree), is_leaf=lambda node: isinstance(node, kinds)
+        )
+        return {"/".join(key_names(p)): leaf for p, leaf in found if not isinstance(leaf, kinds)}
+
+    left, right = others(before), others(after)
+    shared = sorted(left.keys() & right.keys())
+    unequal = [path for path in shared if not _equal(left[path], right[path], copies)]
+    is_whole = isinstance(after, kinds)
+    return _Beside(
+        len(shared) - len(unequal),
+        unequal,
+        [] if is_whole else sorted(left.keys() - shared),
+        sorted(right.keys() - shared),
+    )
+
+
+def _folded(paths: Sequence[str]) -> list[str]:
+    """Paths of leaves, with one name for all that stand below the same field."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(path.partition("/")[0], []).append(path)
+    return [
+        group[0] if len(group) == 1 else f"{posixpath.commonpath(group)} ({len(group)} leaves)"
+        for group in groups.values()
+    ]
+
+
+def _saved_names(tree: PyTree) -> set[str]:
+    """The paths of a tree's leaves as its checkpoint has them."""
+    return {"/".join(names) for names, _ in leaves(plain(serialization.to_state_dict(tree)))}
+
+
+@contextlib.contextmanager
+def _left_over() -> Iterator[list[str]]:
+    """The paths of what restoring within it leaves over; other warnings are given on."""
+    paths: list[str] = []
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", LeftOverWarning)
+        yield paths
+    for warning in given:
+        if isinstance(warning.message, LeftOverWarning):
+            paths += ["/".join(names) for names in warning.message.paths]
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+
+
+def _copies(those: Mapping[str, Any], *within: str) -> int | None:
+    """For how many devices the steps of states are replicated; None if they are not."""
+    for one in those.values():
+        shape = np.shape(functools.reduce(getattr, within, one).step)
+        if len(shape) == 1:
+            return shape[0]
+    return None
+
+
+def _equal(
+    one: PyTree, other: PyTree, copies: tuple[int | None, int | None] = (None, None)
+) -> bool:
+    """Whether two trees have the same numbers, on every device where one side is replicated."""
+    a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
+    return len(a) == len(b) and all(
+        _same(x, y, copies[0]) or _same(y, x, copies[1]) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _same(whole: np.ndarray, single: np.ndarray, copies: int | None) -> bool:
+    if whole.shape != single.shape and whole.shape == (copies, *single.shape):
+        single = np.broadcast_to(single, whole.shape)
+    nan = whole.dtype.kind == "f" == single.dtype.kind
+    return whole.shape == single.shape and np.array_equal(whole, single, equal_nan=nan)

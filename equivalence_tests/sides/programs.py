@@ -1,0 +1,98 @@
+# pyright: strict
+"""Programs that a user names on the command line, `module:name` or `file.py:name`."""
+
+import contextlib
+import importlib.util
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import legacy_optim
+from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
+from optax_bridge._named import module_named, unknown_arguments, with_own_arguments
+
+
+def loaded(name: str, *, make: bool = False) -> Any:
+    """Returns the object that a name stands for; modules of the current folder are found.
+
+    Args:
+      name: `module:name`, `package.module:name` or `path/to/file.py:name`.
+      make: whether a function is called, without arguments.
+
+    Raises:
+      EquivalenceError: there is no such thing, or it raised an error.
+    """
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        raise EquivalenceError(
+            f"{name}: expected module:name or file.py:name, e.g. mypackage.optimizers:adam"
+        )
+    try:
+        value = getattr(module_named(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise EquivalenceError(f"{name}: {error}") from None
+    except SystemExit as error:  # it would end this command as well, with a code of its own
+        raise EquivalenceError(
+            f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "
+            "program belongs below if __name__ == '__main__'"
+        ) from error
+    except Exception as error:  # whatever the user's module raises when it is imported
+        raise EquivalenceError(f"{name}: importing {module} {_raised(error)}") from error
+    if not make or not callable(value):
+        return value
+    try:
+        with with_own_arguments(module):
+            return value()
+    except (Exception, SystemExit) as error:
+        raise EquivalenceError(f"{name}(): {_raised(error)}") from error
+
+
+def _raised(error: BaseException) -> str:
+    is_of_flags = type(error).__module__.startswith("absl.flags")
+    hint = ". Behind -- stand the programs' own arguments: ... -- --flag=value"
+    return f"raised {type(error).__name__}: {str(error).strip()}{hint if is_of_flags else ''}"
+
+
+def side_or_function(name: str) -> tuple[Any, bool]:
+    """Returns what a name stands for, and True if it is a side; else it can be called to make one.
+
+    Raises:
+      EquivalenceError: it is neither.
+    """
+    value = loaded(name)
+    try:
+        adapted(value)
+        return value, True
+    except EquivalenceError:
+        if callable(value):
+            return value, False
+        raise EquivalenceError(
+            f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
+        ) from None
+
+
+def check_arguments() -> None:
+    """Raises an EquivalenceError if no program that was loaded has a flag for an argument."""
+    if unknown := unknown_arguments():
+        raise EquivalenceError(
+            f"-- {' '.join(unknown)}: expected arguments that one of the programs has a flag for"
+        )
+
+
+@contextlib.contextmanager
+def old_names() -> Generator[None]:
+    """Within it `from flax import optim` works, as in the programs that people come from."""
+    if importlib.util.find_spec("flax.optim") is not None:
+        yield
+        return
+    legacy_optim.install()
+    try:
+        yield
+    finally:
+        legacy_optim.uninstall()
+
+
+def silence_deprecations() -> None:
+    """Silences what the old API tells programs: commands make old optimizers by the dozen."""
+    for message in ("flax.optim was removed", "Optimizer.replicate"):
+        warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)

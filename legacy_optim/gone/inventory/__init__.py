@@ -1,1 +1,0 @@
-"""How `names.json` is made: reading old releases, and asking today's."""

@@ -1,0 +1,43 @@
+"""Reading a release off its files and by importing it: both see the same."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.gone_names import source
+
+PACKAGE = {
+    "__init__.py": "from small._private import *\nfrom functools import partial\nimport os\n"
+    "from small import shown as other\n",
+    "_private.py": "def f(a, *, b=1, _c=2, **d): pass\n"
+    "class Base:\n    x: int\n    def go(self, much): pass\n"
+    "class Sub(Base):\n    y = 2\n    def __init__(self, z): pass\n",
+    "shown.py": "import json\nfrom small._private import f as g\n"
+    "def own(q): return json\n_hidden = 1\nvalue = 3\ndel value\n",
+}
+
+
+def test_both_ways_of_reading_see_the_same(tmp_path: Path):
+    (tmp_path / "small").mkdir()
+    for name, text in PACKAGE.items():
+        (tmp_path / "small" / name).write_text(text, encoding="utf-8")
+    read = source.Release(tmp_path, "small").snapshot()
+    script = Path(source.__file__).with_name("imported.py")
+    done = subprocess.run(
+        [sys.executable, str(script), "small"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    imported = json.loads(done.stdout)
+    assert set(read["small"]) == {"f", "Base", "Sub", "partial", "shown", "other"}
+    assert read["small"]["f"] == {"keywords": ["a", "b"]}
+    assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": {"y": []}}
+    assert read["small.shown"] == {
+        "g": {"keywords": ["a", "b"]},
+        "own": {"keywords": ["q"]},
+    }
+    for name in ("f", "Sub"):
+        assert imported["small"][name] == read["small"][name]
+    assert imported["small.shown"] == read["small.shown"]

@@ -1,0 +1,68 @@
+# pyright: strict
+"""Whether what a release had is there today, asked of what is installed."""
+
+import enum
+import functools
+import importlib
+import inspect
+import warnings
+from typing import Any
+
+MISSING = object()
+UNKNOWN = object()  # there, but it cannot be imported here
+
+
+@functools.cache
+def module(name: str) -> Any:
+    """Today's module, MISSING or UNKNOWN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            # What is not there may be something else that it needs, TensorFlow for one.
+            needed = (error.name or "").partition(".")[0]
+            return MISSING if needed == name.partition(".")[0] else UNKNOWN
+
+
+def member(owner: Any, name: str) -> Any:
+    """An attribute of a module, a class or an instance, also if it warns; or MISSING."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return getattr(owner, name)
+        except AttributeError:
+            pass
+    fields = {**getattr(owner, "__dataclass_fields__", {}), **getattr(owner, "__annotations__", {})}
+    return fields.get(name, MISSING)
+
+
+def value(dotted: str) -> Any:
+    """What a dotted name is today, or MISSING; a name without dots is a builtin."""
+    parts = dotted.split(".")
+    if len(parts) == 1:
+        return member(importlib.import_module("builtins"), dotted)
+    for split in range(len(parts), 0, -1):
+        found = module(".".join(parts[:split]))
+        if found is not MISSING and found is not UNKNOWN:
+            for part in parts[split:]:
+                found = member(found, part)
+                if found is MISSING:
+                    break
+            if found is not MISSING:
+                return found
+    return MISSING
+
+
+def takes(function: Any, keyword: str) -> bool | None:
+    """Whether a function takes a keyword today; None where it does not say."""
+    if not callable(function) or isinstance(function, enum.EnumType):  # whose are Python's own
+        return None
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return True
+    found = parameters.get(keyword)
+    return found is not None and found.kind is not found.POSITIONAL_ONLY
