@@ -163,7 +163,7 @@ def trainer_kills(session: nox.Session) -> None:
     """Kills a training thirty times at random moments, in one process and in two."""
     session.install("-e", ".[all]")
     for processes in ("1", "2"):
-        command = ("-m", "optax_bridge.spmd.killing", "--kills", "30", "--processes", processes)
+        command = ("-m", "tools.killing", "--kills", "30", "--processes", processes)
         session.run("python", *command, *session.posargs)
 
 
