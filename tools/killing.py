@@ -1,8 +1,8 @@
 # pyright: strict
 """Kills a training at random moments and lets it go on: are the losses those of an undisturbed one?
 
-    python -m optax_bridge.spmd.killing --kills 30
-    python -m optax_bridge.spmd.killing --kills 30 --processes 2
+    python -m tools.killing --kills 30
+    python -m tools.killing --kills 30 --processes 2
 
 Each kill is SIGKILL, which leaves no time to save: while a process starts, compiles, restores,
 takes steps, writes a checkpoint or removes an old one.
@@ -22,7 +22,7 @@ from pathlib import Path
 from optax_bridge.spmd.launch import free_port
 
 CONFIG = "optax_bridge.spmd.examples.regression.trainer"
-_PROGRAM = "from optax_bridge.cli import main; main()"
+_PROGRAM = "from optax_bridge.start import main; main()"
 
 
 def command(folder: Path, *, steps: int, save_every: int, devices: int) -> list[str]:
