@@ -5,21 +5,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legacy_optim import deprecation
-from optax_bridge.checkpoints import fuzz_expressions
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.correspondence.expression import ExpressionError, parse
+from tools import expression_fuzz
 
 
 @settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(st.binary(max_size=80))
 def test_what_looks_like_an_optimizer_is_read_or_refused(data: bytes) -> None:
-    assert fuzz_expressions.survives_bytes(data) in ("read", "refused")
+    assert expression_fuzz.survives_bytes(data) in ("read", "refused")
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.text() | st.text(alphabet="().,=-*[]{}'\"\\ \n\0Adamln1e_#"))
 def test_any_text_is_an_optimizer_or_refused(text: str) -> None:
-    assert fuzz_expressions.survives_expression(text) in ("read", "refused")
+    assert expression_fuzz.survives_expression(text) in ("read", "refused")
 
 
 def test_nothing_is_said_but_the_error(recwarn: pytest.WarningsRecorder) -> None:

@@ -4,8 +4,8 @@ T5X was never on the index of packages; what it handed to Orbax's `PyTreeCheckpo
 state dict of its `FlaxOptimTrainState`, whose fields are below. In an environment with Python 3.10,
 jax 0.4.13, flax 0.5.3 and orbax-checkpoint 0.2.3 (arrays in folders) or 0.3.5 (in one store):
 
-    python optax_bridge/checkpoints/testdata/record_t5x.py t5x_folders.zip
-    python optax_bridge/checkpoints/testdata/record_t5x.py t5x_one_store.zip --ocdbt
+    python tools/record_t5x.py t5x_folders.zip
+    python tools/record_t5x.py t5x_one_store.zip --ocdbt
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from flax import serialization
 
-FILES = Path(__file__).parent
+FILES = Path(__file__).parents[1] / "optax_bridge/checkpoints/testdata"
 
 
 def main() -> None:

@@ -23,12 +23,12 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
-from optax_bridge.checkpoints.mapping import convert_tree
-from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.restore_test import same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.checkpoints.write import compare, write
-from optax_bridge.correspondence import UnsupportedSetting, recipe_of
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
 # Among the recorded files is one with a group of nothing, which says so.
 pytestmark = pytest.mark.filterwarnings("ignore:.*none of the . parameters is selected")
@@ -85,7 +85,7 @@ def test_stock_recipe_stays_within_its_bound(name: str) -> None:
         from_legacy(definition, exact=False)
     except UnsupportedSetting:
         pytest.skip("public Optax has no equal")
-    _, claim = recipe_of(definition, exact=False)
+    claim = choose_recipe(definition, "standalone").claim
     state: Any = TrainState.from_legacy_checkpoint(
         FILES / f"{name}.msgpack", optimizer_def=definition, exact=False
     )
@@ -108,28 +108,23 @@ def test_stock_recipe_stays_within_its_bound(name: str) -> None:
         assert np.abs(np.asarray(old) - np.asarray(new)).max() <= bound
 
 
-def test_stock_adam_in_bfloat16_keeps_the_moments_and_trains_on_otherwise() -> None:
+@pytest.mark.parametrize("name", ["adam_bfloat16", "adafactor_bfloat16"])
+def test_public_optax_that_is_not_the_same_in_half_precision_is_said(
+    name: str, tmp_path: Path
+) -> None:
     """In bfloat16 the legacy `1 - beta2 ** t` rounds to 0 and nothing moves; Optax's does not."""
-    definition = parse_definition(OPTIMIZERS["adam_bfloat16"])
-    optimizer = uninterrupted("adam_bfloat16")
-    state: Any = TrainState.from_legacy_checkpoint(
-        FILES / "adam_bfloat16.msgpack", optimizer_def=definition, exact=False
-    )
-    same_bits(state.to_legacy(definition), optimizer)
-    (grads, *_) = gradients(optimizer.target)
-    after = optimizer.apply_gradient(grads)
-    same_bits(after.target["scale"], optimizer.target["scale"])
-    moved = state.apply_gradients(grads=grads).params["scale"]
-    assert not np.array_equal(moved, optimizer.target["scale"])
-
-
-def test_stock_recipe_that_would_round_the_moments_is_refused() -> None:
-    """Of bfloat16 parameters Optax keeps Adafactor's statistics in bfloat16; they are float32."""
-    definition = parse_definition(OPTIMIZERS["adafactor_bfloat16"])
-    with pytest.raises(CheckpointError, match=r"\['v_row'\].*bfloat16.*exact"):
-        TrainState.from_legacy_checkpoint(
-            FILES / "adafactor_bfloat16.msgpack", optimizer_def=definition, exact=False
-        )
+    definition, source = parse_definition(OPTIMIZERS[name]), FILES / f"{name}.msgpack"
+    with pytest.raises(UnsupportedSetting, match="not the same in bfloat16"):
+        TrainState.from_legacy_checkpoint(source, optimizer_def=definition, exact=False)
+    done = convert_file(source, tmp_path / "new", definition, recipe="stock")
+    assert done.choices[""].kind == "exact" and "in bfloat16" in done.choices[""].reason
+    with (
+        pytest.raises(CheckpointError, match=r"bfloat16.*bits would be lost.*--recipe exact")
+        if (name == "adafactor_bfloat16")
+        else contextlib.nullcontext()
+    ):
+        done = convert_file(source, tmp_path / "asked", definition, recipe="standalone")
+        assert done.choices[""].kind == "stock" and "in bfloat16" in done.choices[""].reason
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
@@ -147,7 +142,13 @@ def test_way_there_and_back_gives_the_same_bytes(
             from_legacy(definition, exact=False)
         except UnsupportedSetting:
             pytest.skip("public Optax has no equal")
-    convert_file(source, tmp_path / "new", definition, msgpack=msgpack, exact=exact)
+    convert_file(
+        source,
+        tmp_path / "new",
+        definition,
+        file_format="msgpack" if msgpack else "orbax",
+        recipe="exact" if exact else "standalone",
+    )
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     same_bits(read_checkpoint(source).tree, read_checkpoint(tmp_path / "back").tree)
     if name != "chunked":
@@ -252,7 +253,13 @@ def test_values_beside_the_optimizer_come_along(msgpack: bool, tmp_path: Path) -
     """Python's numbers, text, and fields that a TrainState has names of its own for."""
     definition = parse_definition(OPTIMIZERS["momentum"])
     source = FILES / "values.msgpack"
-    convert_file(source, tmp_path / "new", definition, msgpack=msgpack, layout="flat")
+    convert_file(
+        source,
+        tmp_path / "new",
+        definition,
+        file_format="msgpack" if msgpack else "orbax",
+        layout="flat",
+    )
     new = read_checkpoint(tmp_path / "new").tree
     assert (new["legacy_step"], new["epoch"], new["best"], new["done"]) == (70, 3, 0.93, True)
     assert (new["note"], np.asarray(new["step"])) == ("hello", 4)
@@ -309,7 +316,8 @@ def test_what_holds_an_optimizer_comes_back_whole(
     """With the step beside the optimizer, which a TrainState has once, and at the same place."""
     file, part, expression = HOLDERS[name]
     source, definition = held(file, tmp_path), parse_definition(expression)
-    options = {"msgpack": msgpack, "part": part, "layout": layout}
+    file_format = "msgpack" if msgpack else "orbax"
+    options = {"file_format": file_format, "part": part, "layout": layout}
     convert_file(source, tmp_path / "new", definition, **options)
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     before, after = (dict(leaves(read_checkpoint(p).tree)) for p in (source, tmp_path / "back"))
@@ -325,7 +333,9 @@ def test_what_holds_an_optimizer_comes_back_whole(
 def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path: Path) -> None:
     """What a conversion remembers of the old layout is not in the way."""
     source = FILES / "dictionary.msgpack"
-    convert_file(source, tmp_path / "new", msgpack=msgpack, layout="flat")
+    convert_file(
+        source, tmp_path / "new", file_format="msgpack" if msgpack else "orbax", layout="flat"
+    )
     expected: Any = WithStats.from_legacy_checkpoint(source)
     empty = jax.tree.map(jnp.zeros_like, expected)
     if msgpack:

@@ -1,6 +1,6 @@
 """Writes the checkpoints of this folder with the genuine flax 0.5.3, as its programs did.
 
-    reference/bin/python optax_bridge/checkpoints/testdata/record.py
+    reference/bin/python tools/record_checkpoints.py
 
 or `nox -s reference`; equivalence_tests/reference/README.md says how to make that environment.
 Recording again gives the same bytes on the same kind of processor.
@@ -98,7 +98,7 @@ def main() -> None:
     if flax.__version__ != "0.5.3":
         raise SystemExit(f"record.py needs flax 0.5.3, found {flax.__version__}")
     warnings.simplefilter("ignore")
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1] / "optax_bridge/checkpoints/testdata"
     files = {name: trained(make(), params()) for name, make in OPTIMIZERS.items()}
     files["adam_bfloat16"] = trained(optim.Adam(1e-2), params(jnp.bfloat16))
     files["focus"] = trained(optim.Momentum(0.1), params(), focus=_ending("kernel"))

@@ -11,18 +11,26 @@ import jax
 import numpy as np
 
 import legacy_optim
-from optax_bridge.checkpoints.choosing import choose_part, named
 from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fit import LAYOUT, is_state
+from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.formats.registry import written_as
-from optax_bridge.checkpoints.legacy_optimizer import check_parameters
-from optax_bridge.checkpoints.mapping import convert_tree
-from optax_bridge.checkpoints.mapping_back import back
+from optax_bridge.checkpoints.locate import (
+    at_path,
+    check_parameters,
+    choose_part,
+    find_parts,
+    find_states,
+    named,
+)
 from optax_bridge.checkpoints.read import Read, read_checkpoint
-from optax_bridge.checkpoints.recognise import at_path, find_parts, find_states, leaves
 from optax_bridge.checkpoints.restore import restored_like
+from optax_bridge.checkpoints.to_legacy import back
+from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.checkpoints.trees import is_array, is_state, leaves
 from optax_bridge.checkpoints.write import Progress, compare, write
+from optax_bridge.correspondence import Choice
+from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.metadata.trees import PyTree
 
 Definition = legacy_optim.OptimizerDef
@@ -41,12 +49,15 @@ class Conversion:
         asked for, or a template says it.
       step: steps taken by the one optimizer, or None; with a template those of all optimizers, if
         they have taken as many.
+      choices: which recipe's state was written and why, by where each optimizer stands, "" for the
+        one of the whole; empty where a template, or a transformation, says it.
     """
 
     read: Read
     tree: PyTree
     definition: Any
     step: int | None
+    choices: Mapping[str, Choice]
 
 
 def convert_file(
@@ -56,9 +67,8 @@ def convert_file(
     *,
     to_legacy: bool = False,
     file_format: str = "orbax",
-    msgpack: bool = False,
     params_only: bool = False,
-    exact: bool | None = True,
+    recipe: RecipeKind = "exact",
     layout: str = KEEP,
     like: Any = None,
     part: str | None = None,
@@ -66,7 +76,6 @@ def convert_file(
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
-    told: Progress | None = None,
 ) -> Conversion:
     """Converts a checkpoint; the source is only read.
 
@@ -77,20 +86,18 @@ def convert_file(
         optimizers, the '/'-joined path of each -> its definition.
       to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
       file_format: what to write, one of `formats.registry.writable()`.
-      msgpack: the same as `file_format="msgpack"`.
       params_only: write the parameters alone.
-      exact: see `optax_bridge.from_legacy`; None: what `migrate` writes unless told otherwise, the
-        stock recipe where it is identical or differs by rounding alone.
+      recipe: "exact", "stock" or "standalone", see `correspondence.choose_recipe`, which is told
+        the dtypes of the checkpoint's parameters.
       layout: "keep": what stood around the optimizer stays where it stood, so that the program's
         own restore finds it; "flat": all of it as fields of one TrainState.
       like: what the program saves, a `TrainState` or a tree with some in it, as the template; it
         says what every optimizer of the checkpoint becomes.
       part: which optimizer, where there are several; on the way back, where it is to stand.
-      allow_nan: let NaN in the optimizer's state through.
+      allow_nan: let NaN and infinities in parameters and moments through.
       verify: read again what was written, and compare every leaf.
       force: replace the destination if it is a checkpoint.
       progress: called with the phase, the bytes done and the bytes in all.
-      told: the same as `progress`.
 
     Returns:
       What was read and what was written.
@@ -110,29 +117,29 @@ def convert_file(
         raise ValueError("like says what everything becomes: leave layout='flat' out")
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
-    if msgpack or to_legacy:
+    if to_legacy:
         file_format = _LEGACY
     written_as(file_format)
-    progress = progress or told
     remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
     read = read_checkpoint(source)
     _check_apart(read.path, destination)
     definition: Any = optimizer_def
-    step = None
+    step, choices = None, {}
     if params_only:
-        definition, tree = None, _parameters(read, part)
+        definition, tree = None, _parameters(read, part, allow_nan)
     elif to_legacy:
-        tree, step = back(read, definition, part)
+        tree, step = back(read, definition, part, allow_nan)
     elif like is not None:
         tree = restored_like(like, read.tree, read.path, allow_nan)
         step = _common_step(tree)
     elif isinstance(optimizer_def, Mapping):
-        tree = _each_converted(read, optimizer_def, exact, allow_nan)
+        tree, choices = _each_converted(read, optimizer_def, recipe, allow_nan)
     else:
         converted = convert_tree(
-            read.tree, definition, exact=exact, part=part, allow_nan=allow_nan, place=read.path
+            read.tree, definition, recipe=recipe, part=part, allow_nan=allow_nan, place=read.path
         )
         definition, step = converted.definition, int(converted.step)
+        choices = {"": converted.choice} if converted.choice else {}
         # Every checkpoint of T5X has that level; the way back is Flax's.
         of_level = set(read.tree) == {read.level}
         flat = layout == FLAT or of_level
@@ -143,26 +150,29 @@ def convert_file(
         write(path, tree, file_format, progress=progress, name=destination)
         if verify:
             compare(path, tree, destination, file_format, progress)
-    return Conversion(read, tree, definition, step)
+    return Conversion(read, tree, definition, step, choices)
 
 
 def _each_converted(
-    read: Read, definitions: Mapping[str, Definition], exact: bool | None, allow_nan: bool
-) -> PyTree:
-    """The checkpoint with a TrainState where each of its optimizers stood."""
-    found = [part.name for part in find_parts(read.tree, read.path)]
-    if sorted(found) != sorted(definitions):
+    read: Read, definitions: Mapping[str, Definition], recipe: RecipeKind, allow_nan: bool
+) -> tuple[PyTree, dict[str, Choice]]:
+    """The checkpoint with a TrainState where each of its optimizers stood, and their recipes."""
+    names = [part.name for part in find_parts(read.tree, read.path)]
+    if sorted(names) != sorted(definitions):
         raise CheckpointError(
-            read.path, f"a definition for each of its optimizers, {', '.join(sorted(found))}",
+            read.path, f"a definition for each of its optimizers, {', '.join(sorted(names))}",
             ", ".join(sorted(definitions)),
             'Give each with where it stands: --optimizer "PATH=Adam(...)".',
         )  # fmt: skip
-    tree = read.tree
+    tree, choices = read.tree, dict[str, Choice]()
     for path, definition in definitions.items():
-        tree = convert_tree(
-            tree, definition, exact=exact, part=path, allow_nan=allow_nan, place=read.path
-        ).tree(read.path)
-    return tree
+        converted = convert_tree(
+            tree, definition, recipe=recipe, part=path, allow_nan=allow_nan, place=read.path
+        )
+        tree = converted.tree(read.path)
+        if converted.choice is not None:
+            choices[path] = converted.choice
+    return tree, choices
 
 
 def _common_step(tree: PyTree) -> int | None:
@@ -182,13 +192,20 @@ def _check_apart(source: Path, destination: Path) -> None:
         )  # fmt: skip
 
 
-def _parameters(read: Read, part: str | None) -> PyTree:
+def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
     """The parameters alone: whoever wants no more need not say which optimizer it was."""
     states = named(find_states(read.tree), part)
     if len(states) == 1:
-        return at_path(read.tree, states[0])["params"]
-    if part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
+        params, at = at_path(read.tree, states[0])["params"], (*states[0], "params")
+    elif part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
         return read.tree
-    chosen = choose_part(read.tree, read.path, part)
-    check_parameters(chosen, read.path)
-    return chosen.target
+    else:
+        chosen = choose_part(read.tree, read.path, part)
+        check_parameters(chosen, read.path)
+        params, at = chosen.target, (*chosen.path, "target")
+    fit = Fit(read.path, allow_nan=allow_nan)
+    for path, leaf in leaves(params):
+        if is_array(leaf):
+            fit.finite(None, leaf, (*at, *path), "params")
+    fit.settle()
+    return params

@@ -4,9 +4,9 @@ As in `fuzz.py` bytes decide: Hypothesis draws them in the tests, Atheris in `fu
 """
 
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.fuzz import Choices, mutated
 from optax_bridge.correspondence import ENTRIES, choose_recipe
 from optax_bridge.correspondence.expression import ExpressionError, parse
+from tools.checkpoint_fuzz import Choices, mutated
 
 _CLASSES = [entry.legacy.__name__ for entry in ENTRIES.values()]
 _NAMES = sorted({hp.legacy for entry in ENTRIES.values() for hp in entry.hyper_params})

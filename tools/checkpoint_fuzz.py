@@ -1,4 +1,4 @@
-"""Throws damaged files at the readers: `python -m optax_bridge.checkpoints.fuzz --count 100000`.
+"""Throws damaged files at the readers: `python -m tools.checkpoint_fuzz --count 100000`.
 
 Every input has a number, and with the seed it says what the damage is: `--format t5x --seed 1
 --start 4711 --count 1` repeats one. Where decisions come from bytes instead, `survives_bytes` is
@@ -32,20 +32,21 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.orbax.write import write_orbax
-from optax_bridge.checkpoints.legacy_optimizer import loaded
-from optax_bridge.checkpoints.mapping import convert_tree
-from optax_bridge.checkpoints.mapping_back import back
+from optax_bridge.checkpoints.locate import find_parts
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.recognise import find_parts, leaves
-from optax_bridge.checkpoints.terminal import inspect
-from optax_bridge.checkpoints.terminal.inspect import described
+from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
+from optax_bridge.checkpoints.to_legacy import back
+from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.cli import inspect
+from optax_bridge.cli.inspect import described
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
-FILES = Path(__file__).parent / "testdata"
+FILES = Path(__file__).parents[1] / "optax_bridge/checkpoints/testdata"
 ADAM = parse_definition("Adam(learning_rate=1e-2)")
 ADAFACTOR = parse_definition("Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=3)")
 SLOW = 20  # seconds after which an input counts as one that hangs
@@ -273,7 +274,7 @@ def _survives(kind: str, base: Files, rng: Source) -> str:
 def _inspected(path: Path) -> None:
     """Shows a checkpoint, as `optax-bridge inspect` does, to nobody."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        inspect.run(path)
+        inspect.print_checkpoint(path)
 
 
 def _rezipped(data: bytes, rng: Source) -> bytes:
@@ -333,7 +334,7 @@ def _made(folder: Path) -> dict[str, Format]:
     def read_t5x(path: Path) -> PyTree:
         read = read_checkpoint(path)
         is_adam = "grad_ema" in str(read.tree)
-        return loaded(convert_tree(read.tree, ADAM if is_adam else ADAFACTOR, allow_nan=True))
+        return as_arrays(convert_tree(read.tree, ADAM if is_adam else ADAFACTOR, allow_nan=True))
 
     def read_any(path: Path) -> PyTree:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
@@ -344,7 +345,7 @@ def _made(folder: Path) -> dict[str, Format]:
                 for part in find_parts(tree, path):
                     described(part, path)
                 convert_tree(tree, allow_nan=True)
-            return loaded(convert_tree(tree, definition, allow_nan=True).tree())
+            return as_arrays(convert_tree(tree, definition, allow_nan=True).tree())
 
     t5x = [_files(path / "checkpoint_1") for path in sorted((folder / "t5x").iterdir())]
     orbax = [_files(path) for path in sorted((folder / "orbax").iterdir())]
@@ -354,7 +355,7 @@ def _made(folder: Path) -> dict[str, Format]:
         "msgpack": Format(flax, read_any),
         "npz": Format(npz, read_any),
         "t5x": Format(t5x, read_t5x),
-        "orbax": Format(orbax, lambda path: loaded(back(read_checkpoint(path), ADAM))),
+        "orbax": Format(orbax, lambda path: as_arrays(back(read_checkpoint(path), ADAM))),
     }
 
 

@@ -1,18 +1,16 @@
-"""Finds the optimizers in a tree of names and arrays, and says what they look like."""
+"""Finds optimizers and states in a tree of names and arrays, and says what they look like."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.fit import Names as Names
-from optax_bridge.checkpoints.fit import is_array as is_array
-from optax_bridge.checkpoints.fit import leaves as leaves
-from optax_bridge.checkpoints.fit import legacy_states
+from optax_bridge.checkpoints.trees import Names, is_array, leaves, legacy_states
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -271,3 +269,65 @@ def looks_like(part: Part, place: Place = "checkpoint") -> str:
 def has_unmatched(part: Part, place: Place = "checkpoint") -> bool:
     """Whether some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
     return any(state is None for _, _, state in rows(part, place))
+
+
+def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
+    """The optimizer to convert.
+
+    Args:
+      tree: the checkpoint.
+      place: how errors call it.
+      name: its path, `models/generator`; None if there is only one.
+
+    Raises:
+      CheckpointError: there is none, or none of that name, or several and no name is given.
+    """
+    parts = find_parts(tree, place)
+    fitting = [part for part in parts if name is None or part.name == name.strip("/")]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not parts and any(True for _ in find_states(tree)):
+        raise CheckpointError(
+            place, "an optimizer of flax.optim", "a TrainState, which is converted already",
+            "Restore it with Orbax; --to legacy converts it back.",
+        )  # fmt: skip
+    if not parts:
+        names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
+        raise CheckpointError(
+            place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
+            "A file of parameters alone has no state to convert, and bytes within one are not "
+            "looked into; `optax-bridge inspect` lists it.",
+        )  # fmt: skip
+    raise CheckpointError(
+        place, "one optimizer to convert" if name is None else f"an optimizer at {name!r}",
+        f"{', '.join(part.name or '(the whole)' for part in parts)}",
+        "Name one: --part NAME, or part= in Python; or convert each where it stands: "
+        '--optimizer "NAME=Adam(...)" for every one.',
+    )  # fmt: skip
+
+
+def named(paths: Iterable[Names], part: str | None) -> list[Names]:
+    """The paths that a user means by `part`; all of them if it is None."""
+    name = part and part.strip("/")
+    return [path for path in paths if not name or not path or name == "/".join(path)]
+
+
+_FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
+
+
+def check_parameters(part: Part, place: Place) -> None:
+    """Checks that the target has arrays of floating-point numbers only.
+
+    Raises:
+      CheckpointError: it has something else.
+    """
+    target_path = (*part.path, "target")
+    for path, leaf in leaves(part.target):
+        where = f"{place}, {leaf_name((*target_path, *path))}"
+        if not is_array(leaf):
+            raise CheckpointError(where, "an array", shown(leaf), "Parameters must be arrays.")
+        if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
+            raise CheckpointError(
+                where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
+                "flax.optim never trained such a leaf; take it out of the optimizer's target.",
+            )  # fmt: skip

@@ -1,7 +1,7 @@
 """Lets Atheris look for inputs that reach new branches of the readers; it need not be installed.
 
     python -m pip install atheris
-    python -m optax_bridge.checkpoints.fuzz_by_coverage npz -max_total_time=600 corpus/
+    python -m tools.fuzz_by_coverage npz -max_total_time=600 corpus/
 
 In place of a format stands `expression` for the text of `--optimizer`. What follows is libFuzzer's;
 an input that ends in a traceback is left beside the corpus, and given in its place it is run once.
@@ -16,22 +16,22 @@ atheris: Any = importlib.import_module("atheris")  # has no types
 with atheris.instrument_imports(
     include=["optax_bridge.checkpoints", "optax_bridge.correspondence"]
 ):
-    from optax_bridge.checkpoints import fuzz, fuzz_expressions
+    from tools import checkpoint_fuzz, expression_fuzz
 
 EXPRESSION = "expression"
 
 
 def main() -> None:
     """Fuzzes the format that the first argument names, `expression`, or all if there is none."""
-    known = [*fuzz.formats(), EXPRESSION]
+    known = [*checkpoint_fuzz.formats(), EXPRESSION]
     kinds = [sys.argv.pop(1)] if sys.argv[1:] and sys.argv[1] in known else known
 
     def target(data: bytes) -> None:
         for kind in kinds:
             if kind == EXPRESSION:
-                outcome = fuzz_expressions.survives_bytes(data)
+                outcome = expression_fuzz.survives_bytes(data)
             else:
-                outcome = fuzz.survives_bytes(kind, data)
+                outcome = checkpoint_fuzz.survives_bytes(kind, data)
             if outcome not in ("read", "refused"):
                 raise RuntimeError(f"{kind}: {outcome}")
 
