@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import legacy_optim
-from optax_bridge._definition import check_definition
+from optax_bridge.checks import check_definition
 from optax_bridge.correspondence.claim import (
     FULL_PRECISION,
     HALF_PRECISION,
