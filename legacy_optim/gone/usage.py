@@ -26,7 +26,7 @@ def uses_gone_names(source: str) -> list[tuple[int, gone.Gone]]:
         return []
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last where brackets nest
         return []
     bound: dict[str, str] = {}
     stars: list[str] = []

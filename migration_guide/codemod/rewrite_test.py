@@ -249,10 +249,6 @@ REWRITES = {
         "jax.numpy.trapezoid(x), jnp.trapezoid(x)",
     ),
     "host": ("jax.host_id()", "jax.process_index()"),
-    "dynamic-scale": (
-        "optim.dynamic_scale.DynamicScale()",
-        "DynamicScale()",
-    ),
     "init-state": ("s = d.init_state(p)", "s = d.init(p)"),
     "class-in-an-annotation": (
         "def f(d: optim.Adam): return d",
@@ -353,9 +349,12 @@ def test_a_rate_per_call_needs_the_exact_port():
     assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
 
 
-def test_what_would_overflow_a_parser_is_refused():
-    code = "from flax import optim\nx = " + "[" * 2000 + "]" * 2000 + "\n"
-    assert "too many nested" in rewrite(code, Options()).refused
+@pytest.mark.parametrize("opening", ["[", "(", "f(", "{1:", "-", "lambda: ", "x if ", "a."])
+@pytest.mark.parametrize("count", [195, 300, 6000])
+def test_what_would_overflow_a_parser_is_refused(opening: str, count: int):
+    for code in (f"y = {opening * count}\n{IMPORTS}", f"{IMPORTS}y = {opening * count}\n"):
+        refused = rewrite(code, Options()).refused
+        assert refused.startswith(("not Python that can be read: line", "nested too deeply"))
 
 
 def test_a_long_line_is_no_matter_and_data_is_left_with_a_message():

@@ -89,3 +89,5 @@ def _table(code: str) -> symtable.SymbolTable:
             return symtable.symtable(code, "<module>", "exec")
         except ValueError as error:  # a null byte
             raise SyntaxError(str(error), ("<module>", None, None, None)) from None
+        except MemoryError:  # the parser's stack is full, before it has seen that a bracket is open
+            raise RecursionError from None
