@@ -58,7 +58,7 @@ def tests_lowest(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests_next(session: nox.Session) -> None:
-    """Runs the tests with pre-releases of what this leans on, and lists by class what they break."""
+    """Runs the tests with pre-releases of what this leans on; lists by class what they break."""
     session.install("-e", ".[test]")
     session.install("--upgrade", "--pre", "jax", "flax", "optax", "orbax-checkpoint")
     report = Path(session.create_tmp(), "next.xml").resolve()
