@@ -66,13 +66,6 @@ _WRAPPERS = {
     "named_scope",
     "wraps",
 }
-# Libraries with optimizers of their own. What imports one of the first, and nothing of JAX, has
-# nothing to do with ours.
-_WITHOUT_JAX = (
-    "chainer", "fastai", "keras", "mxnet", "paddle", "pytorch_lightning", "sonnet", "tensorflow",
-    "tf_agents", "torch",
-)  # fmt: skip
-_FOREIGN = (*_WITHOUT_JAX, "numpyro", "optax")
 # What an optimizer becomes: what a first run has left for a person is found by a second one as
 # well.
 TRAIN_STATE = "optax_bridge.TrainState"
@@ -82,19 +75,10 @@ _RETURN_OPTIMIZERS = {
     "replace",
     "restore_state",
 }
+_RESTORE = ("load_state", "restore", "restore_or_initialize")  # of clu's checkpoints
 _MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "numpy.")
 _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
 _TUPLES = {"Tuple", "tuple"}
-
-
-def is_foreign(name: str) -> bool:
-    """Whether an imported name belongs to another library with optimizers."""
-    return name.split(".")[0] in _FOREIGN
-
-
-def is_without_jax(name: str) -> bool:
-    """Whether an imported name belongs to a library that trains without JAX."""
-    return name.split(".")[0] in _WITHOUT_JAX
 
 
 def index_of(node: cst.Subscript) -> int | None:
@@ -211,6 +195,8 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
         if node.args and ARRAY in a.kind(node.args[0].value):
             a.note_array_target()
         return only(OPTIMIZER) | (base & {OWN_GROUPS})
+    if method in _RESTORE and node.args:
+        return a.kind(node.args[0].value)
     if base == only(ARRAY):
         return base
     if FOREIGN in base and OPTIMIZER not in base:

@@ -12,8 +12,7 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-from optax_bridge._definition import check_one_copy
-from optax_bridge._likeness import check_no_text
+from optax_bridge.checks import check_no_text, check_one_copy
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step
@@ -285,7 +284,7 @@ class TrainState(train_state.TrainState):
           sharding: a `jax.sharding.Sharding` for every leaf, a function `sharding(path, leaf)`
             to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
             another.
-          allow_nan: let NaN in the optimizer's state through.
+          allow_nan: let NaN and infinities in parameters and moments through.
           **kwargs: the subclass's own fields, in place of what the checkpoint has. What stands
             beside the optimizer fills the others: `batch_stats`, also from
             `model_state={"batch_stats": ...}`, `ema_params`, `rngs`, `dynamic_scale` (one given
@@ -301,9 +300,10 @@ class TrainState(train_state.TrainState):
         Warns:
           LeftOverWarning: the checkpoint has something that there is no field for.
         """
-        from optax_bridge.checkpoints import train_states  # formats, which few programs need
+        # Formats of checkpoints, which few programs need.
+        from optax_bridge.checkpoints.to_train_state import from_legacy_checkpoint
 
-        return train_states.from_legacy_checkpoint(
+        return from_legacy_checkpoint(
             cls,
             path,
             optimizer_def,
@@ -336,9 +336,10 @@ class TrainState(train_state.TrainState):
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.
         """
-        from optax_bridge.checkpoints import train_states  # formats, which few programs need
+        # Formats of checkpoints, which few programs need.
+        from optax_bridge.checkpoints.to_legacy import to_legacy_checkpoint
 
-        train_states.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
+        to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
     def _transformation(self, grads: Updates) -> optax.GradientTransformation:
         """The one that takes these gradients, with boxes or without."""

@@ -1,0 +1,35 @@
+# pyright: strict
+"""Where the command `optax-bridge` starts: imports nothing slow, so that Ctrl-C is heard at once.
+
+Python's own way is a `KeyboardInterrupt` out of wherever the program is: a page of traceback, and
+while libraries are being imported they turn it into another error, or go on.
+"""
+
+import signal
+import sys
+
+from optax_bridge.cli.signals import end, interrupt, repeat_interrupt
+
+
+def main() -> None:
+    """Runs the command; 2 and how to install it where the packages for it are missing."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
+        signal.signal(signal.SIGINT, end)
+        sys.unraisablehook = repeat_interrupt
+    # Only now, so that an interrupt is heard meanwhile.
+    from optax_bridge.cli.installed import MissingExtraError, release_warning, require
+
+    try:
+        require("cli", "optax-bridge")
+    except MissingExtraError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    if warning := release_warning():
+        print(f"warning: {warning}", file=sys.stderr)
+    from optax_bridge.cli.app import app as cli  # imports those packages, and is slow
+
+    try:
+        cli.main()
+    finally:  # done, and said so: while Python ends, an interrupt just ends it
+        if signal.getsignal(signal.SIGINT) in (end, interrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
