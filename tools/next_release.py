@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from optax_bridge.installed import release_warning, versions
+from optax_bridge.cli.installed import release_warning, versions
 
 # Class -> a pattern of its messages; the first that fits counts.
 CLASSES = {
