@@ -13,7 +13,7 @@ import pytest
 from equivalence_tests.check import Files, check
 from equivalence_tests.compare.trees import path_name
 from equivalence_tests.report.recording import NOT_RUN, against, load, save
-from equivalence_tests.sides import digits
+from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
