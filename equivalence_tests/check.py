@@ -23,7 +23,7 @@ from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garba
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
-from optax_bridge._terminal import plain_terminal
+from optax_bridge.cli.terminal import plain_terminal
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2

@@ -43,7 +43,7 @@ def _run(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     start = [sys.executable, "-m", "legacy_optim"]
     if command == "optax-bridge":
-        start = [sys.executable, "-c", "from optax_bridge.cli import main; main()", "run"]
+        start = [sys.executable, "-c", "from optax_bridge.cli.app import main; main()", "run"]
     return subprocess.run(
         [*start, *args], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -85,6 +85,16 @@ def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.Capture
     assert {row["verdict"] for row in rows} == {"identical"}
 
 
+def test_a_run_that_differs_from_the_recorded_one_costs_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    still = {"params": {"w": np.zeros((2, 1), np.float32)}}
+    runs = [Result(one, "", trajectory=still) for one in checks(["sgd"])]
+    save(tmp_path / "run", runs, ENVIRONMENT, 2)
+    assert check(["sgd"], steps=2, against=tmp_path / "run") == 1
+    assert "every claim held" in capsys.readouterr().out
+
+
 def test_a_damaged_recording_says_so(tmp_path: Path):
     file = tmp_path / "run.zip"
     save(file, [result()], ENVIRONMENT, 3)
