@@ -52,6 +52,7 @@ def test_runs_as_it_is(program: Path):
     assert_close(numbers(_as_they_are()[program.stem]), RECORDED[program.stem])
 
 
+@pytest.mark.sample(24)
 @each_program
 def test_migrated_gives_the_recorded_numbers(program: Path):
     assert_close(numbers(_migrated(Options())[program.stem]), RECORDED[program.stem])
