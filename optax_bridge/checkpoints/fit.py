@@ -219,6 +219,11 @@ class Fit:
         """Fits the parameters of a state, all of which may have another type in floating point."""
         self.params = []
         fitted = self.tree(outlined(template.params), saved, path, "params")
+        self.compare_types(path)
+        return fitted
+
+    def compare_types(self, path: Names) -> None:
+        """Notes parameters of another type than the template's, unless all are of the same one."""
         others = [(at, own, found) for at, own, found in self.params if own != found]
         pairs = {(own, found) for _, own, found in self.params if is_floating(own)}
         if others and len(pairs) == 1:
@@ -229,7 +234,6 @@ class Fit:
             for at, own, found in others:
                 self.wrong.append((at, f"{own}, the template's type", str(found)))
                 self.remedy = _OTHER_TYPE
-        return fitted
 
     def opt_state_template(self, template: Any, params: PyTree) -> Any:
         """The template's optimizer state, with the types that parameters of the checkpoint have.
