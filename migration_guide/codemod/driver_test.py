@@ -115,8 +115,13 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("flags", [(), ("--write",), ("--check",), ("--json",)], ids=str)
-@pytest.mark.parametrize("case", LEFT)
+@pytest.mark.parametrize(
+    ("case", "flags"),
+    [
+        *((case, ()) for case in LEFT),
+        *(("by-hand", (f"--{f}",)) for f in ("write", "check", "json")),
+    ],
+)
 def test_what_is_left_to_a_person_makes_the_exit_code_1(
     case: str, flags: tuple[str, ...], tmp_path: Path
 ):
