@@ -119,7 +119,7 @@ def fuzz(session: nox.Session) -> None:
     session.install("-e", ".[all]", "atheris")
     session.run("python", "-W", "ignore", "-m", "tools.prover_fuzz", *session.posargs)
     for name in ("msgpack", "npz", "t5x", "orbax", "expression"):
-        target = ("-m", "optax_bridge.checkpoints.fuzz_by_coverage", name)
+        target = ("-m", "tools.fuzz_by_coverage", name)
         session.run("python", *target, "-max_total_time=120")
 
 
@@ -163,7 +163,7 @@ def trainer_kills(session: nox.Session) -> None:
     """Kills a training thirty times at random moments, in one process and in two."""
     session.install("-e", ".[all]")
     for processes in ("1", "2"):
-        command = ("-m", "optax_bridge.spmd.killing", "--kills", "30", "--processes", processes)
+        command = ("-m", "tools.killing", "--kills", "30", "--processes", processes)
         session.run("python", *command, *session.posargs)
 
 
@@ -194,7 +194,7 @@ def reference(session: nox.Session) -> None:
     """Records what the genuine flax.optim does: trajectories, checkpoints and old programs."""
     session.install("-r", str(REFERENCE / "requirements.txt"))
     session.run("python", "tools/record_reference.py", *session.posargs)
-    session.run("python", "optax_bridge/checkpoints/testdata/record.py")
+    session.run("python", "tools/record_checkpoints.py")
     session.run("python", "migration_guide/corpus/record.py")
     session.run("python", "migration_guide/corpus/record.py", "--examples")
 

@@ -47,7 +47,7 @@ _CONVERSIONS = {
     "copy": "tree = serialization.msgpack_restore(source.read_bytes())\n"
     "destination.write_bytes(serialization.msgpack_serialize(tree, in_place=True))",
     "orbax": f"{_CONVERT})",
-    "msgpack": f"{_CONVERT}, msgpack=True)",
+    "msgpack": f"{_CONVERT}, file_format='msgpack')",
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from optax_bridge._text import did_you_mean
 from optax_bridge.installed import versions
 
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
@@ -17,7 +18,8 @@ NOT_RUN = 3  # exit code where the platform is not there: nothing held, and noth
 def check_platform(platform: str | None) -> None:
     """Raises a ValueError unless it is the name of a platform, or None for the default one."""
     if platform not in (None, *PLATFORMS):
-        raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}")
+        meant = did_you_mean(str(platform), PLATFORMS)
+        raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}{meant}")
 
 
 def xla_flags(devices: int) -> str:

@@ -80,7 +80,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     reports = request.config.stash[_REPORTS]
     folder = request.config.getoption("--equivalence-report")
 
-    def note(row: dict[str, Any], found: "Report | str") -> None:
+    def note(row: dict[str, Any], result: "Report | str", why: str = "") -> None:
         if folder is None:
             return
         from equivalence_tests.cli.outputs import item  # JAX, see above
@@ -88,7 +88,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
             name, number = f"{request.node.nodeid} ({number})", number + 1
-        reports[name] = {"row": {"test": name, **row}, "item": asdict(item(name, found))}
+        reports[name] = {"row": {"test": name, **row}, "item": asdict(item(name, result, why))}
 
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
@@ -103,16 +103,30 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         if report is None:  # outside of the handler, or pytest shows both errors
             note({"verdict": "error", "error": stopped}, stopped)
             pytest.fail(f"not compared: {stopped}", pytrace=False)
-        note(report.as_dict(), report)
+        why = ""
+        if report.verdict is Verdict.DIFFERENT:
+            with jax.default_device(device):
+                why = _explanation(left, right, params, options, report.steps)
+        note({**report.as_dict(), "explanation": why}, report, why)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
+            explained = f"\n  {why}" if why else ""
             more = "" if folder else "\n  with --equivalence-report DIR its plot is on a page"
             pytest.fail(
-                f"{report.headline}; expected {at_most.value} at most\n{report}{more}", False
+                f"{report.headline}; expected {at_most.value} at most\n{report}{explained}{more}",
+                False,
             )
         return report
 
     return check
+
+
+def _explanation(left: Any, right: Any, params: Any, options: dict[str, Any], steps: int) -> str:
+    """Returns the settings with which two sides no longer differ; empty where none is found."""
+    from equivalence_tests.pair.settings import of_objects  # JAX, see above
+
+    found = of_objects(left, right, params, options, steps)
+    return "" if found is None else str(found)
 
 
 @pytest.fixture

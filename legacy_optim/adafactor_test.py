@@ -31,26 +31,6 @@ def test_shapes_of_the_state(shape: tuple[int, ...], expected: Any) -> None:
     assert state.m.shape == (1,)
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (2, 6, 5), (3,), ()], ids=str)
-def test_shapes_do_not_change(shape: tuple[int, ...]) -> None:
-    optimizer = optim.Adafactor(0.1, min_dim_size_to_factor=4).create(jnp.ones(shape))
-    new = optimizer.apply_gradient(jnp.ones(shape))
-    for name in ("v_row", "v_col", "v", "m"):
-        before, after = (getattr(each.state.param_states, name) for each in (optimizer, new))
-        assert (after.shape, after.dtype) == (before.shape, before.dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("momentum", ["float32", "bfloat16"])
-def test_state_is_float32_whatever_the_parameter_is(dtype: str, momentum: str) -> None:
-    definition = optim.Adafactor(0.1, beta1=0.9, dtype_momentum=momentum, min_dim_size_to_factor=4)
-    optimizer = definition.create(jnp.ones((4, 5), dtype)).apply_gradient(jnp.ones((4, 5), dtype))
-    state = optimizer.state.param_states
-    assert {leaf.dtype.name for leaf in (state.v_row, state.v_col, state.v)} == {"float32"}
-    assert state.m.dtype == momentum
-    assert optimizer.target.dtype == dtype
-
-
 FIXED = {"factored": False, "multiply_by_parameter_scale": False, "min_dim_size_to_factor": 999}
 
 
@@ -76,9 +56,3 @@ def test_numbers_and_numpy_arrays(param: Any, grad: Any) -> None:
     expected = optim.Adafactor(0.1).create(jnp.asarray(param))
     expected = expected.apply_gradient(jnp.full(jnp.shape(param), grad))
     assert (optimizer.target == expected.target).all()
-
-
-def test_decay_schedule() -> None:
-    decay = optim.Adafactor._decay_rate_pow
-    assert decay(0) == 0.0
-    np.testing.assert_allclose(decay(9, exponent=0.5), 1 - 10**-0.5, rtol=1e-6)

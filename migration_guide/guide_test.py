@@ -149,7 +149,7 @@ def test_the_packages_that_list_their_names_are_in_the_reference():
         "command",
         "terminal",
         "examples",
-        "killing",
+        "forward",
         "loss_curve",
         "progress",
     }

@@ -31,10 +31,7 @@ from .optimizers.adam import scale_by_adam as scale_by_adam
 from .optimizers.axis_roles import FactoredPartitioned as FactoredPartitioned
 from .optimizers.axis_roles import Role as Role
 from .optimizers.axis_roles import with_roles as with_roles
-from .optimizers.groups import MultiOptimizerState as MultiOptimizerState
-from .optimizers.groups import frozen as frozen
 from .optimizers.groups import group_counts as group_counts
-from .optimizers.groups import multi_optimizer as multi_optimizer
 from .optimizers.lamb import LambState as LambState
 from .optimizers.lamb import lamb as lamb
 from .optimizers.lamb import scale_by_lamb as scale_by_lamb
@@ -42,6 +39,9 @@ from .optimizers.lars import LarsState as LarsState
 from .optimizers.lars import lars as lars
 from .optimizers.momentum import MomentumState as MomentumState
 from .optimizers.momentum import momentum as momentum
+from .optimizers.multi_optimizer import MultiOptimizerState as MultiOptimizerState
+from .optimizers.multi_optimizer import frozen as frozen
+from .optimizers.multi_optimizer import multi_optimizer as multi_optimizer
 from .optimizers.rmsprop import RMSPropState as RMSPropState
 from .optimizers.rmsprop import rmsprop as rmsprop
 from .optimizers.rmsprop import scale_by_rmsprop as scale_by_rmsprop

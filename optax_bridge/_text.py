@@ -16,6 +16,12 @@ def nearest(word: str, names: Iterable[str]) -> str:
     return lower[close[0]] if close else ""
 
 
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Returns "; is NAME meant?" for the name that is most like a word, or "" where none is."""
+    near = nearest(word, names)
+    return f"; is {near} meant?" if near else ""
+
+
 def shown(value: Any, limit: int = 80) -> str:
     """A value's `repr`, cut to a length that fits a line."""
     if isinstance(value, memoryview):  # bytes of a file that is mapped

@@ -68,7 +68,7 @@ def test_here_nothing_is_missing_of_what_pyproject_lists():
         (["migrate", "--write", "src"], 2, 'Run: pip install "optax-bridge[cli]"'),
         (["migrate", "--help"], 2, "optax-bridge migrate needs no-such-terminal"),
         (["--help"], 0, "needs no-such-terminal"),
-        (["inspect", "nothing"], 1, "nothing"),
+        (["inspect", "nothing"], 2, "nothing"),
     ],
     ids=["run", "help", "list", "other command"],
 )

@@ -11,7 +11,8 @@ import legacy_optim
 from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
 from optax_bridge._text import shown
 from optax_bridge.correspondence import Choice, choose_recipe, entry_of
-from optax_bridge.correspondence.entry import HALF_PRECISION, UnsupportedSetting, Verdict
+from optax_bridge.correspondence.claim import HALF_PRECISION, Verdict
+from optax_bridge.correspondence.entry import UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, build, replaced
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference

@@ -21,8 +21,8 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
 
 import legacy_optim
 from optax_bridge._text import listed
-from optax_bridge.correspondence import ENTRIES
-from optax_bridge.correspondence.recipe import build
+from optax_bridge.correspondence import ENTRIES, Entry
+from optax_bridge.correspondence.recipe import build, filled
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
@@ -102,14 +102,14 @@ def fill(
     """
     take = take or _taken
 
-    def filled(slot: Slot) -> Leaf:
+    def leaf(slot: Slot) -> Leaf:
         if slot.kind is Kind.SETTING:
             return slot.leaf
         if slot.kind is Kind.COUNT:
             return _count(step, slot.leaf)
         return take(slot, rows[slot.row] if slot.kind is Kind.FIELD else None)
 
-    leaves = [filled(slot) for slot in slots(unboxed(template), rows)]
+    leaves = [leaf(slot) for slot in slots(unboxed(template), rows)]
     return jax.tree.structure(template).unflatten(leaves)
 
 
@@ -328,22 +328,63 @@ def _exact_fields() -> dict[str, dict[str, set[int]]]:
 
 
 @cache
-def _signs_at_the_end() -> dict[tuple[str, ...], int]:
-    """The stock recipes that keep a value negated at their end, by the types of their states."""
-    found: dict[tuple[str, ...], int] = {}
+def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
+    """The types of the states that stock recipes make -> the entries of these recipes."""
+    found: dict[tuple[Any, ...], list[Entry]] = {}
+    shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
-        signs = {field.stock_sign for field in entry.state}
-        if -1 in signs:
-            recipe, _ = entry.stock_recipe(entry.defaults() | {"learning_rate": 0.1})
-            shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
-            found[_types(jax.eval_shape(build(recipe).init, shapes))] = -1
+        for variant in entry.stock:
+            settings = entry.defaults() | {"learning_rate": 0.1} | dict(variant.when)
+            types = _types(jax.eval_shape(build(filled(variant.recipe, settings)).init, shapes))
+            if entry not in found.setdefault(types, []):
+                found[types].append(entry)
     return found
 
 
-def _types(chain: Any) -> tuple[str, ...]:
+@cache
+def _signs_at_the_end() -> dict[tuple[Any, ...], int]:
+    """The stock recipes that keep a value negated at their end, by the types of their states."""
+    return {
+        types: -1
+        for types, entries in _stock_states().items()
+        if any(field.stock_sign == -1 for entry in entries for field in entry.state)
+    }
+
+
+def legacy_classes(state: OptState) -> list[str]:
+    """The legacy classes whose transformations, exact or stock, make the states within a state."""
+    owners = {
+        field.exact.partition(".")[0]: entry for entry in ENTRIES.values() for field in entry.state
+    }
+    exact = [owners[type(node).__name__] for node in _nodes(state) if type(node).__name__ in owners]
+    entries = [*exact, *stock_entries(state)]
+    return list(dict.fromkeys(entry.legacy.__name__ for entry in entries))
+
+
+def stock_entries(state: OptState) -> list[Entry]:
+    """The entries whose stock recipes make the states within a state."""
+    chains = (node for node in _nodes(state) if not hasattr(node, "_fields"))
+    return [entry for chain in chains for entry in _stock_states().get(_types(chain), [])]
+
+
+def _nodes(state: OptState) -> Iterator[Any]:
+    """The tuples within a state, NamedTuples included, from the outermost on."""
+    if isinstance(state, tuple):
+        yield state
+        for item in state:
+            yield from _nodes(item)
+
+
+def _types(chain: Any) -> tuple[Any, ...]:
     """The types of a chain's states; a rate has one or not, as it is a schedule or a number."""
-    names = (type(item).__name__ for item in chain)
-    return tuple("EmptyState" if name == "ScaleByScheduleState" else name for name in names)
+
+    def name(item: Any) -> Any:
+        if isinstance(item, tuple) and not hasattr(item, "_fields"):
+            return _types(item)
+        own = type(item).__name__
+        return "EmptyState" if own == "ScaleByScheduleState" else own
+
+    return tuple(map(name, chain))
 
 
 def _listed(keys: Iterable[Names]) -> str:

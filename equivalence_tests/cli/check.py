@@ -66,8 +66,7 @@ def check(
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
     suite.collect_garbage_seldom()
-    code = suite.check(
-        only or (), json_file=json, svg_file=svg, junit_file=junit, platform=platform, steps=steps,
-        full=full, record=record, against=against, report_folder=report,
-    )  # fmt: skip
-    raise typer.Exit(code)
+    files = suite.Files(json, junit, svg, report, record)
+    raise typer.Exit(
+        suite.check(only or (), files, platform=platform, steps=steps, full=full, against=against)
+    )

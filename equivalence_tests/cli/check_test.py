@@ -19,7 +19,7 @@ from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.checks import checks
 from equivalence_tests.suite.jobs import _cache_folder, _without_layouts
 from equivalence_tests.suite.matrix.cases import matrix
-from optax_bridge.correspondence.entry import identical
+from optax_bridge.correspondence.claim import identical
 
 
 def process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -43,7 +43,14 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     assert run.returncode == 0, run.stderr
     content = json.loads(file.read_text())
     lines = run.stdout.splitlines()
-    assert lines[-1].endswith("every claim held")
+    number = sum(row["recipe"] == "exact" for row in content["results"])
+    others = len(content["results"]) - number
+    assert lines[-1] == (
+        f"exact: {number} of {number} identical; public Optax alone: {others} of {others} "
+        "identical; every claim held"
+    )
+    dtypes = next(line for line in lines if line.startswith("parameters of odd shapes: "))
+    assert "float32: 3x2x4" in dtypes and "bfloat16: 3, 4x3 (stock: float32 alone)" in dtypes
     # A line for each case, before the table, and nothing is padded.
     ids = {line.partition(": identical at every step (")[0] for line in lines if " s)" in line}
     assert ids == {row["id"] for row in content["results"]}
@@ -125,6 +132,8 @@ def test_the_matrix_runs_on_as_many_devices_as_asked_and_is_reported(tmp_path: P
     assert len(content["results"]) == 3
     assert "programs compiled" in run.stdout
     page = (tmp_path / "report" / "index.html").read_text()
+    assert run.stdout.splitlines()[-1] in page
+    assert "check --full --only sgd" in page and " UTC</dd>" in page and "<dt>exact</dt>" in page
     assert page.count("<details id=") == 3
     assert "programs compiled" in page
 
@@ -141,7 +150,7 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
     monkeypatch.setattr(suite, "choose_recipe", _claiming(identical()))
-    assert check.check(["adagrad"], steps=20, junit_file=tmp_path / "junit.xml") == 1
+    assert check.check(["adagrad"], steps=20, files=check.Files(junit=tmp_path / "junit.xml")) == 1
     printed = capsys.readouterr().out
     assert "NO" in printed
     assert "claimed: identical" in printed
@@ -168,7 +177,7 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
     whole = suite.sides.stock
     monkeypatch.setattr(suite.sides, "stock", raising)
     file = tmp_path / "junit.xml"
-    assert check.check(["sgd"], steps=2, junit_file=file) == 1
+    assert check.check(["sgd"], steps=2, files=check.Files(junit=file)) == 1
     printed = capsys.readouterr().out
     assert "RuntimeError: out of luck" in printed
     assert "1 claims did NOT hold" in printed
@@ -187,7 +196,7 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsy
         return []
 
     monkeypatch.setattr(check, "run_all", gone)
-    assert check.check(["sgd"], report_folder=folder) == 2
+    assert check.check(["sgd"], files=check.Files(report=folder)) == 2
     assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err
 
 

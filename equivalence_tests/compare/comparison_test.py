@@ -8,7 +8,7 @@ import pytest
 
 from equivalence_tests.compare.comparison import NOTICEABLE, compare
 from optax_bridge.correspondence import Verdict
-from optax_bridge.correspondence.entry import different, identical, rounding
+from optax_bridge.correspondence.claim import different, identical, rounding
 
 ONE = np.float32(1)
 ULP = np.float32(2**-23)  # spacing of float32 at 1

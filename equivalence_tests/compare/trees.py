@@ -1,6 +1,6 @@
 """Checks of the trees that a user hands in or a side hands back, by the paths of their leaves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,14 @@ def signature(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], str]]
         path_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def shapes_text(signatures: Iterable[tuple[tuple[int, ...], str]]) -> str:
+    """Returns dtypes and shapes in words: `float32: scalar, 5x4; bfloat16: 4x3`."""
+    by_dtype: dict[str, dict[str, None]] = {}
+    for shape, dtype in signatures:
+        by_dtype.setdefault(dtype, {})["x".join(map(str, shape)) or "scalar"] = None
+    return "; ".join(f"{dtype}: {', '.join(shapes)}" for dtype, shapes in by_dtype.items())
 
 
 def is_numeric(dtype: str) -> bool:

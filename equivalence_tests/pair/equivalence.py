@@ -145,10 +145,7 @@ def check_equivalence(
         parameters_wide=there and there.parameters,
         relations=here.relations if related else {},
         counts=here.counts,
-        shapes={
-            path: f"{dtype}[{', '.join(map(str, shape))}]"
-            for path, (shape, dtype) in signature(params, "params").items()
-        },
+        signature=signature(params, "params"),
     )
 
 

@@ -18,13 +18,14 @@ import optax
 
 import legacy_optim
 from equivalence_tests.compare.comparison import Verdict
+from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.pair.named import NamedSide
 from equivalence_tests.pair.numbers import literals, settings_of, with_settings
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError
 
-TRIES = 48  # of a pair, some tenths of a second each
-FEW = 16  # steps: they tell most settings apart, and what they do not is compared in full
+TRIES = 48  # of either side's settings, some tenths of a second each
+FEW = 16  # steps; what they do not tell apart is compared in full
 
 _DECAYS = ("weight_decay", "weight_decay_rate", "wd")
 # What one thing is called; the first that a side has is meant.
@@ -123,7 +124,11 @@ class _Change:
 
 
 def explanation(
-    left: Settings, right: Settings, compared: Callable[..., Report]
+    left: Settings,
+    right: Settings,
+    compared: Callable[..., Report],
+    few: int = FEW,
+    tries: int = TRIES,
 ) -> Explanation | None:
     """Returns settings of one side with which the difference is gone; None if none is found.
 
@@ -131,20 +136,45 @@ def explanation(
       left: a side.
       right: the other, whose settings are tried first.
       compared: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
+      few: steps that tell most settings apart.
+      tries: of either side's settings.
     """
     for fixed, varied in ((left, right), (right, left)):
         fixed, varied = _readable(fixed), _readable(varied)
 
         def judge(other: Any, fixed: Settings = fixed) -> str | None:
             pair = (fixed.made(), other)
-            if compared(*pair, steps=FEW, decide=False).verdict is Verdict.DIFFERENT:
+            if compared(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
                 return None
             verdict = compared(*pair).verdict
             return None if verdict is Verdict.DIFFERENT else verdict.value
 
-        if explained := _search(fixed, varied, judge):
+        if explained := _search(fixed, varied, judge, tries):
             return explained
     return None
+
+
+def of_objects(
+    left: Any, right: Any, params: Any, options: Mapping[str, Any], steps: int
+) -> Explanation | None:
+    """Returns what explains the difference of two sides that `check_equivalence` was given.
+
+    Args:
+      left: a side.
+      right: the other.
+      params: the parameters.
+      options: its other arguments.
+      steps: how many it took.
+    """
+    names = options.get("names", ("left", "right"))
+    given = {name: value for name, value in options.items() if name not in ("steps", "decide")}
+    usual = {name: value for name, value in options.items() if name in ("steps", "decide")}
+
+    def compared(*pair: Any, **few: Any) -> Report:
+        return check_equivalence(*pair, params, **given, **{**usual, **few})
+
+    sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
+    return explanation(sides[0], sides[1], compared, min(FEW, steps), TRIES // 2)
 
 
 def _readable(side: Settings) -> Settings:
@@ -155,10 +185,10 @@ def _readable(side: Settings) -> Settings:
 
 
 def _search(
-    fixed: Settings, varied: Settings, judge: Callable[[Any], str | None]
+    fixed: Settings, varied: Settings, judge: Callable[[Any], str | None], tries: int
 ) -> Explanation | None:
     changes = list(_changes(fixed, varied))
-    for some in itertools.islice(_combinations(changes), TRIES):
+    for some in itertools.islice(_combinations(changes), tries):
         if verdict := _judged(varied, some, judge):
             needed = list(some)
             for one in some:  # what was carried along needlessly

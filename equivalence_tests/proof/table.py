@@ -15,6 +15,7 @@ from equivalence_tests.proof.reading.symbols import unwrapped
 from equivalence_tests.proof.reading.traced_sides import HyperParam, MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS, Proof
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
     ENTRIES,
     Case,
@@ -107,8 +108,8 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ValueError(
-            f"no optimizer, recipe or dtype is called {', '.join(unknown)}; there are "
-            f"{', '.join(sorted(known))}"
+            f"no optimizer, recipe or dtype is called {', '.join(unknown)}"
+            f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
         )
     return [task for task in _all_tasks() if _wanted(task, only)]
 

@@ -6,7 +6,7 @@ from equivalence_tests.proof import check
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.table import DTYPES, Task, prove_task, statements, tasks
 from optax_bridge.correspondence import ENTRIES
-from optax_bridge.correspondence.entry import identical
+from optax_bridge.correspondence.claim import identical
 
 FIRST = [task for task in tasks() if task.case == 0 and task.dtype == DTYPES[0]]
 

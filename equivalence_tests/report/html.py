@@ -1,7 +1,10 @@
 """The report as one self-contained page: the matrix as a picture, and every case with its plot."""
 
+import datetime
 import html
 import math
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,8 +142,17 @@ def loss_figure(old: Sequence[float], new: Sequence[float], name: str) -> list[s
     return shown
 
 
-def page(title: str, items: Sequence[Item], environment: Mapping[str, Any]) -> str:
-    """The page as HTML; nothing in it comes from the network."""
+def page(
+    title: str, items: Sequence[Item], environment: Mapping[str, Any], headline: str = ""
+) -> str:
+    """Returns the page as HTML; nothing in it comes from the network.
+
+    Args:
+      title: of the page.
+      items: the cases.
+      environment: what ran, and where.
+      headline: what the page says first; the items' outcomes unless given.
+    """
     template = (
         resources.files("equivalence_tests.report").joinpath("report.html").read_text("utf-8")
     )
@@ -150,7 +162,7 @@ def page(title: str, items: Sequence[Item], environment: Mapping[str, Any]) -> s
     parts = {
         "title": html.escape(title),
         "rules": RULES,
-        "summary": html.escape(summary),
+        "summary": html.escape(headline or summary),
         "state": state,
         "more": "" if alone is None else _more(alone),
         "kind": " ".join(["" if claims else "unclaimed", "" if len(items) > 1 else "single"]),
@@ -166,10 +178,20 @@ def page(title: str, items: Sequence[Item], environment: Mapping[str, Any]) -> s
     return template
 
 
-def write(folder: Path, title: str, items: Sequence[Item], environment: Mapping[str, Any]) -> Path:
-    """Writes `index.html` into a folder and returns its path."""
+def write(
+    folder: Path,
+    title: str,
+    items: Sequence[Item],
+    environment: Mapping[str, Any],
+    headline: str = "",
+) -> Path:
+    """Writes `index.html` into a folder and returns its path; with the arguments of `page`."""
     file = folder / "index.html"
-    write_text(file, page(title, items, environment))
+    about = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    write_text(file, page(title, items, about | dict(environment), headline))
     return file
 
 

@@ -15,7 +15,7 @@ from equivalence_tests.report.html import Item, item, page, write
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
 from equivalence_tests.suite.matrix.cases import MatrixCase
-from optax_bridge.correspondence.entry import different, identical, rounding
+from optax_bridge.correspondence.claim import different, identical, rounding
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

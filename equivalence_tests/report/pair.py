@@ -15,6 +15,7 @@ from equivalence_tests.compare.headline import headline, poisoned_line
 from equivalence_tests.compare.nature import Nature as Nature
 from equivalence_tests.compare.nature import explained, is_of_a_constant, nature
 from equivalence_tests.compare.relation import Relation, shown
+from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
 from optax_bridge.correspondence import Verdict
@@ -46,7 +47,7 @@ class Report:
       counts: counts of one side in a dtype in which they do not go far, in words.
       closed_loop: whether each side followed its own gradients.
       pinned: settings that were held fixed.
-      shapes: path of each parameter -> its dtype and shape, `float32[3, 2]`.
+      signature: path of each parameter -> its shape and dtype.
     """
 
     names: tuple[str, str]
@@ -67,7 +68,7 @@ class Report:
     parameters_wide: Comparison | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
     counts: tuple[str, ...] = ()
-    shapes: Mapping[str, str] = field(default_factory=dict)
+    signature: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -104,14 +105,7 @@ class Report:
     @property
     def about_shapes(self) -> str:
         """The dtypes and shapes of the parameters, in words."""
-        by_dtype: dict[str, list[str]] = {}
-        for text in self.shapes.values():
-            dtype, _, sizes = text.partition("[")
-            shapes = by_dtype.setdefault(dtype, [])
-            shape = "x".join(sizes.rstrip("]").split(", ")) or "scalar"
-            if shape not in shapes:
-                shapes.append(shape)
-        return "; ".join(f"{dtype}: {', '.join(shapes)}" for dtype, shapes in by_dtype.items())
+        return shapes_text(self.signature.values())
 
     @property
     def _loop(self) -> str:
@@ -160,7 +154,7 @@ class Report:
             f"({self.kinds[1]}), {self.steps} steps, {self._loop}",
             f"  compared: {self.compared}",
         ]
-        if self.shapes:
+        if self.signature:
             shown = textwrap.shorten(self.about_shapes, 300, placeholder=" ...")
             lines.append(f"  parameters: {shown}")
         if self.tried:
@@ -197,7 +191,10 @@ class Report:
             "steps": self.steps,
             "bound": self.bound,
             "leaves": found.leaves,
-            "shapes": dict(self.shapes),
+            "shapes": {
+                path: f"{dtype}[{', '.join(map(str, shape))}]"
+                for path, (shape, dtype) in self.signature.items()
+            },
             "state_compared": self.state_compared,
             "closed_loop": self.closed_loop,
             "pinned": self.pinned,

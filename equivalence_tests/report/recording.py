@@ -16,7 +16,7 @@ from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
-from optax_bridge.correspondence.entry import rounding
+from optax_bridge.correspondence.claim import rounding
 
 _INDEX = "index.json"
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.

@@ -16,6 +16,7 @@ from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
 from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
+from equivalence_tests.sides.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
 from optax_bridge._terminal import Terminal
 from optax_bridge.correspondence import Verdict
@@ -141,7 +142,9 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
         return ", but not before a gradient that is not finite"
     far = max(usual, key=lambda extent: extent.relative)
     at = min(extent.step for extent in usual)
-    return escape(f" by {far}, from step {at}")
+    stream = next((name for name in STREAMS if f"['{name}']" in far.leaf), "")
+    where = f" on {stream} gradients" if stream else ""
+    return escape(f" by {far}{where}, from step {at}")
 
 
 def print_reasons(console: Console, results: Sequence[Result]) -> None:
@@ -153,6 +156,8 @@ def print_reasons(console: Console, results: Sequence[Result]) -> None:
     ]
     for entry, recipe, why in dict.fromkeys(reasons):
         console.print(f"{entry}, {recipe}, differs: {escape(why)}")
+    if reasons:
+        console.print("figures in these reasons are of unit normal gradients")
 
 
 def drawn(shown: Table, closing: str) -> str:
@@ -224,15 +229,39 @@ def against_rows(outcomes: Sequence[Against]) -> list[dict[str, Any]]:
     ]
 
 
+RECIPES = {
+    "exact": "this project's transformation in legacy arithmetic, compared bit by bit",
+    "stock": "the nearest recipe of public Optax alone, and what it is claimed to be",
+}
+_CALLED = {"exact": "exact", "stock": "public Optax alone"}
+
+
 def closing_line(results: Sequence[Result]) -> str:
-    """The count, on one line."""
-    ran = [result for result in results if result.comparison is not None or result.failed]
-    counts = [
-        f"{sum(result.verdict is verdict for result in ran)} {verdict.value}" for verdict in Verdict
-    ]
+    """Returns the counts of each recipe, and whether every claim held, on one line."""
+    parts = [_counts(results, recipe) for recipe in RECIPES]
     broken = sum(not result.held for result in results)
     held = "every claim held" if not broken else f"{broken} claims did NOT hold"
-    return f"{len(ran)} comparisons: {', '.join(counts)}; {held}"
+    return "; ".join([*filter(None, parts), held])
+
+
+def _counts(results: Sequence[Result], recipe: str) -> str:
+    ran = [
+        result
+        for result in results
+        if result.case.recipe == recipe and (result.comparison is not None or result.failed)
+    ]
+    if not ran:
+        return ""
+    numbers = {verdict: sum(result.verdict is verdict for result in ran) for verdict in Verdict}
+    if numbers[Verdict.IDENTICAL] == len(ran):
+        return f"{_CALLED[recipe]}: {len(ran)} of {len(ran)} identical"
+    as_said = all(result.held for result in ran if result.verdict is Verdict.DIFFERENT)
+    counts = [f"{number} {verdict.value}" for verdict, number in numbers.items() if number]
+    if numbers[Verdict.DIFFERENT] and as_said:
+        counts[-1] += " as said"
+    if failed := sum(result.failed for result in ran):
+        counts.append(f"{failed} stopped by an error")
+    return f"{_CALLED[recipe]}: {', '.join(counts)}"
 
 
 def natures_line(results: Sequence[Result]) -> str:

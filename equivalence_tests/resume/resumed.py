@@ -31,7 +31,7 @@ from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
-from optax_bridge.checkpoints.fit import leaves, plain
+from optax_bridge.checkpoints.trees import leaves, plain
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names, unboxed

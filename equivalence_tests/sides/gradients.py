@@ -11,6 +11,7 @@ import numpy as np
 from equivalence_tests.compare.trees import first_mismatch, signature
 from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from optax_bridge._text import did_you_mean
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 # Gradients of shape (steps, ...) at each leaf; or a list or an iterator of trees like the
@@ -42,6 +43,7 @@ def resolved(gradients: Gradients, params: Params, steps: int | None) -> tuple[S
             raise EquivalenceError(
                 f"gradients={gradients!r}: expected one of {', '.join(problems.DESCRIPTIONS)}, a "
                 "tree, or a function of step and parameters"
+                f"{did_you_mean(gradients, problems.DESCRIPTIONS)}"
             )
         steps = steps or _DEFAULT_STEPS
         tree = problems.gradients(params, steps, gradients)

@@ -25,6 +25,7 @@ from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
 from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
+from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.trees import Params, PyTree
@@ -71,8 +72,8 @@ def checks(only: Sequence[str] = ()) -> list[Check]:
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ValueError(
-            f"no optimizer or problem is called {', '.join(unknown)}; there are "
-            f"{', '.join(sorted(known))}"
+            f"no optimizer or problem is called {', '.join(unknown)}"
+            f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
         )
     return [
         check for check in _all_checks() if not only or check.entry in only or check.problem in only

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from equivalence_tests.environment import xla_flags
 from equivalence_tests.suite.case import Result
@@ -140,6 +147,8 @@ def run_all(
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
 
     def one(job: Job) -> list[Result]:

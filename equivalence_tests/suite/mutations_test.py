@@ -127,7 +127,7 @@ FAULTS = (
         "one group's override for all",
         "**{**own, **rest}",
         "**{**given[0], **rest}",
-        file="optimizers/groups.py",
+        file="optimizers/multi_optimizer.py",
         rate="per-group",
     ),
     _fault("momentum", "nesterov dropped", "grad + hp.decay * trace if", "trace if", 1),
@@ -202,7 +202,7 @@ FAULTS = (
         "groups exchanged",
         "tuple(selector for selector, _ in groups)",
         "tuple(selector for selector, _ in groups)[::-1]",
-        file="optimizers/groups.py",
+        file="optimizers/multi_optimizer.py",
     ),
     _fault(
         "multi_optimizer",
@@ -217,14 +217,14 @@ FAULTS = (
         "state not carried",
         "new_states.append(new)",
         "new_states.append(part[2])",
-        file="optimizers/groups.py",
+        file="optimizers/multi_optimizer.py",
     ),
     _fault(
         "multi_optimizer",
         "count stands",
         "MultiOptimizerState(state.count + 1,",
         "MultiOptimizerState(state.count,",
-        file="optimizers/groups.py",
+        file="optimizers/multi_optimizer.py",
     ),
 )
 

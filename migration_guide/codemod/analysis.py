@@ -45,6 +45,7 @@ class Analysis(Expressions):
 
     def __init__(self, module: cst.Module, project: Project, path: Path = Path()):
         super().__init__(module, project)
+        self.path = path
         self.stem = path.stem
         self.key = path.parent.name if path.stem == "__init__" else path.stem
         self.infer(project)

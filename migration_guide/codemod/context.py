@@ -14,6 +14,7 @@ from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
 from migration_guide.codemod.marks import NOTE, PREFIX, is_skip, is_skipped
 from migration_guide.codemod.names import OPTIM, is_legacy
+from migration_guide.codemod.parameter_dtypes import Sign
 from migration_guide.codemod.tree import comments, is_statement, walk
 
 # What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
@@ -210,6 +211,13 @@ class Context:
         if self.analysis.applications:
             return self.analysis.rate_per_call or project.reads_hyper_params
         return self.analysis.rate_per_call or project.rate_per_call
+
+    @property
+    def half_precision(self) -> Sign | None:
+        """Where it shows that parameters may be in half precision, in this file if it does so."""
+        signs = self.analysis.project.half_precision
+        here = [sign for sign in signs if sign.path == str(self.analysis.path)]
+        return next(iter([*here, *signs]), None)
 
     @property
     def uses_optim(self) -> bool:

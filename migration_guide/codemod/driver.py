@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migration_guide.codemod import files, notebook, pins, standalone
+from migration_guide.codemod import files, notebook, parameter_dtypes, pins, standalone
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Message, Options, Restored
 from migration_guide.codemod.exports import exported
@@ -94,6 +94,7 @@ class _Candidate:
     encoding: str = "utf-8"
     book: notebook.Notebook | None = None
     text: str = ""
+    unreadable: str | None = None
     analysis: Analysis | None = None
     problem: str = ""
 
@@ -241,7 +242,11 @@ def _chosen(
 
     first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
     modules = frozenset(n for c in group for n in files.module_names(c.file.path))
-    start = Project(modules=modules, follows_arrays=options.standalone)
+    start = Project(
+        modules=modules,
+        half_precision=parameter_dtypes.signs(_sources(group), modules),
+        follows_arrays=options.standalone,
+    )
     project = _project(first, start, progress)
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
     names = [*project.fields, *functions]
@@ -267,8 +272,19 @@ def _chosen(
     return [(candidate, project) for candidate in [*first, *second]]
 
 
+def _sources(group: Iterable[_Candidate]) -> dict[Path, str]:
+    """The code of all files of a program that can be read."""
+    return {c.file.path: c.code for c in group if not _read(c)}
+
+
 def _read(candidate: _Candidate) -> str:
-    """Fills in the code; says what is wrong where it cannot."""
+    """Fills in the code, once; says what is wrong where it cannot."""
+    if candidate.unreadable is None:
+        candidate.unreadable = _unreadable(candidate)
+    return candidate.unreadable
+
+
+def _unreadable(candidate: _Candidate) -> str:
     try:
         candidate.text, candidate.encoding = files.decoded(candidate.data)
         candidate.code = candidate.text
@@ -312,6 +328,7 @@ def _project(
     for _ in range(_ROUNDS):
         shared = merged(map(exported, analyses))
         shared.modules, shared.follows_arrays = start.modules, start.follows_arrays
+        shared.half_precision = start.half_precision
         shared.expected = project.expected | shared.expected  # once met, use says no more of it
         if shared == project:
             break

@@ -79,7 +79,7 @@ class Expressions(abc.ABC):
 
     @functools.cached_property
     def _has_another_library(self) -> bool:
-        return any(flow.is_without_jax(name[0]) for name in self._origins)
+        return any(imports.is_without_jax(name[0]) for name in self._origins)
 
     @property
     def imports_jax(self) -> bool:
@@ -268,7 +268,7 @@ class Expressions(abc.ABC):
             return only(CLASS)
         if self.is_own_definition(name):
             return only(CLASS)
-        if flow.is_foreign(name):
+        if imports.is_foreign(name):
             return only(FOREIGN)
         return NOTHING
 

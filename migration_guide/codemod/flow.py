@@ -66,13 +66,6 @@ _WRAPPERS = {
     "named_scope",
     "wraps",
 }
-# Libraries with optimizers of their own. What imports one of the first, and nothing of JAX, has
-# nothing to do with ours.
-_WITHOUT_JAX = (
-    "chainer", "fastai", "keras", "mxnet", "paddle", "pytorch_lightning", "sonnet", "tensorflow",
-    "tf_agents", "torch",
-)  # fmt: skip
-_FOREIGN = (*_WITHOUT_JAX, "numpyro", "optax")
 # What an optimizer becomes: what a first run has left for a person is found by a second one as
 # well.
 TRAIN_STATE = "optax_bridge.TrainState"
@@ -85,16 +78,6 @@ _RETURN_OPTIMIZERS = {
 _MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "numpy.")
 _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
 _TUPLES = {"Tuple", "tuple"}
-
-
-def is_foreign(name: str) -> bool:
-    """Whether an imported name belongs to another library with optimizers."""
-    return name.split(".")[0] in _FOREIGN
-
-
-def is_without_jax(name: str) -> bool:
-    """Whether an imported name belongs to a library that trains without JAX."""
-    return name.split(".")[0] in _WITHOUT_JAX
 
 
 def index_of(node: cst.Subscript) -> int | None:

@@ -11,6 +11,24 @@ from migration_guide.codemod.tree import children, dotted, transformed, walk
 
 ImportNode = cst.Import | cst.ImportFrom
 
+# Libraries with optimizers of their own. What imports one of the first, and nothing of JAX, has
+# nothing to do with ours.
+_WITHOUT_JAX = (
+    "chainer", "fastai", "keras", "mxnet", "paddle", "pytorch_lightning", "sonnet", "tensorflow",
+    "tf_agents", "torch",
+)  # fmt: skip
+_FOREIGN = (*_WITHOUT_JAX, "numpyro", "optax")
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an imported name belongs to another library with optimizers."""
+    return name.split(".")[0] in _FOREIGN
+
+
+def is_without_jax(name: str) -> bool:
+    """Whether an imported name belongs to a library that trains without JAX."""
+    return name.split(".")[0] in _WITHOUT_JAX
+
 
 def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
     """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports."""

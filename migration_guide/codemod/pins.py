@@ -11,7 +11,7 @@ _FILES = re.compile(
 _FOLDERS = ("requirements", "constraints")  # requirements/train.txt
 
 # The lowest Flax that this project runs with, as in its pyproject.toml.
-LOWEST = "0.10.5"
+LOWEST = "0.12.2"
 
 _VERSION = r"v?\d+(?:\.\d+)*(?:\.\*)?[\w.+!-]*"
 _CLAUSE = rf"(?:===|==|~=|!=|<=|>=|<|>|=|\^|~)?\s*{_VERSION}"

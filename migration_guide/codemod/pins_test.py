@@ -54,10 +54,10 @@ FINE = [
     "flaxformer==0.1",
     "flax==0.12.*",
     "flax==0.12.8",
-    "flax~=0.10.5",
+    "flax~=0.12.2",
     "flax~=0.10",
     "flax>=0.5,<1",
-    "flax<=0.10.5",
+    "flax<=0.12.2",
     'flax = "*"',
     'flax = "^0.12"',
     "flax-extra==0.2",
@@ -68,7 +68,7 @@ FINE = [
     "jax==0.3 flax",
     'flax = ">=0.5"',
     "flax = '^1.0'",
-    "flax=0.10",
+    "flax=0.12",
 ]
 
 

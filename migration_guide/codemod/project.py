@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from migration_guide.codemod.kinds import NOTHING, Function, Instance, Items, Kind, Several, joined
+from migration_guide.codemod.parameter_dtypes import Sign
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Project:
       legacy_results: `module.function` of those whose results do.
       legacy_fields: names of fields that hold such.
       own_groups: `module.Class` of subclasses of MultiOptimizer.
+      half_precision: where parameters may be in half precision, as far as the sources show.
       follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
     """
 
@@ -59,12 +61,16 @@ class Project:
     legacy_results: frozenset[str] = frozenset()
     legacy_fields: frozenset[str] = frozenset()
     own_groups: frozenset[str] = frozenset()
+    half_precision: tuple[Sign, ...] = ()
     follows_arrays: bool = False
 
     def for_another_library(self) -> "Project":
         """What holds for a file that trains with another library: nothing about optimizers."""
         return Project(
-            modules=self.modules, jax_modules=self.jax_modules, follows_arrays=self.follows_arrays
+            modules=self.modules,
+            jax_modules=self.jax_modules,
+            follows_arrays=self.follows_arrays,
+            half_precision=self.half_precision,
         )
 
 

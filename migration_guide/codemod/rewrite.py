@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod import imports, placement
+from migration_guide.codemod import imports, parameter_dtypes, placement
 from migration_guide.codemod.analysis import Analysis
 from migration_guide.codemod.context import Context, Message, Options, Restored
 from migration_guide.codemod.lines import moved
@@ -72,7 +72,9 @@ def rewrite(
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
       Where that cannot be had, the source as it was, and why.
     """
-    project = project or Project(follows_arrays=options.standalone)
+    project = project or Project(
+        half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.standalone
+    )
     try:
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _applied(analysis, options, rules)

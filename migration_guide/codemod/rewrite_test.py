@@ -249,10 +249,6 @@ REWRITES = {
         "jax.numpy.trapezoid(x), jnp.trapezoid(x)",
     ),
     "host": ("jax.host_id()", "jax.process_index()"),
-    "dynamic-scale": (
-        "optim.dynamic_scale.DynamicScale()",
-        "DynamicScale()",
-    ),
     "init-state": ("s = d.init_state(p)", "s = d.init(p)"),
     "class-in-an-annotation": (
         "def f(d: optim.Adam): return d",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migration_guide.codemod import flow
+from migration_guide.codemod import flow, imports
 from migration_guide.codemod.inference import Inference
 from migration_guide.codemod.kinds import (
     DEFINITION,
@@ -123,7 +123,7 @@ def _expect_result(a: Inference, call: cst.Call, what: str, deep: int) -> None:
 def _is_external(a: Inference, name: str) -> bool:
     """Whether an imported name comes from a module that this run does not see."""
     parts = name.split(".")
-    if parts[0] in _KNOWN_LIBRARIES or flow.is_foreign(name):
+    if parts[0] in _KNOWN_LIBRARIES or imports.is_foreign(name):
         return False
     return not any(part in a.project.modules for part in parts[:-1])
 

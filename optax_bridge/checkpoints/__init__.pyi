@@ -1,6 +1,6 @@
 """The public names and where each is; `__init__.py` imports from here what is asked for."""
 
-from .conversion import convert_file as convert_file
+from .convert import convert_file as convert_file
 from .errors import CheckpointError as CheckpointError
 from .errors import ConvertedWarning as ConvertedWarning
 from .errors import LeftOverWarning as LeftOverWarning

@@ -1,29 +1,45 @@
 """From a text or from a state's fields to the legacy definition that the state belongs to."""
 
+import contextlib
 import fnmatch
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import optax
 
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
+from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
-from optax_bridge.checkpoints.fit import numbered
-from optax_bridge.checkpoints.recognise import (
+from optax_bridge.checkpoints.locate import (
     Part,
     candidates,
     entry_of_class,
-    leaves,
     looks_like,
     refuse_older,
     rows,
+    shapes_of,
     within,
 )
-from optax_bridge.correspondence import Described
+from optax_bridge.checkpoints.trees import Names, is_array, leaves, numbered
+from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.exact.leaf_rule import LeafRule, described
+from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
+from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.optimizers.axis_roles import Planner
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+# A legacy definition, or a transformation with a state like one's: Adafactor by axis.
+Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
 @describing()
@@ -204,3 +220,72 @@ def _like(target: Params, states: Any, path: tuple[str, ...]) -> PyTree:
     if isinstance(target, dict):
         return {key: _like(value, states, (*path, key)) for key, value in target.items()}
     return states[path]
+
+
+def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformation]":
+    """True for a transformation, which no legacy definition is."""
+    return hasattr(definition, "init") and hasattr(definition, "update")
+
+
+def shape_of_state(init: Any, params: Params, place: Place, name: str) -> OptState:
+    """The state that a definition or a transformation makes for parameters, without data.
+
+    Raises:
+      CheckpointError: it refuses the parameters.
+    """
+    wide = (np.float64, np.complex128)
+    is_wide = any(is_array(leaf) and leaf.dtype in wide for leaf in jax.tree.leaves(params))
+    try:
+        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+            return jax.eval_shape(init, shapes_of(params))
+    except UnsupportedSetting:
+        raise
+    except (ValueError, TypeError, LookupError) as error:
+        raise CheckpointError(
+            place, f"parameters that {name} takes", shown(str(error), 300),
+            "Give the optimizer that the checkpoint was written with; a checkpoint has no names of "
+            "axes: say with path_rules what an axis is.",
+        ) from error  # fmt: skip
+
+
+def check_axes_of_t5x(tx: optax.GradientTransformation, params: Params, place: Place) -> None:
+    """Checks that T5X has the statistics of a transformation along the same axes.
+
+    T5X ignores a rule without a batch axis for parameters of rank 2 and below, and factors them by
+    size; `adafactor(as_in_t5x=True)` does as well. Of a square kernel the shapes are the same, so
+    that only this tells.
+
+    Raises:
+      CheckpointError: it has not, which the message says of which parameters.
+    """
+    differing = differing_in_t5x(tx, shapes_of(params))
+    if differing:
+        raise CheckpointError(
+            f"{place}, {shown(differing)}", "statistics along the axes that the rules name",
+            "T5X's checkpoints, where a rule without a batch axis has no say over parameters of "
+            "rank 2 and below",
+            "To go on as T5X did, pass optax_bridge.adafactor(..., as_in_t5x=True).",
+        )  # fmt: skip
+
+
+def differing_in_t5x(tx: Any, params: Params) -> list[str]:
+    """The paths of the parameters whose statistics T5X has along other axes."""
+    rule = getattr(tx.init, "__self__", None)
+    if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
+        return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
+    groups = _groups_of(tx, jax.eval_shape(tx.init, params), params)
+    return [path for part, _, own in groups for path in differing_in_t5x(part, own)]
+
+
+def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:
+    """The paths of the parameters that some group of a transformation holds; all without groups."""
+    groups = _groups_of(tx, opt_state, params)
+    if groups:
+        return {path for group in groups for path in params_held(*group)}
+    return {key_names(path) for path, _ in leaves_with_path(params)}
+
+
+def _groups_of(tx: Any, opt_state: OptState, params: Params) -> Any:
+    """The groups of a `multi_optimizer`: transformation, state and parameters of each."""
+    is_groups = isinstance(tx, ExactTransformation) and "hyper_params" in tx.hyper_params
+    return tx.parts(opt_state, params) if is_groups and tx.parts is not None else ()

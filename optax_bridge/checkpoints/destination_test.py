@@ -20,7 +20,7 @@ import pytest
 from optax_bridge.checkpoints import CheckpointError, convert_file, destination, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.destination import written_whole
-from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.trees import leaves
 
 TESTDATA = Path(__file__).parent / "testdata"
 ADAM_FILE = TESTDATA / "adam.msgpack"
@@ -38,9 +38,13 @@ def test_force_replaces_a_checkpoint(kind: str, msgpack: bool, tmp_path: Path) -
         destination.mkdir()
     else:
         convert_file(
-            destination=destination, source=TESTDATA / "adagrad.msgpack", msgpack=kind == "file"
+            destination=destination,
+            source=TESTDATA / "adagrad.msgpack",
+            file_format="msgpack" if kind == "file" else "orbax",
         )
-    convert_file(ADAM_FILE, destination, adam(), msgpack=msgpack, force=True)
+    convert_file(
+        ADAM_FILE, destination, adam(), file_format="msgpack" if msgpack else "orbax", force=True
+    )
     assert "mu" in read_checkpoint(destination).tree["opt_state"]
     assert os.listdir(tmp_path) == ["new"]
 
@@ -108,7 +112,7 @@ def test_force_leaves_alone_what_is_no_checkpoint(kind: str, tmp_path: Path) -> 
     except PermissionError:
         pytest.skip("only root makes devices")
     before = _listing(tmp_path)
-    every: list[dict[str, Any]] = [{"force": True}, {"msgpack": True}, {}]
+    every: list[dict[str, Any]] = [{"force": True}, {"file_format": "msgpack"}, {}]
     for options in every:
         with pytest.raises(CheckpointError, match=r"a checkpoint to replace|--force"):
             convert_file(ADAM_FILE, tmp_path / "new", adam(), **options)
@@ -166,9 +170,9 @@ def test_file_is_moved_where_there_are_no_hard_links(
 def test_two_paths_are_exchanged_where_the_system_has_no_way_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    convert_file(TESTDATA / "adagrad.msgpack", tmp_path / "new", msgpack=True)
+    convert_file(TESTDATA / "adagrad.msgpack", tmp_path / "new", file_format="msgpack")
     monkeypatch.setattr(destination.ctypes, "CDLL", lambda *args, **kwargs: object())
-    convert_file(ADAM_FILE, tmp_path / "new", adam(), msgpack=True, force=True)
+    convert_file(ADAM_FILE, tmp_path / "new", adam(), file_format="msgpack", force=True)
     assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]
     assert os.listdir(tmp_path) == ["new"]
 
@@ -256,7 +260,7 @@ def run(name, point, seconds):
         sys.addaudithook(count)
         if seconds is not None:
             end(point, seconds)
-        options = dict(msgpack=kind == "msgpack", force=bool(existing))
+        options = dict(file_format=kind, force=bool(existing))
         if how.startswith("SIG"):
             code = convert.run(Path(source), destination, ["Adam(1e-2)"], **options)
         else:

@@ -1,13 +1,15 @@
-"""Puts the arrays of a checkpoint on devices."""
+"""Puts the arrays of a checkpoint on devices, and lets Orbax do so without a word."""
 
+import contextlib
+import logging
+from collections.abc import Generator
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.fit import is_key
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
-from optax_bridge.checkpoints.recognise import is_array
+from optax_bridge.checkpoints.trees import is_array, is_key
 from optax_bridge.metadata.trees import Leaf
 
 T = TypeVar("T")
@@ -68,3 +70,21 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
         own[at : at + BLOCK] = data(at, min(at + BLOCK, own.size))
         release(leaf)
     return own.view(leaf.dtype).reshape(leaf.shape)
+
+
+@contextlib.contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Keeps what Orbax tells about its work from being logged; errors are, and come as exceptions.
+
+    A program that wants the lines says so by `absl.logging.set_verbosity(absl.logging.INFO)`.
+    """
+    logger = logging.getLogger("absl")
+    if logger.level in (logging.INFO, logging.DEBUG):
+        yield
+        return
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

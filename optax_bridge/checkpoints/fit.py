@@ -13,16 +13,15 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
 - A number of steps is an integer from 0 to 2**31 - 1.
 """
 
-import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
-from flax.training import train_state
+from jax.core import Tracer
 
 from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import (
@@ -34,13 +33,33 @@ from optax_bridge.checkpoints.errors import (
     shown,
 )
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
+    Names,
+    array_like,
+    dtype_of,
+    fields_of,
+    is_array,
+    is_floating,
+    is_key,
+    is_state,
+    kind,
+    leaves,
+    legacy_states,
+    listed_leaves,
+    optimizers,
+    outline_of,
+    outlined,
+    plain,
+    plain_outline,
+    restored,
+)
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes, key_names, leaves_with_path
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.axis_metadata import has_boxes
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.states import COUNTS
 
 T = TypeVar("T")
-Names = tuple[str, ...]
 
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
@@ -52,7 +71,6 @@ _NAMED = 8  # leaves of another shape that a message names before it counts the 
 Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
-_SAME_MAKE = "Restore into the model and the transformation that it was saved from."
 _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "another --recipe, or with --like."
@@ -89,100 +107,6 @@ REMEDY = (
 )
 
 
-class _StateLeaf:
-    """A `TrainState` as a leaf of state dicts, whose fields the fit looks at itself."""
-
-    def __init__(self, state: Any):
-        self.state = state
-
-
-def _as_leaves(tree: PyTree) -> PyTree:
-    """Returns a tree with each `TrainState` as a leaf, Flax's own included."""
-    if not has_states(tree):
-        return tree
-    return jax.tree.map(
-        lambda node: _StateLeaf(node) if is_state(node) else node, tree, is_leaf=is_state
-    )
-
-
-def has_states(tree: PyTree) -> bool:
-    """True if a tree holds a `TrainState`, or is one."""
-    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
-
-
-def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
-    """Returns a state with the fields that `Fit` returned for it."""
-    return state.replace(
-        **{name: restored(getattr(state, name), saved[name], name) for name in fields_of(state)}
-    )
-
-
-serialization.register_serialization_state(
-    _StateLeaf,
-    lambda leaf: leaf.state,
-    lambda leaf, saved: fields_from_state_dict(leaf.state, saved),
-)
-
-
-def outlined(target: Params) -> PyTree:
-    """Returns the state dict of a tree, in which each `TrainState` is as it was, for `Fit.tree`."""
-    return serialization.to_state_dict(_as_leaves(target))
-
-
-def restored(target: T, fitted: PyTree, name: str = ".") -> T:
-    """Returns the target with what `Fit.tree` returned for it."""
-    tree: Any = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
-    return tree
-
-
-def is_state(node: PyTree) -> bool:
-    """Whether this is a `TrainState`, Flax's own included."""
-    return isinstance(node, train_state.TrainState)
-
-
-def fields_of(state: Any) -> list[str]:
-    """The fields of a state that checkpoints hold."""
-    fields = dataclasses.fields(state)
-    return [field.name for field in fields if field.metadata.get("pytree_node", True)]
-
-
-def plain(tree: PyTree) -> PyTree:
-    """A state dict of dicts alone: lists by index, and keys as their bits."""
-    tree = numbered(tree)
-    if isinstance(tree, Mapping):
-        return {str(name): plain(value) for name, value in tree.items()}
-    return jax.random.key_data(tree) if is_key(tree) else tree
-
-
-def numbered(tree: PyTree) -> PyTree:
-    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
-    if isinstance(tree, list | tuple):
-        return {str(index): value for index, value in enumerate(tree)}
-    return tree
-
-
-def is_key(leaf: Leaf) -> bool:
-    """Whether a leaf is made of typed keys, as of `jax.random.key`."""
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
-    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
-
-    Returns:
-      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None if this is none.
-    """
-    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
-    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
-        return [state]
-    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
-        state = [state[str(index)] for index in range(len(state))]
-    if not isinstance(state, list) or not state:
-        return None
-    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
-    return state if fits else None
-
-
 def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
     """Checks the states of a tree that somebody else has restored, Orbax say.
 
@@ -216,14 +140,16 @@ class Fit:
       wrong: what is otherwise not as it should be: path, expected, found.
       converted: leaves that were taken as another type: path, type before, type now.
       remedy: what to do about it.
+      whole: what the checkpoint is to be, for the message about several leaves.
+      if_missing: what else to do where leaves are missing.
       changed: whether anything was taken otherwise than as it is.
     """
 
-    if_missing = "optax_bridge.checkpoints restores in part if asked to, by missing='keep'."
-
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
         self.place, self.keep, self.allow_nan = place, keep, allow_nan
-        self.remedy, self.changed = _SAME_MAKE, False
+        self.remedy, self.changed = SAME_MAKE, False
+        self.whole = "every leaf of what is restored, and no other"
+        self.if_missing = "optax_bridge.checkpoints restores in part by missing='keep'."
         self.missing: list[Names] = []
         self.surplus: list[Names] = []
         self.left: list[Names] = []
@@ -429,7 +355,7 @@ class Fit:
         if owner == "params":
             self.params.pop()
         self.wrong.append((path, kind(expected), kind(saved)))
-        self.remedy = _OTHER_TYPE if self.remedy == _SAME_MAKE else self.remedy
+        self.remedy = _OTHER_TYPE if self.remedy == SAME_MAKE else self.remedy
         return expected
 
     def finite(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
@@ -443,7 +369,7 @@ class Fit:
 
     def check_step(self, step: PyTree, path: Names) -> None:
         """Notes where a number of steps is none."""
-        if isinstance(step, jax.ShapeDtypeStruct | jax.core.Tracer) or not array_like(step):
+        if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):
             return
         if isinstance(step, jax.Array) and not step.is_fully_addressable:
             return
@@ -520,7 +446,7 @@ class Fit:
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
         if len(self.wrong) == 1 and not missing and not surplus:
             path, expected, found = self.wrong[0]
-            remedy = _BESIDE if self.beside and self.remedy == _SAME_MAKE else self.remedy
+            remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
             return CheckpointError(self.named(path), expected, found, remedy)
         found = [f"no {listed_leaves(missing)}"] if missing else []
         found += [
@@ -529,11 +455,11 @@ class Fit:
         found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
         found += [f"{listed_leaves(surplus)} besides"] if surplus else []
         remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
-        if self.remedy == _SAME_MAKE and any("opt_state" in path for path in missing):
+        if self.remedy == SAME_MAKE and any("opt_state" in path for path in missing):
             remedies.append(_OTHER_STATE)
         return CheckpointError(
-            self.place, "every leaf of what is restored, and no other", "; ".join(found),
-            " ".join([*remedies, self.if_missing] if missing else remedies),
+            self.place, self.whole, "; ".join(found),
+            " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
         )  # fmt: skip
 
 
@@ -544,7 +470,7 @@ _NO_STEPS = "The file is damaged, or counts something else there: take an earlie
 def not_finite(leaf: Leaf) -> str:
     """What is no finite number in an array, "NaN" or "infinity"; "" if all are finite."""
     dtype = dtype_of(leaf)
-    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, jax.core.Tracer):
+    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
         return ""
     if isinstance(leaf, jax.Array):
         if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
@@ -565,16 +491,6 @@ def not_finite(leaf: Leaf) -> str:
         if leaf.nbytes > BLOCK:
             release(leaf)
     return found
-
-
-def is_floating(dtype: Any) -> bool:
-    """True for numbers in floating point, bfloat16 and the like included."""
-    return bool(jnp.issubdtype(dtype, np.floating))
-
-
-def is_array(leaf: Leaf) -> bool:
-    """True for what has a shape and a dtype."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _is_bool(leaf: Leaf) -> bool:
@@ -607,78 +523,9 @@ def _is_copied(expected: Leaf, saved: Leaf) -> bool:
     )
 
 
-def outline_of(state: Any) -> dict[str, Any]:
-    """The fields of a state, each as `outlined`."""
-    return {name: outlined(getattr(state, name)) for name in fields_of(state)}
-
-
-def plain_outline(tree: PyTree) -> PyTree:
-    """A template's part as a state dict, where the checkpoint has none."""
-    if is_state(tree):
-        return {name: plain_outline(value) for name, value in outline_of(tree).items()}
-    if isinstance(tree, Mapping):
-        return {name: plain_outline(value) for name, value in tree.items()}
-    return tree
-
-
-def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
-    tree = numbered(tree)
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from leaves(value, (*path, str(name)))
-    else:
-        yield path, tree
-
-
-def named_as_pytree(target: Params, saved: PyTree) -> bool:
-    """Whether a tree has the leaves of a target, by their paths in JAX and with their shapes.
-
-    Orbax names leaves so. A container of one's own may have other names in Flax's state dicts.
-    """
-    own = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
-    found = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
-    return own == found
-
-
 def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:
     fields, values = saved["fields"], saved["values"]
     fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
     if not fits or fields.keys() != values.keys():
         return saved
     return {str(fields[number]): values[number] for number in fields}
-
-
-def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Where legacy optimizers stand in a state dict."""
-    if legacy_states(tree) is not None:
-        yield path
-    elif isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from optimizers(value, (*path, str(name)))
-
-
-def array_like(leaf: Leaf) -> bool:
-    """Whether a leaf is an array or a number."""
-    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
-
-
-def dtype_of(leaf: Leaf) -> np.dtype:
-    """The dtype of an array, or of what a number becomes as one."""
-    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-
-
-def kind(leaf: Leaf) -> str:
-    """What a leaf is, in a word or two."""
-    if leaf is None:
-        return "nothing"
-    if isinstance(leaf, Mapping):
-        return f"a level with {shown(sorted(leaf))}"
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return f"{leaf.dtype}{list(leaf.shape)}"
-    return shown(leaf)
-
-
-def listed_leaves(paths: list[Names]) -> str:
-    """The first leaves by name, and how many more there are."""
-    return listed(sorted(leaf_name(path) for path in paths))

@@ -17,15 +17,15 @@ import legacy_optim
 from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
 from optax_bridge.checkpoints import (
     LeftOverWarning,
-    conversion,
+    convert,
     convert_file,
     from_state_dict,
     read_checkpoint,
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.devices import quiet
 from optax_bridge.checkpoints.fit import Fit
-from optax_bridge.checkpoints.quiet import quiet
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
     assert_taken_over,
@@ -265,8 +265,8 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
     def forgets_the_step(path: Path, tree: Any, *args: Any, **kwargs: Any) -> None:
         write(path, {**tree, "step": np.int32(0)}, *args, **kwargs)
 
-    monkeypatch.setattr(conversion, "write", forgets_the_step)
-    given = {"optimizer_def": legacy_optim.Adam(0.1), "msgpack": True}
+    monkeypatch.setattr(convert, "write", forgets_the_step)
+    given = {"optimizer_def": legacy_optim.Adam(0.1), "file_format": "msgpack"}
     with pytest.raises(CheckpointError, match="what was written"):
         convert_file(tmp_path / "old", tmp_path / "new", **given)
     assert not (tmp_path / "new").exists()

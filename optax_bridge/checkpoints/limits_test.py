@@ -22,7 +22,7 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.lazy import is_shape
-from optax_bridge.checkpoints.recognise import _first, _step
+from optax_bridge.checkpoints.locate import _first, _step
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
 LOGS = "events.out.tfevents.1625674313.t1v-n-9f6d6b0a-w-0"

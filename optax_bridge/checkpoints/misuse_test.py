@@ -24,8 +24,8 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.layout import placed_among
-from optax_bridge.checkpoints.mapping_back import legacy_tree
 from optax_bridge.checkpoints.restore_test import assert_taken_over, fresh, trained
+from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.write import write
 
 FILES = Path(__file__).parent / "testdata"

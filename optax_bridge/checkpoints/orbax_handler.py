@@ -12,10 +12,11 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from optax_bridge.checkpoints.devices import quiet
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fit import Fit, check_finite, named_as_pytree, outlined, plain
+from optax_bridge.checkpoints.fit import Fit, check_finite
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
-from optax_bridge.checkpoints.quiet import quiet
+from optax_bridge.checkpoints.trees import named_as_pytree, outlined, plain
 from optax_bridge.metadata.trees import PyTree
 
 

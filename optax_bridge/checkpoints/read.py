@@ -7,7 +7,8 @@ from pathlib import Path
 from optax_bridge.checkpoints.errors import CheckpointError, shown
 from optax_bridge.checkpoints.formats import orbax, registry
 from optax_bridge.checkpoints.lazy import check_unpacked
-from optax_bridge.checkpoints.recognise import find_states, leaves
+from optax_bridge.checkpoints.locate import find_states
+from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.metadata.trees import PyTree
 
 ORBAX = orbax.FORMAT.name

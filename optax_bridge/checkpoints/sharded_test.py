@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 import legacy_optim
 from optax_bridge import TrainState, convert_state, from_legacy, state_shardings
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
-from optax_bridge.checkpoints.recognise import leaves
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+from optax_bridge.checkpoints.trees import leaves
 
 FILES = Path(__file__).parent / "testdata"
 
@@ -141,8 +141,8 @@ def test_leaves_are_placed_one_after_another(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"\['head'\]\['kernel'\]"):
         TrainState.from_legacy_checkpoint(
-            tmp_path, optimizer_def=legacy_optim.Adam(1e-2), sharding=sharding
-        )
+            tmp_path, optimizer_def=legacy_optim.Adam(1e-2), sharding=sharding, allow_nan=True
+        )  # else each is read once before, and let go
     assert placed[-1] == "['params']['head']['kernel']" and len(placed) > 8
 
 

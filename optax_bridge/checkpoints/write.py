@@ -11,7 +11,7 @@ from flax import serialization
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
 from optax_bridge.checkpoints.formats.registry import contents, written_as
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
-from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.checkpoints.trees import is_array, leaves
 from optax_bridge.metadata.trees import PyTree
 
 Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all

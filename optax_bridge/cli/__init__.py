@@ -4,7 +4,7 @@
 A package adds one by a line in its `pyproject.toml`, in brackets the extra that it needs, if any:
 
     [project.entry-points."optax_bridge.commands"]
-    check = "equivalence_tests.check_command:check [prove]"
+    check = "equivalence_tests.cli.check:app [prove]"
 
 What is named is a function with Typer's annotations, or a `typer.Typer` with one command. Its
 module is imported when the subcommand is called or its help is printed, so it leaves what is slow
@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from optax_bridge._interrupts import INTERRUPTED, end, interrupt
+from optax_bridge._text import did_you_mean
 from optax_bridge.installed import MissingExtraError, require, versions
 
 GROUP = "optax_bridge.commands"
@@ -45,6 +46,14 @@ class Subcommands(TyperGroup):
         """The subcommand of that name; None if there is none."""
         del ctx
         return _loaded(cmd_name) if cmd_name in _entry_points() else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the subcommand of the arguments; of one that is not there says what is like it."""
+        if args and not args[0].startswith("-") and args[0] not in _entry_points():
+            names = self.list_commands(ctx)
+            near = did_you_mean(args[0], names) or f"; there are {', '.join(names)}"
+            ctx.fail(f"No such command {args[0]!r}{near}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""

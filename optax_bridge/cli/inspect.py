@@ -1,10 +1,26 @@
-# pyright: strict
-"""`optax-bridge inspect`: the options; what it does is imported when it is called."""
+"""`optax-bridge inspect`: what is in a checkpoint."""
 
+import os
+from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from optax_bridge.cli.convert import nothing_there
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.tree import Tree
+
+    from optax_bridge.checkpoints.locate import Part
+    from optax_bridge.checkpoints.read import Read
+    from optax_bridge.checkpoints.trees import Names
+    from optax_bridge.metadata.trees import Leaf, PyTree
+
+FOUND, FAILED, MISUSE = 0, 1, 2
+AT_FIRST = 1000  # lines; a terminal has no use for more unless somebody asks
 
 
 def inspect(
@@ -16,13 +32,175 @@ def inspect(
 ) -> None:
     """Say what a checkpoint is and list what is in it.
 
-    Exit code 0, 1 if it cannot be read.
+    Exit code 0, 1 if it cannot be read, 2 if there is nothing of that name.
 
     Examples:
     - `optax-bridge inspect checkpoint_100`
 
     - `optax-bridge inspect runs/1/`
     """
-    from optax_bridge.checkpoints.terminal.inspect import run  # JAX, which no help needs
+    raise typer.Exit(print_checkpoint(file, json, everything))
 
-    raise typer.Exit(run(file, json, everything))
+
+def print_checkpoint(path: Path, json: bool = False, everything: bool = False) -> int:
+    """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes."""
+    from optax_bridge._terminal import plain_terminal
+    from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+    from optax_bridge.checkpoints.locate import find_parts, find_states
+    from optax_bridge.checkpoints.read import read_checkpoint
+    from optax_bridge.checkpoints.trees import is_array, leaves
+
+    console = plain_terminal()
+    errors = plain_terminal(stderr=True)
+    if not os.path.lexists(path):
+        errors.print(nothing_there(path))
+        return MISUSE
+    try:
+        read = read_checkpoint(path)
+    except CheckpointError as error:
+        errors.print(str(error))
+        return FAILED
+    parts, lines, states, problem = [], [], {}, None
+    try:
+        parts = find_parts(read.tree, read.path)
+        lines = [described(part, read.path) for part in parts]
+        states = {path: _step(read, path) for path in find_states(read.tree)}
+    except CheckpointError as error:  # no state of an optimizer known here; its leaves are listed
+        problem = error
+        errors.print(str(error))
+    if json:
+        print(dumps(_facts(read, *((parts, states) if problem is None else ([], {})))))
+        return FOUND if problem is None else FAILED
+    arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
+    size = sum(leaf.nbytes for leaf in arrays)
+    console.print(f"{read.path}: {read.description}, {len(arrays)} arrays, {size:,} bytes")
+    for line in lines:
+        console.print(line)
+    for path_in_it, step in states.items():
+        where = f"TrainState {'/'.join(path_in_it)}: " if path_in_it else ""
+        console.print(f"{where}step {step}")
+    if not states and not parts and problem is None:
+        inner = [p for p, leaf in leaves(read.tree) if isinstance(leaf, bytes | memoryview)]
+        console.print(
+            f"no optimizer seen, but {leaf_name(inner[0])} is bytes, in which one may be: write "
+            "those to a file of their own and inspect that"
+            if inner
+            else "no optimizer in it: parameters or other data only"
+        )
+    print_outline(console, read.path.name, read.tree, None if everything else AT_FIRST)
+    return FOUND if problem is None else FAILED
+
+
+def _step(read: "Read", path: "Names") -> Any:
+    import numpy as np
+
+    from optax_bridge._text import shown
+    from optax_bridge.checkpoints.locate import at_path
+    from optax_bridge.checkpoints.trees import is_array
+
+    step = at_path(read.tree, path)["step"]
+    if is_array(step) and step.size != 1:
+        return f"{step.dtype}{list(step.shape)}"
+    return np.asarray(step).tolist() if is_array(step) else shown(step)
+
+
+def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, Any]") -> dict[str, Any]:
+    from optax_bridge._text import shown
+    from optax_bridge.checkpoints.locate import candidates
+    from optax_bridge.checkpoints.trees import is_array, leaves
+
+    optimizers = [
+        {
+            "part": part.name, "candidates": candidates(part, read.path), "step": part.step,
+            "copies": part.copies,
+        }
+        for part in parts
+    ]  # fmt: skip
+    found = [
+        {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
+        for path, leaf in leaves(read.tree)
+    ]
+    step = {"step": states[()]} if () in states else {}
+    return {
+        "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
+        "states": [{"part": "/".join(path), "step": step} for path, step in states.items()],
+        "leaves": found,
+    }  # fmt: skip
+
+
+def _array_facts(leaf: "Leaf") -> dict[str, Any]:
+    return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
+
+
+def described(part: "Part", place: Path) -> str:
+    """Returns what an optimizer looks like, its step and what is special about it, in one line."""
+    from optax_bridge.checkpoints.locate import has_unmatched, looks_like
+
+    looks = looks_like(part, place)
+    if " or " in looks:
+        looks += " (their states have the same fields: say which with --optimizer)"
+    notes = [f"optimizer {part.name or '(the whole)'}: {looks}", f"step {part.step}"]
+    if part.copies is not None:
+        notes.append(f"replicated {part.copies} times")
+    if part.is_grouped:
+        notes.append(f"{len(part.param_states)} groups, the layout up to flax 0.3.2")
+    elif has_unmatched(part, place):
+        notes.append("some parameters have no state: a MultiOptimizer or focus= left them alone")
+    if isinstance(part.target, Mapping) and set(part.target) == {"params"}:
+        notes.append("target is {'params': ...}: a model from before Linen, or Linen variables")
+    return ", ".join(notes)
+
+
+def print_outline(
+    console: "Console", name: str, node: "PyTree", limit: int | None = AT_FIRST
+) -> None:
+    """Prints a tree, and how much of it was left out.
+
+    Args:
+      console: where to, without markup: names are a file's own.
+      name: of the root.
+      node: nested dicts and lists.
+      limit: lines at most; None for all of them.
+    """
+    from rich.tree import Tree
+
+    tree = Tree(name)
+    left = _grow(tree, node, limit)
+    console.print(tree)
+    if left:
+        console.print(f"and {left:,} lines more: --all shows them")
+
+
+def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
+    """Adds a line for each level and leaf, in order; returns how many are left out."""
+    from optax_bridge._text import shown
+    from optax_bridge.checkpoints.trees import is_array
+
+    count = 0
+    waiting = [(root, _items(node))]
+    while waiting:
+        tree, items = waiting[-1]
+        item = next(items, None)
+        if item is None:
+            waiting.pop()
+            continue
+        count += 1
+        name, value = item
+        is_level = isinstance(value, Mapping | list | tuple)
+        below = tree
+        if limit is None or count <= limit:
+            label = shown(str(name))[1:-1]
+            if is_level:
+                label = label if value else f"{label} (empty)"
+            elif is_array(value):
+                label = f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"
+            else:
+                label = f"{label} {shown(value)}"
+            below = tree.add(label)
+        if is_level:
+            waiting.append((below, _items(value)))
+    return count - limit if limit is not None and count > limit else 0
+
+
+def _items(node: "PyTree") -> Any:
+    return iter(list(node.items()) if isinstance(node, Mapping) else list(enumerate(node)))

@@ -23,15 +23,8 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.mapping import convert_tree
-from optax_bridge.checkpoints.restore_test import (
-    ADAM,
-    LAYOUTS,
-    PARAMS,
-    assert_taken_over,
-    fresh,
-    trained,
-)
+from optax_bridge.checkpoints.restore_test import LAYOUTS, PARAMS, assert_taken_over, fresh, trained
+from optax_bridge.checkpoints.to_train_state import convert_tree
 from optax_bridge.cli.checkpoints_test import bridge
 
 PROGRAM = """
@@ -108,8 +101,8 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(
     options = ["--like", like, "--format", file_format]
     done = bridge("convert", tmp_path / "checkpoint_2", tmp_path / "new", *options)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "actor: AdaBelief or Adam or LAMB, critic: " in done.stdout
-    exact = fresh(from_legacy(ADAM))
+    assert "actor: Adam, critic: Adam as the template" in done.stdout
+    exact = fresh(from_legacy(parse_definition("Adam(1e-2)")))
     template = {"actor": fresh(), "critic": exact, "epoch": 0}
     restored: Any = checkpoints.restore_checkpoint(tmp_path / "new", template)
     assert_taken_over(restored["actor"])
@@ -139,7 +132,7 @@ def test_a_template_says_step_and_optimizer_in_json(tmp_path: Path) -> None:
     like = ["--like", f"{program}:one", "--json"]
     done = bridge("convert", source, tmp_path / "new", *like)
     found = json.loads(done.stdout)
-    assert (found["optimizer"], found["step"]) == ("AdaBelief or Adam or LAMB", 2)
+    assert (found["optimizer"], found["step"]) == ("Adam", 2)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +167,7 @@ def test_a_template_that_is_none_is_one_clear_line(
 # The transformation that `migrate` writes for each, and the state that `convert` writes.
 DEFAULTS = {
     "Adam(0.1)": lambda: optax.adam(0.1),
-    "Adam()": lambda: from_legacy(ADAM),
+    "Adam()": lambda: from_legacy(parse_definition("Adam(1e-2)")),
     "LAMB(0.1)": lambda: from_legacy(parse_definition("LAMB(0.1)")),
 }
 
@@ -182,7 +175,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("expression", DEFAULTS)
 def test_the_state_is_by_default_that_of_what_migrate_writes(expression: str) -> None:
     tree = serialization.to_state_dict(trained())
-    converted = convert_tree(tree, parse_definition(expression), exact=None)
+    converted = convert_tree(tree, parse_definition(expression), recipe="stock")
     expected = fresh(DEFAULTS[expression]()).opt_state
     types = [type(item).__name__ for item in (converted.opt_state, expected)]
     assert types[0] == types[1]

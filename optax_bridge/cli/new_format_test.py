@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from optax_bridge.checkpoints import formats as folder
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.formats import registry
-from optax_bridge.checkpoints.recognise import leaves
+from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli import app
 
 ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"

@@ -1,4 +1,4 @@
-"""What needs no arrays does not wait for JAX: helps, the version, a recipe."""
+"""What asks no optimizer does not wait for JAX: helps and the version."""
 
 import os
 import subprocess
@@ -11,8 +11,7 @@ CODE = """
 import contextlib, io, sys
 from optax_bridge.cli import app
 
-recipe = 'WeightNorm(Adafactor(1e-3, beta1=0.9, dtype_momentum=jnp.bfloat16))'
-for arguments in (["--help"], ["--version"], ["check", "--help"], ["recipe", recipe]):
+for arguments in (["--help"], ["--version"], ["check", "--help"], ["recipe", "--help"]):
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         app(arguments)
     slow = [name for name in ("jax", "flax", "optax", "torch") if name in sys.modules]
@@ -20,7 +19,7 @@ for arguments in (["--help"], ["--version"], ["check", "--help"], ["recipe", rec
 """
 
 
-def test_help_version_and_recipe_do_not_import_jax():
+def test_help_and_version_do_not_import_jax():
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         capture_output=True,

@@ -8,11 +8,11 @@ from optax_bridge.correspondence.choice import Choice as Choice
 from optax_bridge.correspondence.choice import choose_recipe as choose_recipe
 from optax_bridge.correspondence.choice import default_recipe as default_recipe
 from optax_bridge.correspondence.choice import recipe_of as recipe_of
+from optax_bridge.correspondence.claim import Claim as Claim
+from optax_bridge.correspondence.claim import Verdict as Verdict
 from optax_bridge.correspondence.entry import Case as Case
-from optax_bridge.correspondence.entry import Claim as Claim
 from optax_bridge.correspondence.entry import Entry as Entry
 from optax_bridge.correspondence.entry import UnsupportedSetting as UnsupportedSetting
-from optax_bridge.correspondence.entry import Verdict as Verdict
 from optax_bridge.correspondence.recipe import Call as Call
 from optax_bridge.correspondence.table import ENTRIES as ENTRIES
 from optax_bridge.correspondence.table import Described as Described

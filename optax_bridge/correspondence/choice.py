@@ -11,15 +11,14 @@ from typing import Any, Literal, get_args
 
 import legacy_optim
 from optax_bridge._definition import check_definition
-from optax_bridge.correspondence.entry import (
+from optax_bridge.correspondence.claim import (
     FULL_PRECISION,
     HALF_PRECISION,
     Claim,
-    Entry,
-    UnsupportedSetting,
     Verdict,
     identical,
 )
+from optax_bridge.correspondence.entry import Entry, UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, is_array
 from optax_bridge.correspondence.table import Described, describe, with_inner
 

@@ -6,7 +6,7 @@ import pytest
 
 import legacy_optim
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
-from optax_bridge.correspondence.entry import HALF_BOUND, HALF_PRECISION
+from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION
 
 FLOAT32 = {"float32"}
 

@@ -13,7 +13,8 @@ import pytest
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
-from optax_bridge.correspondence.entry import Case, Claim, Entry
+from optax_bridge.correspondence.claim import Claim
+from optax_bridge.correspondence.entry import Case, Entry
 from optax_bridge.correspondence.recipe import Call, imports, render
 
 EXPORTED = sorted(

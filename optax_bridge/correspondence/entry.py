@@ -3,180 +3,16 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-import legacy_optim
-from optax_bridge.correspondence.parts import Parts, Row
-from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled
-from optax_bridge.correspondence.seen import recorded
+from optax_bridge.correspondence.claim import Claim, identical
+from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled, resolve
 from optax_bridge.correspondence.values import FINITE, Range
-
-
-class Verdict(enum.Enum):
-    """How two trajectories compare."""
-
-    IDENTICAL = "identical"
-    ROUNDING = "rounding only"
-    DIFFERENT = "different"
-
-
-@dataclass(frozen=True)
-class StepBound:
-    """How far rounding alone can take one step from the legacy one, by analysis.
-
-    `equivalence_tests.proof.rounding_bound` finds it, the suite holds every case to it.
-
-    Attributes:
-      ulp: of the parameters, in units in the last place of 1, from equal states.
-      ranges: field of the legacy state -> its least and largest value, beside parameters and
-        gradients as they are given here or from -1 to 1.
-    """
-
-    ulp: float
-    ranges: Mapping[str, tuple[float, float]] = field(hash=False)
-
-    @property
-    def all_ranges(self) -> dict[str, tuple[float, float]]:
-        """Those of parameters and gradients as well."""
-        return {"params": (-1.0, 1.0), "grads": (-1.0, 1.0), **self.ranges}
-
-    def __str__(self) -> str:
-        text = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.all_ranges.items())
-        return f"{self.ulp:g} ULP a step, for {text}"
-
-
-# Dtypes in which every claim holds: what rounds, rounds finely.
-FULL_PRECISION = frozenset({"float32", "float64"})
-HALF_PRECISION = ("bfloat16", "float16")
-
-# The largest distance in 100 steps, in ULP of the dtype, that still counts as rounding in half
-# precision: one ULP is 0.8 % of a tensor's scale in bfloat16.
-HALF_BOUND = 1.0
-
-
-@dataclass(frozen=True)
-class Known:
-    """Whether a claim holds in one dtype, and how that is known.
-
-    Attributes:
-      holds: whether parameters of this dtype may be given to the recipe.
-      how: "proved", "measured 0.44 ULP", or why the two part.
-    """
-
-    holds: bool
-    how: str
-
-
-def proved() -> Known:
-    """Holds in this dtype, for all inputs: `optax-bridge prove` shows it."""
-    return Known(True, "proved")
-
-
-def measured(ulp: float) -> Known:
-    """What runs of 100 steps came to; holds where that is rounding alone."""
-    return Known(ulp <= HALF_BOUND, f"measured {ulp:g} ULP")
-
-
-def apart(why: str) -> Known:
-    """Holds not: the two part in this dtype."""
-    return Known(False, why)
-
-
-NOT_MEASURED = apart("not measured")
-
-
-def _in_both(known: Known) -> dict[str, Known]:
-    return dict.fromkeys(HALF_PRECISION, known)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What is claimed of a recipe, and what the suite therefore holds it to.
-
-    Attributes:
-      verdict: identical, rounding only, or different.
-      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
-        that a run of 100 steps may reach, in units in the last place at the tensor's largest
-        magnitude so far, in float32. A longer run may drift in proportion.
-      step: for rounding only, what one step can make of it, by analysis; None where no useful bound
-        is known. Over many steps roundings of both signs meet: `ulp` lies between one such step and
-        all of them.
-      why: where the rounding or the difference comes from.
-      key: under which the suite records what it measures of it; see `seen`.
-      known: for bfloat16 and float16 each, whether the claim holds there too, with hyper-parameters
-        that are plain numbers. In float32 it always does, and in float64 unless this says other.
-    """
-
-    verdict: Verdict
-    ulp: float | None = None
-    why: str = ""
-    step: StepBound | None = None
-    key: str = field(default="", compare=False)
-    known: Mapping[str, Known] = field(
-        default_factory=lambda: _in_both(NOT_MEASURED), compare=False
-    )
-
-    def __post_init__(self):
-        if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
-            raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
-
-    @property
-    def dtypes(self) -> frozenset[str]:
-        """The dtypes of parameters in which it is identical or rounding only."""
-        if self.verdict is Verdict.DIFFERENT:
-            return frozenset()
-        apart = {dtype for dtype, known in self.known.items() if not known.holds}
-        return FULL_PRECISION.union(self.known) - apart
-
-    @property
-    def seen(self) -> float | None:
-        """The largest distance that the suite has measured of it, in ULP; None if it has not."""
-        return recorded().get(self.key)
-
-    @property
-    def reason(self) -> str:
-        """`why`, and for rounding what was measured."""
-        measured = "" if self.seen is None else f"{self.seen:g} ULP measured"
-        return "; ".join(filter(None, (self.why, measured)))
-
-    @property
-    def proved(self) -> str:
-        """What `optax-bridge prove` proves of it, for all inputs and any number of steps."""
-        return {
-            Verdict.IDENTICAL: "identical",
-            Verdict.ROUNDING: "equal over the reals",
-            Verdict.DIFFERENT: "different",
-        }[self.verdict]
-
-
-def identical(why: str = "") -> Claim:
-    """Claims that every bit is the same, in every dtype."""
-    return Claim(Verdict.IDENTICAL, why=why, known=_in_both(proved()))
-
-
-def rounding(
-    ulp: float,
-    why: str,
-    step: StepBound | None = None,
-    *,
-    bfloat16: Known = NOT_MEASURED,
-    float16: Known = NOT_MEASURED,
-    **others: Known,
-) -> Claim:
-    """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
-    known = {"bfloat16": bfloat16, "float16": float16, **others}
-    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, known=known)
-
-
-def different(why: str) -> Claim:
-    """Claims that it is another optimizer."""
-    return Claim(Verdict.DIFFERENT, why=why)
 
 
 @dataclass(frozen=True)
@@ -188,22 +24,17 @@ class HyperParam:
       port: argument of this project's transformation.
       default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` if there
         is none.
-      getter: reads the value from a definition; `definition.hyper_params.<legacy>` unless given.
+      read: reads the value from a definition.
       variadic: whether the value is the tuple of all positional arguments.
       within: the numbers that it makes sense with.
     """
 
     legacy: str
     port: str
-    default: Any = inspect.Parameter.empty
-    getter: Callable[[Any], Any] | None = None
+    default: Any
+    read: Callable[[Any], Any]
     variadic: bool = False
     within: Range = FINITE
-
-    def read(self, definition: legacy_optim.OptimizerDef) -> Any:
-        """The value in a definition."""
-        read = self.getter or operator.attrgetter(f"hyper_params.{self.legacy}")
-        return read(definition)
 
 
 @dataclass(frozen=True)
@@ -281,22 +112,56 @@ class UnsupportedSetting(ValueError):
 
 
 class LegacyClass:
-    """A class of `legacy_optim` by its name; with it JAX is imported, so only when it is asked for.
+    """A class of a library that is left, by its dotted name: that library need not be there.
 
-    A recipe can be printed without.
+    Attributes:
+      dotted: `"legacy_optim.Adam"`.
     """
 
-    def __init__(self, name: str):
-        self.__name__ = name
+    def __init__(self, dotted: str):
+        self.dotted = dotted
+        self.__name__ = dotted.rpartition(".")[2]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> legacy_optim.OptimizerDef:
-        """Makes a definition."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Makes an optimizer of it."""
         return self.cls(*args, **kwargs)
 
     @functools.cached_property
-    def cls(self) -> type[legacy_optim.OptimizerDef]:
+    def cls(self) -> type[Any]:
         """The class itself."""
-        return getattr(legacy_optim, self.__name__)
+        return resolve(self.dotted)
+
+    @functools.cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What its constructor takes, in its order."""
+        return inspect.signature(self.cls).parameters
+
+
+# Path in the parameters, parameter, and the fields of its state by name, None for none.
+Row = tuple[tuple[str, ...], Any, Mapping[str, Any] | None]
+
+
+class Parts(Protocol):
+    """How a checkpoint shows a legacy optimizer that holds others."""
+
+    example: str  # a constructor call, for messages
+
+    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+        """Whether a checkpoint may be of this optimizer.
+
+        Args:
+          kinds: the different sets of fields that its parameters' states have.
+          fields: those of this optimizer's own state.
+        """
+        ...
+
+    def rows_within(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
+        """What a checkpoint has for each of the optimizers within, or for those that differ."""
+        ...
+
+    def around(self, inner: Any) -> Any:
+        """The optimizer that holds this one, None where a checkpoint does not say enough."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -306,13 +171,16 @@ class Entry:
     Attributes:
       legacy: the legacy class.
       port: dotted name of this project's transformation, the exact recipe.
-      hyper_params: in the legacy constructor's order.
       state: the legacy parameter state, field by field.
       stock: variants of the stock recipe, the most special first.
       unsupported: settings that no stock recipe expresses.
       cases: what the suite runs; together they move every hyper-parameter off its default.
       notes: for the guide: what to know when moving.
       sources: paper and legacy module.
+      renamed: argument of the legacy constructor -> of the port, where they have different names.
+      within: argument of the legacy constructor -> the numbers that it makes sense with.
+      getters: argument of the legacy constructor -> what reads it from a definition, where it is
+        none of `definition.hyper_params`.
       dropped: legacy state fields that go nowhere, each with the reason.
       around: what a recipe of this project around stock parts earns at best.
       parts: how it holds others, for one that does.
@@ -323,22 +191,39 @@ class Entry:
 
     legacy: LegacyClass
     port: str
-    hyper_params: tuple[HyperParam, ...]
     state: tuple[StateField, ...]
     stock: tuple[Stock, ...]
     cases: tuple[Case, ...]
     notes: str
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    within: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    getters: Mapping[str, Callable[[Any], Any]] = field(
+        default_factory=dict[str, Callable[[Any], Any]]
+    )
     dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def definition(
-        self, case: Case, learning_rate: float | None = None
-    ) -> legacy_optim.OptimizerDef:
+    @functools.cached_property
+    def hyper_params(self) -> tuple[HyperParam, ...]:
+        """The hyper-parameters in the legacy constructor's order, by its signature."""
+        return tuple(
+            HyperParam(
+                name,
+                self.renamed.get(name, name),
+                parameter.default,
+                self.getters.get(name) or operator.attrgetter(f"hyper_params.{name}"),
+                parameter.kind is parameter.VAR_POSITIONAL,
+                self.within.get(name, FINITE),
+            )
+            for name, parameter in self.legacy.parameters.items()
+        )
+
+    def definition(self, case: Case, learning_rate: float | None = None) -> Any:
         """The legacy definition of a case.
 
         Args:
@@ -356,17 +241,12 @@ class Entry:
                 args = settings.pop(hp.legacy)
             elif hp.legacy == "learning_rate":
                 settings = {hp.legacy: learning_rate, **settings}
-        return Call(f"legacy_optim.{self.legacy.__name__}", args, settings)
+        return Call(self.legacy.dotted, args, settings)
 
     @property
     def fields(self) -> frozenset[str]:
         """The fields of its legacy parameter state."""
         return frozenset({field.legacy for field in self.state} | set(self.dropped))
-
-    @property
-    def was_in_flax(self) -> bool:
-        """Whether the genuine `flax.optim` had it, so that there are recordings of it."""
-        return any(source.startswith("flax.optim.") for source in self.sources)
 
     def recognised(self, kinds: Set[frozenset[str]]) -> bool:
         """Whether a checkpoint may be of this optimizer.
@@ -383,7 +263,7 @@ class Entry:
         """Name of the entry: that of its transformation, e.g. `adam`."""
         return self.port.rpartition(".")[2]
 
-    def settings(self, definition: legacy_optim.OptimizerDef) -> dict[str, Any]:
+    def settings(self, definition: Any) -> dict[str, Any]:
         """The settings of a definition: legacy name -> value."""
         return {hp.legacy: hp.read(definition) for hp in self.hyper_params}
 

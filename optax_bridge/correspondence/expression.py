@@ -5,7 +5,7 @@ import inspect
 import warnings
 from typing import Any
 
-from optax_bridge._text import nearest
+from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import Described, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
@@ -77,8 +77,7 @@ def _optimizer(node: ast.expr, text: str) -> Described:
     entry = _entry(named, text)
     if entry is None:
         name = _class_name(named) or ""
-        near = nearest(name, entries_by_class()) if name else ""
-        is_meant = f"; is {near} meant?" if near else "."
+        is_meant = did_you_mean(name, entries_by_class()) or "."
         raise ExpressionError(
             f"{_text(node, text)!r} is no call of a legacy optimizer{is_meant} Expected one of "
             f'{", ".join(sorted(entries_by_class()))}, e.g. "Adam(learning_rate=1e-3)"'
@@ -137,7 +136,7 @@ def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
         given.append((keyword.arg, keyword.value))
     values = {}
     for key, value in given:
-        values[key] = _value(value, text)
+        values[key] = _value(value, text, key)
         wanted = expected(hyper_params[key].default, hyper_params[key].within, values[key])
         if wanted and not isinstance(values[key], Source):
             raise ExpressionError(
@@ -177,13 +176,13 @@ def _groups(node: ast.Call, entry: Entry, text: str) -> tuple[Any, ...]:
     return groups
 
 
-def _value(node: ast.expr, text: str) -> Any:
+def _value(node: ast.expr, text: str, name: str = "") -> Any:
     try:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError):
         pass
     else:
-        return _setting(literal, node, text)
+        return _setting(literal, node, text, name)
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, text) for item in node.elts)
     if isinstance(node, ast.Call) and _entry(node.func, text) is not None:
@@ -194,14 +193,15 @@ def _value(node: ast.expr, text: str) -> Any:
     return Source(_text(node, text))
 
 
-def _setting(value: Any, node: ast.expr, text: str) -> Any:
+def _setting(value: Any, node: ast.expr, text: str, name: str) -> Any:
     for item in value if isinstance(value, tuple) else ():
-        _setting(item, node, text)
+        _setting(item, node, text, name)
     if isinstance(value, bool | int | float | str | tuple | None):
         return value
+    argument = f"{name}: " if name else ""
     raise ExpressionError(
-        f"{_text(node, text)!r} is no setting of an optimizer; expected a number, text, None, a "
-        "dtype such as jnp.bfloat16, or a tuple of them"
+        f"{argument}{_text(node, text)!r} is no setting of an optimizer; expected a number, text, "
+        "None, a dtype such as jnp.bfloat16, or a tuple of them"
     )
 
 

@@ -107,9 +107,9 @@ def build(node: Any) -> Any:
     """
     if isinstance(node, Call):
         kwargs = {name: build(value) for name, value in node.kwargs.items()}
-        return _resolve(node.target)(*(build(arg) for arg in node.args), **kwargs)
+        return resolve(node.target)(*(build(arg) for arg in node.args), **kwargs)
     if isinstance(node, Name):
-        return _resolve(node.dotted)
+        return resolve(node.dotted)
     if isinstance(node, Source):
         return node.value
     if isinstance(node, tuple):
@@ -213,6 +213,7 @@ def _split(dotted: str) -> tuple[str, tuple[str, ...]]:
     return ".".join(parts[:end]), tuple(parts[end:])
 
 
-def _resolve(dotted: str) -> Any:
+def resolve(dotted: str) -> Any:
+    """What a dotted name refers to, imported."""
     module, attributes = _split(dotted)
     return functools.reduce(getattr, attributes, importlib.import_module(module))

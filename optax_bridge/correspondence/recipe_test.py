@@ -1,21 +1,15 @@
-"""Recipes as data, the text that they are written as, and the command that prints them."""
+"""Recipes as data, and the text that they are written as."""
 
 import ast
-import io
 import math
-import re
-import subprocess
-import sys
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from rich.console import Console
 
 import legacy_optim
-from optax_bridge.cli.recipe import FOUND, MISUSE, NO_EQUAL, print_recipe
 from optax_bridge.correspondence import (
     ENTRIES,
     Call,
@@ -193,59 +187,6 @@ def test_an_expression_is_never_known_to_be_a_default():
         choose_recipe(parse("Adafactor(0.1, epsilon2=e)"), "standalone")
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "printed"),
-    [
-        (
-            "Adam(learning_rate=1e-3, weight_decay=0.01)",
-            FOUND,
-            "tx = optax_bridge.adam(learning_rate=0.001, weight_decay=0.01)",
-        ),
-        ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
-        ("Adagrad(0.1)", FOUND, "different"),
-        ("adagrad(0.1)", FOUND, "different"),
-        ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
-        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "stock: none."),
-        ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
-        ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
-        ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
-        ("Adam(beta3=1)", MISUSE, "beta3"),
-        ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
-    ],
-)
-def test_the_command_prints_source_verdict_and_notes(
-    text: str, code: int, printed: str, capsys: pytest.CaptureFixture[str]
-):
-    assert print_recipe(text) == code
-    captured = capsys.readouterr()
-    assert printed in (captured.out + captured.err).replace("\n", " ")
-    assert (captured.out == "") == (code == MISUSE)
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_prose_wraps_at_words_and_source_stays_whole(width: int):
-    """Whatever the width, the source is Python, and no word is broken."""
-    console = Console(width=width, record=True, file=io.StringIO())
-    groups = "MultiOptimizer(('*/kernel', Adafactor(0.1)), ('*', adam(0.1)))"
-    print_recipe(groups, console=console)
-    text = console.export_text()
-    source = text[text.rindex("import optax\n") :].partition("\n)\n")[0] + "\n)\n"
-    ast.parse(source)
-    prose = text.replace(source, "")
-    words = {word for entry in ENTRIES.values() for word in entry.notes.split()}
-    shown = text[text.index("MultiOptimizer: ") :].split("Sources: ")[0].split()
-    assert {*shown[1:]} <= words
-    assert all(len(line) <= width for line in prose.splitlines())
-
-
-@pytest.mark.parametrize("text", ["Adam()", "LARS(0.1)", "RMSProp(0.1)", "Adafactor(0.1)"])
-def test_a_stock_recipe_has_nothing_of_this_project(text: str, capsys: pytest.CaptureFixture[str]):
-    assert print_recipe(text) == FOUND
-    stock = capsys.readouterr().out.partition("stock: ")[2].partition("\n\n\n")[0]
-    assert "import optax\n" in stock
-    assert "optax_bridge" not in stock
-
-
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(entry: Entry):
     ranges = {hp.legacy: hp for hp in entry.hyper_params}
@@ -253,22 +194,6 @@ def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(entry: Entry):
         for name, value in settings.items():
             hp = ranges[name]
             assert isinstance(value, Call | tuple) or not expected(hp.default, hp.within, value)
-
-
-def test_what_the_command_prints_runs():
-    """The printed source, as a user would paste it."""
-    run = subprocess.run(
-        [sys.executable, "-m", "optax_bridge", "recipe", "RMSProp(0.1, centered=True)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    sources = re.findall(r"^import .*?^tx = .*?^$", run.stdout, re.DOTALL | re.MULTILINE)
-    assert len(sources) == 2
-    for source in sources:
-        names: dict[str, Any] = {}
-        exec(source, names)
-        assert isinstance(names["tx"], optax.GradientTransformation)
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)

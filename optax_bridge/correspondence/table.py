@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import legacy_optim
 from optax_bridge._definition import is_legacy
-from optax_bridge.correspondence import entries
 from optax_bridge.correspondence.entry import Entry
 
 
-def _collected() -> dict[str, Entry]:
-    names = sorted(module.name for module in pkgutil.iter_modules(entries.__path__))
-    modules = [importlib.import_module(f"{entries.__name__}.{name}") for name in names]
-    return {module.ENTRY.name: module.ENTRY for module in modules}
+class _Table(Mapping[str, Entry]):
+    """Name -> entry, of each module of a package that defines `ENTRY`.
+
+    They are imported when the first is asked for: an optimizer's module itself needs this package.
+    """
+
+    def __init__(self, package: str):
+        self._package = package
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, Entry]:
+        package = importlib.import_module(self._package)
+        names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+        modules = [
+            importlib.import_module(f"{self._package}.{name}")
+            for name in names
+            if not name.endswith("_test")
+        ]
+        entries = (module.ENTRY for module in modules if hasattr(module, "ENTRY"))
+        return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
-ENTRIES: dict[str, Entry] = _collected()
+ENTRIES: Mapping[str, Entry] = _Table("optax_bridge.optimizers")
 
 
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:

@@ -8,6 +8,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.correspondence.claim import different
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -69,3 +74,35 @@ def scale_by_adagrad(eps: ScalarOrSchedule = 1e-8) -> optax.GradientTransformati
       The transformation, which equals `adagrad` up to rounding once the learning rate follows.
     """
     return direction(adagrad(-1.0, eps))
+
+
+# Adagrad: Optax has epsilon inside the root, so only the exact recipe is the same.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.Adagrad"),
+    port="optax_bridge.adagrad",
+    within={"eps": NOT_NEGATIVE},
+    state=(
+        StateField(
+            "G", exact="AdagradState.sum_of_squares", stock=("ScaleByRssState.sum_of_squares",)
+        ),
+    ),
+    stock=(
+        Stock(
+            call(
+                "optax.adagrad",
+                learning_rate=s("learning_rate"),
+                initial_accumulator_value=0.0,
+                eps=s("eps"),
+            ),
+            different(
+                "eps outside the root here, inside in Optax: 1.5e-2 of the scale in 100 steps"
+            ),
+        ),
+    ),
+    cases=(Case(learning_rate=0.1), Case({"eps": 1e-3}, learning_rate=0.1)),
+    notes=(
+        "`optax.adagrad` starts its accumulator at 0.1 and has `eps` inside the root; no setting "
+        "of it gives the legacy numbers. Use `optax_bridge.adagrad`."
+    ),
+    sources=("flax.optim.adagrad", "Duchi et al. 2011"),
+)

@@ -1,7 +1,6 @@
-"""Groups of leaves with a transformation each; what no group holds never moves and has no state."""
+"""The leaves that selectors choose for each group, and how many they are."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,38 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_bridge._text import shown
-from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
-from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.calls import check_flag
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    Parts,
-    check_transformation,
-    take_step,
-)
-from optax_bridge.metadata.axis_metadata import (
-    boxed_as,
-    boxed_like,
-    is_box,
-    keystr,
-    nested_dict,
-    value_of,
-)
-from optax_bridge.metadata.trees import OptState, Params, Updates
-from optax_bridge.optimizers.selectors import ParamLeaves, Selector, say_nothing_selected, selected
-
-
-class MultiOptimizerState(NamedTuple):
-    """State of `multi_optimizer`.
-
-    Attributes:
-      count: steps taken, int32 scalar.
-      inner: the state of each group, over a nested dict of the group's own leaves.
-    """
-
-    count: jax.Array
-    inner: tuple[Any, ...]
+from optax_bridge.metadata.axis_metadata import keystr, nested_dict
+from optax_bridge.metadata.trees import Params
+from optax_bridge.optimizers.selectors import ParamLeaves, Selector, selected
 
 
 class Group(NamedTuple):
@@ -71,176 +41,6 @@ class GroupCount(NamedTuple):
     group: int | None
     leaves: int
     parameters: int
-
-
-def multi_optimizer(
-    *groups: tuple[Selector, optax.GradientTransformation],
-    strict: bool = False,
-) -> ExactTransformation:
-    """Gives each group of leaves its own transformation, as `flax.optim.MultiOptimizer`.
-
-        >>> tx = multi_optimizer(("*/kernel", optax_bridge.adam(1e-3)))
-        >>> params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-        >>> tx.init(params).inner[0].mu
-        {'kernel': Array([[0., 0.],
-               [0., 0.]], dtype=float32)}
-
-    `optax.tree.map_params` maps its state; a further tree like the parameters it cannot take along,
-    as each group has its own leaves only: `opt_state_shardings` derives shardings.
-
-    Args:
-      *groups: pairs of a selector and a transformation. A selector is a glob on '/'-joined paths
-        (`"*/kernel"`), a traversal, a tree of booleans like the parameters, or a function from
-        parameters to such a tree.
-      strict: a group that holds no parameter is an error, not a warning.
-
-    Returns:
-      The transformation. Unmatched leaves keep their value and have no state. Per call, every
-      argument goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group
-      its own. Each transformation sees its group's leaves only, as a nested dict, so the cost grows
-      with the leaves.
-
-    Raises:
-      TypeError: one of them is no pair, or has no transformation. `init` raises ValueError where
-        two groups hold the same leaf, a step TypeError for an argument in `hyper_params` that its
-        group has no use for.
-
-    Warns:
-      NothingSelectedWarning: by `init`, where a group holds no parameter.
-    """
-    check_flag(strict, "strict")
-    for index, group in enumerate(groups):
-        is_one = hasattr(group, "init") and hasattr(group, "update")
-        if is_one or not isinstance(group, tuple | list) or len(group) != 2:
-            found = "a transformation alone" if is_one else type(group).__name__
-            raise TypeError(
-                f"groups[{index}]: expected a pair of a selector and a transformation, found "
-                f"{found}: multi_optimizer((selector, tx), (selector, tx))"
-            )
-        check_transformation(group[1], f"groups[{index}][1]")
-    selectors = tuple(selector for selector, _ in groups)
-    own = _Groups(selectors, tuple(tx for _, tx in groups), strict)
-    return ExactTransformation(
-        own.init, own.update, own.step, {"hyper_params": None}, own.inner, own.parts
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Groups:
-    selectors: tuple[Selector, ...]
-    inner: tuple[optax.GradientTransformation, ...]
-    strict: bool
-    # Of the last parameters' structure and shapes.
-    known: dict[Any, list[Group]] = field(default_factory=dict, repr=False)
-
-    def groups(self, params: Params) -> list[Group]:
-        leaves, treedef = jax.tree.flatten(params)
-        key = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-        if key not in self.known:
-            groups = groups_of(self.selectors, params)
-            for index, group in enumerate(groups):
-                if not group.indices:
-                    say_nothing_selected(f"multi_optimizer, group {index}", params, self.strict)
-            self.known.clear()
-            self.known[key] = groups
-        return self.known[key]
-
-    def parts(self, state: MultiOptimizerState, params: Params) -> Parts:
-        leaves = jax.tree.leaves(params, is_leaf=is_box)
-        own = [group.tree(leaves) for group in self.groups(params)]
-        return list(zip(self.inner, state.inner, own, strict=True))
-
-    def init(self, params: Params) -> MultiOptimizerState:
-        leaves = jax.tree.leaves(params, is_leaf=is_box)
-        if leaves or isinstance(params, Mapping | list | tuple | None):
-            own = [group.tree(leaves) for group in self.groups(params)]
-        else:  # what stands for all parameters in optax.tree.map_params: for those of a group, too
-            own = [params] * len(self.inner)
-        pairs = zip(self.inner, own, strict=True)
-        states = tuple(boxes_handled(tx).init(group) for tx, group in pairs)
-        return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
-
-    def step(
-        self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Any
-    ) -> tuple[Params, MultiOptimizerState]:
-        return self._run(take_step, lambda param: param, grads, state, params, extra)
-
-    def update(
-        self,
-        grads: Updates,
-        state: MultiOptimizerState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, MultiOptimizerState]:
-        if params is None:
-            raise ValueError(
-                "multi_optimizer's update needs the parameters: update(grads, state, params)"
-            )
-        return self._run(_update, jnp.zeros_like, grads, state, params, extra)
-
-    def _run(
-        self, take: Any, untouched: Any, grads: Updates, state: OptState, params: Params, extra: Any
-    ) -> tuple[Any, MultiOptimizerState]:
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
-        grad_leaves = treedef.flatten_up_to(grads)
-        outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
-        new_states = []
-        given = _per_group(extra.get("hyper_params"), len(self.inner))
-        rest = {name: value for name, value in extra.items() if name != "hyper_params"}
-        parts: list[tuple[Any, Any, Any, Any]] = []
-        for group, tx, old in zip(self.groups(params), self.inner, state.inner, strict=True):
-            own_params = group.tree(leaves)
-            own_grads = boxed_as(own_params, group.tree(grad_leaves))
-            parts.append((boxes_handled(tx), own_grads, old, own_params))
-        for index, (part, own) in enumerate(zip(parts, given, strict=True)):
-            if unused := unused_arguments(*part, own):
-                accepted = accepted_arguments(part[0])
-                raise TypeError(
-                    f"hyper_params[{index}]: group {index} takes no {', '.join(unused)}; it takes "
-                    f"{', '.join(sorted(accepted or ())) or 'nothing else'} per call"
-                )
-        for group, part, own in zip(self.groups(params), parts, given, strict=True):
-            result, new = take(*part, **{**own, **rest})
-            new_states.append(new)
-            for index, leaf in zip(group.indices, group.treedef.flatten_up_to(result), strict=True):
-                outputs[index] = leaf
-        return treedef.unflatten(outputs), MultiOptimizerState(state.count + 1, tuple(new_states))
-
-
-def frozen(
-    selector: Selector, tx: optax.GradientTransformation, *, strict: bool = False
-) -> ExactTransformation:
-    """Freezes leaves: they never move, have no state, and are left out of every norm in `tx`.
-
-        >>> tx = frozen({"a": True, "b": False}, optax_bridge.sgd(0.5))
-        >>> params = {"a": 1.0, "b": 1.0}
-        >>> new, _ = tx.step(params, tx.init(params), params)
-        >>> new
-        {'a': 1.0, 'b': 0.5}
-
-    `optax.masked(tx, mask)` would clip by a global norm within `tx` as well, but hands raw
-    gradients through where the mask is False; clipping outside of it counts frozen leaves.
-
-    Args:
-      selector: the leaves to freeze.
-      tx: what moves the others, clipping included.
-      strict: a selector that holds no parameter is an error, not a warning.
-
-    Returns:
-      The transformation.
-
-    Warns:
-      NothingSelectedWarning: by `init`, where the selector holds no parameter.
-    """
-
-    def others(params: Params) -> Any:
-        leaves = ParamLeaves(params)
-        chosen = selected(selector, leaves)
-        if not any(chosen):
-            say_nothing_selected("frozen", params, strict)
-        return leaves.like([not each for each in chosen])
-
-    return multi_optimizer((others, tx), strict=strict)
 
 
 def group_counts(
@@ -303,28 +103,6 @@ def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
         indices, treedef = jax.tree.flatten(nested_dict([(leaves.paths[i], i) for i in own]))
         made.append(Group(tuple(indices), treedef))
     return made
-
-
-def _update(
-    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
-) -> tuple[Any, Any]:
-    return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
-
-
-def _per_group(own: Sequence[Mapping[str, Any]] | None, count: int) -> Sequence[Mapping[str, Any]]:
-    if own is None:
-        return [{}] * count
-    if not isinstance(own, list | tuple) or not all(isinstance(one, Mapping) for one in own):
-        raise TypeError(
-            "hyper_params: expected a list with one mapping for each group, found "
-            f"{type(own).__name__} {shown(own)}"
-        )
-    if len(own) != count:
-        raise ValueError(
-            f"hyper_params has {len(own)} entries for {count} groups; give one mapping for "
-            "each group, {} for a group that keeps its own"
-        )
-    return own
 
 
 def _selector(group: Any) -> Selector:

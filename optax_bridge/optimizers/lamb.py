@@ -7,6 +7,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.correspondence.claim import different
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import (
     LeafRule,
@@ -104,3 +109,43 @@ def scale_by_lamb(
       The transformation, which equals `lamb` up to rounding once the learning rate follows.
     """
     return direction(lamb(-1.0, b1, b2, weight_decay, eps))
+
+
+# LAMB: Optax guards the trust ratio otherwise, so only the exact recipe is the same optimizer.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.LAMB"),
+    port="optax_bridge.lamb",
+    renamed={"beta1": "b1", "beta2": "b2"},
+    within={"beta1": CORRECTED_DECAY, "beta2": CORRECTED_DECAY, "eps": NOT_NEGATIVE},
+    state=(
+        StateField("grad_ema", exact="LambState.mu", stock=("ScaleByAdamState.mu",)),
+        StateField("grad_sq_ema", exact="LambState.nu", stock=("ScaleByAdamState.nu",)),
+    ),
+    stock=(
+        Stock(
+            call(
+                "optax.lamb",
+                learning_rate=s("learning_rate"),
+                b1=s("beta1"),
+                b2=s("beta2"),
+                eps=s("eps"),
+                weight_decay=s("weight_decay"),
+            ),
+            different(
+                "a tensor that starts at zero never moves here, and does in Optax: unbounded"
+            ),
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"weight_decay": 0.1}),
+        Case({"beta1": 0.5, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.01}),
+    ),
+    notes=(
+        "The legacy trust ratio is 1 only where the norms of parameter and update are *both* "
+        "zero. A bias that starts at zero has ratio 0 and stays there; `optax.lamb` trains it. If "
+        "training must not change, use `optax_bridge.lamb`; for a new run, `optax.lamb` is what "
+        "the paper means."
+    ),
+    sources=("flax.optim.lamb", "You et al. 2019, arXiv:1904.00962"),
+)

@@ -6,6 +6,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from optax_bridge.correspondence.claim import StepBound, apart, different, measured, rounding
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -80,3 +85,58 @@ def _step(
     scaled = scale * grad
     trace = hp.momentum * trace + scaled
     return scaled + hp.momentum * trace if hp.nesterov else trace, (trace,)
+
+
+_LARS = call(
+    "optax.lars",
+    learning_rate=s("learning_rate"),
+    weight_decay=s("weight_decay"),
+    trust_coefficient=s("trust_coefficient"),
+    eps=s("eps"),
+    momentum=s("beta"),
+    nesterov=s("nesterov"),
+)
+
+# Norms, and so the trust ratio, of tensors that are not nearly 0.
+_STEP = StepBound(1.25, {"params": (0.1, 1), "grads": (0.1, 1), "momentum": (-0.01, 0.01)})
+
+# LARS: without weight decay Optax's is the same up to rounding, with it another optimizer.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.LARS"),
+    port="optax_bridge.lars",
+    renamed={"beta": "momentum"},
+    within={"beta": DECAY, "eps": NOT_NEGATIVE},
+    state=(
+        StateField("momentum", exact="LarsState.trace", stock=("TraceState.trace",), stock_sign=-1),
+    ),
+    stock=(
+        Stock(
+            _LARS,
+            rounding(
+                8,
+                "order of operations only",
+                step=_STEP,
+                bfloat16=measured(0.44),
+                float16=apart(
+                    "the norm of a large tensor overflows, and NaN stands in other places"
+                ),
+            ),
+            when={"weight_decay": 0},
+        ),
+        Stock(
+            _LARS,
+            different("the trust ratio's denominator: |g| + wd * |p| here, |g + wd * p| in Optax"),
+        ),
+    ),
+    cases=(
+        Case(learning_rate=1.0),
+        Case({"nesterov": True, "eps": 1e-6, "beta": 0.5}, learning_rate=1.0),
+        Case({"weight_decay": 0.1, "trust_coefficient": 0.01}, learning_rate=1.0),
+    ),
+    notes=(
+        "With weight decay the denominators of the trust ratio differ: 1e-3 of the scale in 100 "
+        "steps at a rate of 0.01, 0.27 at 1. The trace of `optax.lars` has the opposite sign: "
+        "converting a checkpoint flips it."
+    ),
+    sources=("flax.optim.lars", "You et al. 2017, arXiv:1708.03888"),
+)

@@ -6,6 +6,11 @@ from typing import NamedTuple
 
 from jax import Array
 
+from optax_bridge.correspondence.claim import identical
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -63,3 +68,44 @@ def _step(
     trace = hp.decay * trace + grad
     direction = grad + hp.decay * trace if hp.nesterov else trace
     return hp.learning_rate * direction, (trace,)
+
+
+_SGD = call(
+    "optax.sgd",
+    learning_rate=s("learning_rate"),
+    momentum=s("beta"),
+    nesterov=s("nesterov"),
+)
+
+_SAME = identical(
+    "the same operations in the same order; compiled into one program with a model, XLA may fuse "
+    "them otherwise: 1 ULP seen"
+)
+
+# Momentum is Optax's sgd with momentum; its weight decay stands before the trace.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.Momentum"),
+    port="optax_bridge.momentum",
+    renamed={"beta": "decay"},
+    within={"beta": DECAY},
+    state=(StateField("momentum", exact="MomentumState.trace", stock=("TraceState.trace",)),),
+    stock=(
+        Stock(_SGD, _SAME, when={"weight_decay": 0}),
+        Stock(
+            call("optax.chain", call("optax.add_decayed_weights", s("weight_decay")), _SGD),
+            _SAME,
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"nesterov": True}),
+        Case({"beta": 0.5, "weight_decay": 0.01}),
+        Case({"beta": 0.99, "weight_decay": 0.1, "nesterov": True}),
+    ),
+    notes=(
+        "`beta` defaults to 0.9; `optax.sgd` has no momentum unless you give it. Weight decay is "
+        "*coupled*: it is added to the gradient before the momentum, so "
+        "`optax.add_decayed_weights` comes first in the chain."
+    ),
+    sources=("flax.optim.momentum", "Sutskever et al. 2013"),
+)

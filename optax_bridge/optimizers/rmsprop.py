@@ -7,6 +7,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from optax_bridge.correspondence.claim import StepBound, apart, measured, rounding
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -85,3 +90,50 @@ def scale_by_rmsprop(
       The transformation, which equals `rmsprop` up to rounding once the learning rate follows.
     """
     return direction(rmsprop(-1.0, decay, eps, centered))
+
+
+# Where `v` comes near `mg` squared, what is left of their difference has no digits.
+_STEP = StepBound(1.6, {"v": (0.01, 1), "mg": (-0.05, 0.05)})
+
+# RMSProp is Optax's rmsprop with eps_in_sqrt=False.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.RMSProp"),
+    port="optax_bridge.rmsprop",
+    renamed={"beta2": "decay"},
+    within={"beta2": DECAY, "eps": NOT_NEGATIVE},
+    state=(
+        StateField(
+            "v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
+        ),
+        StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),
+    ),
+    stock=(
+        Stock(
+            call(
+                "optax.rmsprop",
+                learning_rate=s("learning_rate"),
+                decay=s("beta2"),
+                eps=s("eps"),
+                centered=s("centered"),
+                eps_in_sqrt=False,
+            ),
+            rounding(
+                32,
+                "order of operations only",
+                step=_STEP,
+                bfloat16=measured(6.5),
+                float16=apart("an epsilon of 1e-8 is 0 there, and NaN stands in other places"),
+            ),
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"centered": True, "eps": 1e-3}),
+        Case({"beta2": 0.99, "eps": 1e-6}),
+    ),
+    notes=(
+        "`optax.rmsprop` has `eps` inside the root unless `eps_in_sqrt=False`; without that the "
+        "trajectories part by 3.6 %."
+    ),
+    sources=("flax.optim.rmsprop", "Tieleman and Hinton 2012", "Graves 2013, arXiv:1308.0850"),
+)

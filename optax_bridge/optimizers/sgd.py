@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from jax import Array
 
+from optax_bridge.correspondence.claim import identical
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, setting
+from optax_bridge.correspondence.recipe import call
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
 from optax_bridge.exact.transformation import ExactTransformation
@@ -35,3 +38,20 @@ def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
 def _step(hp: SimpleNamespace, count: Array, grad: Array, param: Array) -> tuple[Array, tuple[()]]:
     del count, param
     return hp.learning_rate * grad, ()
+
+
+# GradientDescent is Optax's sgd without momentum.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.GradientDescent"),
+    port="optax_bridge.sgd",
+    state=(),
+    stock=(
+        Stock(
+            call("optax.sgd", learning_rate=setting("learning_rate")),
+            identical("one product and one subtraction on both sides"),
+        ),
+    ),
+    cases=(Case(learning_rate=0.1),),
+    notes="Nothing changes: both compute `p - learning_rate * g`.",
+    sources=("flax.optim.sgd",),
+)

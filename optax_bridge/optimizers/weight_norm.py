@@ -1,6 +1,7 @@
 """Weight normalisation (Salimans and Kingma 2016), as `flax.optim.WeightNorm` does it."""
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,6 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import legacy_optim
+from optax_bridge.correspondence.claim import measured, rounding
+from optax_bridge.correspondence.entry import RATE, Case, Entry, LegacyClass, Row, StateField
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import ScalarOrSchedule, difference, resolve
@@ -154,3 +160,80 @@ def _merged(direction: jax.Array, scale: Any, eps: Any) -> jax.Array:
     if not _is_split(direction):
         return direction
     return direction * (scale * jax.lax.rsqrt(_squared_norm(direction) + eps))
+
+
+class _Parts:
+    """The optimizer within has a state for directions and one for scales."""
+
+    example = "WeightNorm(Adam(learning_rate=1e-3))"
+
+    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+        return kinds == {fields}
+
+    def rows_within(self, rows: Sequence[Row]) -> list[list[Row]]:
+        return [
+            [
+                (path, row.get("direction", param), row.get("direction_state"))
+                for path, param, row in rows
+                if row is not None
+            ]
+        ]
+
+    def around(self, inner: Any) -> legacy_optim.WeightNorm:
+        return legacy_optim.WeightNorm(inner)
+
+
+_INNER_RATE = "its rate belongs to the optimizer inside it"
+
+# WeightNorm wraps another optimizer; Optax has no equal.
+ENTRY = Entry(
+    legacy=LegacyClass("legacy_optim.WeightNorm"),
+    port="optax_bridge.weight_norm",
+    renamed={"wrapped_optimizer": "inner"},
+    within={"wn_eps": NOT_NEGATIVE},
+    getters={"wrapped_optimizer": operator.attrgetter("wrapped_optimizer")},
+    state=(
+        StateField("direction", exact="WeightNormState.direction"),
+        StateField("scale", exact="WeightNormState.scale"),
+    ),
+    stock=(),
+    cases=(
+        Case({"wrapped_optimizer": call("legacy_optim.Momentum", learning_rate=RATE)}),
+        Case(
+            {
+                "wrapped_optimizer": call(
+                    "legacy_optim.Adam", learning_rate=RATE, weight_decay=0.01
+                ),
+                "wn_decay": 0.1,
+            }
+        ),
+        Case(
+            {
+                "wrapped_optimizer": call("legacy_optim.GradientDescent", learning_rate=RATE),
+                "wn_eps": 1e-3,
+            }
+        ),
+    ),
+    notes=(
+        "Optax has no weight normalisation of parameters. The state holds directions and scales, "
+        "and the new parameters come from them, not from the old ones: whatever else changes the "
+        "parameters is undone by the next step, as it always was."
+    ),
+    sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
+    around=rounding(
+        64,
+        "XLA compiles the step together with the normalisation, and rounds otherwise",
+        bfloat16=measured(0),
+        float16=measured(3.5),
+    ),
+    dropped={
+        "direction_state": "belongs to the wrapped optimizer, whose entry maps it",
+        "scale_state": "belongs to the wrapped optimizer, whose entry maps it",
+    },
+    parts=_Parts(),
+    excluded={
+        "per-group": _INNER_RATE,
+        "per-call": _INNER_RATE,
+        "schedule": "the legacy side takes it per call",
+    },
+)

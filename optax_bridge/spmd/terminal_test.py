@@ -3,12 +3,10 @@ import signal
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 from typer.testing import CliRunner
 
 from optax_bridge.cli import app
-from optax_bridge.spmd import killing
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
@@ -47,17 +45,6 @@ def evaluated():
         eval_policy=config_for_function(every_n_steps_policy).set(n=3),
     )
     return cfg.set(evalers={"all": evaler})
-
-
-def undisturbed(folder, *, devices, mesh_shape, steps, save_every):
-    """Losses of the example, as the command with the same fields has them, in this process."""
-    cfg = regression.trainer(steps=steps, save_every=save_every, mesh_shape=mesh_shape)
-    cfg.set(dir=str(folder)).model.dropout.rate = 0.1
-    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
-    losses = {}
-    trainer.add_listener(losses.__setitem__)
-    trainer.run(jax.random.PRNGKey(0))
-    return list(losses.items())
 
 
 def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
@@ -126,19 +113,6 @@ def test_misuse(args, message, tmp_path, monkeypatch):
     result = call(*args)
     assert result.exit_code == 2 and message in result.output, result.output
     assert not list(tmp_path.iterdir())
-
-
-def test_two_processes_and_a_kill(tmp_path):
-    """Two processes, killed once, give the losses of one with two devices, to the bit.
-
-    Sums over the batch are sums of two terms, which no order rounds otherwise.
-    """
-    fields = dict(steps=40, save_every=4)
-    expected = undisturbed(tmp_path / "one", devices=2, mesh_shape=(-1, 1), **fields)
-    line = killing.command(tmp_path / "two", devices=1, **fields)
-    _, moments = killing.killed(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
-    assert len(moments) == 1
-    assert read_losses(tmp_path / "two") == expected
 
 
 def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):

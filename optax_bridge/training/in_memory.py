@@ -6,9 +6,8 @@ import optax
 from flax import serialization
 
 import legacy_optim
-from optax_bridge.checkpoints.mapping import convert_tree
-from optax_bridge.checkpoints.mapping_back import legacy_tree
-from optax_bridge.checkpoints.train_states import train_state
+from optax_bridge.checkpoints.to_legacy import legacy_tree
+from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 from optax_bridge.training.train_state import TrainState
 
 
@@ -38,7 +37,7 @@ def convert_state(
         `optax_bridge.adafactor` by axis.
       exact: see `optax_bridge.from_legacy`.
       part: which optimizer of the tree, where there are several: its '/'-joined path.
-      allow_nan: let NaN in the optimizer's state through.
+      allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
       A `TrainState`, whose arrays lie where they did; for a TrainState the state dict

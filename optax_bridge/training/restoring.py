@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
-from optax_bridge.checkpoints.fit import (
-    Fit,
+from optax_bridge.checkpoints.fit import Fit
+from optax_bridge.checkpoints.trees import (
     fields_from_state_dict,
     fields_of,
     outlined,

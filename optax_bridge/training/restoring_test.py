@@ -28,7 +28,7 @@ from optax_bridge.checkpoints import (
     from_state_dict,
     restore_checkpoint,
 )
-from optax_bridge.checkpoints.fit import fields_of, is_key
+from optax_bridge.checkpoints.trees import fields_of, is_key
 
 ocp = pytest.importorskip("orbax.checkpoint")
 

@@ -12,7 +12,7 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 
-from optax_bridge.checkpoints.fit import fields_of
+from optax_bridge.checkpoints.trees import fields_of
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import (
     Axes,

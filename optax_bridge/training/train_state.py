@@ -285,7 +285,7 @@ class TrainState(train_state.TrainState):
           sharding: a `jax.sharding.Sharding` for every leaf, a function `sharding(path, leaf)`
             to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
             another.
-          allow_nan: let NaN in the optimizer's state through.
+          allow_nan: let NaN and infinities in parameters and moments through.
           **kwargs: the subclass's own fields, in place of what the checkpoint has. What stands
             beside the optimizer fills the others: `batch_stats`, also from
             `model_state={"batch_stats": ...}`, `ema_params`, `rngs`, `dynamic_scale` (one given
@@ -301,9 +301,10 @@ class TrainState(train_state.TrainState):
         Warns:
           LeftOverWarning: the checkpoint has something that there is no field for.
         """
-        from optax_bridge.checkpoints import train_states  # formats, which few programs need
+        # Formats of checkpoints, which few programs need.
+        from optax_bridge.checkpoints.to_train_state import from_legacy_checkpoint
 
-        return train_states.from_legacy_checkpoint(
+        return from_legacy_checkpoint(
             cls,
             path,
             optimizer_def,
@@ -336,9 +337,10 @@ class TrainState(train_state.TrainState):
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.
         """
-        from optax_bridge.checkpoints import train_states  # formats, which few programs need
+        # Formats of checkpoints, which few programs need.
+        from optax_bridge.checkpoints.to_legacy import to_legacy_checkpoint
 
-        train_states.to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
+        to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 
     def _transformation(self, grads: Updates) -> optax.GradientTransformation:
         """The one that takes these gradients, with boxes or without."""

@@ -54,10 +54,9 @@ def value(dotted: str) -> Any:
     return MISSING
 
 
-def takes(function: object, keyword: str) -> bool | None:
+def takes(function: Any, keyword: str) -> bool | None:
     """Whether a function takes a keyword today; None where it does not say."""
-    is_enum = isinstance(function, type) and issubclass(function, enum.Enum)
-    if not callable(function) or is_enum:  # what an enum is made with, Python decides
+    if not callable(function) or isinstance(function, enum.EnumType):  # whose are Python's own
         return None
     try:
         parameters = inspect.signature(function).parameters

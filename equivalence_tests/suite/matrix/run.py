@@ -21,7 +21,7 @@ from equivalence_tests.suite.case import Result, recipe_source, settings_text
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict
-from optax_bridge.correspondence.entry import rounding
+from optax_bridge.correspondence.claim import rounding
 from optax_bridge.metadata.trees import PyTree, Updates
 
 _IN_ONE_FUNCTION = rounding(

@@ -12,10 +12,10 @@ from equivalence_tests.sides.side import Side, legacy, train_state
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Choice, choose_recipe
-from optax_bridge.correspondence.entries.multi_optimizer import is_matrix, is_vector
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import to_optax
 from optax_bridge.metadata.trees import PyTree, Updates
+from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
 
 # The second group's rate is twice the first one's.
 _FACTORS = (1.0, 2.0)

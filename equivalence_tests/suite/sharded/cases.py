@@ -25,7 +25,7 @@ from equivalence_tests.suite.sharded.training import (
     reference,
     vanishing,
 )
-from optax_bridge.correspondence.entry import Claim, identical, rounding
+from optax_bridge.correspondence.claim import Claim, identical, rounding
 from optax_bridge.correspondence.recipe import render
 
 # Sums of up to 512 terms (64 images of 8 rows) in another order differ by about the square root of

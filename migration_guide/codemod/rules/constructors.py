@@ -11,11 +11,10 @@ After:
     definition = optax_bridge.momentum()
 
 What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical
-or differs in rounding alone, else (and with `--recipe exact`, and where steps override
-hyper-parameters) this project's transformation in legacy arithmetic.
+or differs in rounding alone in all dtypes that the program's parameters may have, else (and with
+`--recipe exact`, and where steps override hyper-parameters) this project's transformation in legacy
+arithmetic.
 """
-
-import contextlib
 
 import libcst as cst
 
@@ -24,7 +23,9 @@ from migration_guide.codemod.context import Context, keyword, separated, with_ke
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
 from migration_guide.codemod.tree import comments
-from optax_bridge.correspondence import Call, Entry, UnsupportedSetting, Verdict
+from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
+from optax_bridge.correspondence.choice import ANY_DTYPE
+from optax_bridge.correspondence.claim import FULL_PRECISION
 from optax_bridge.correspondence.recipe import Setting, Source, imports, render
 
 _MIXED = (
@@ -34,6 +35,12 @@ _MIXED = (
 _SPREAD = (
     "what is in * and ** decides which Optax optimizer is its equal, so it stays on "
     "legacy_optim, and from_legacy turns it into that; to do without, write out the arguments"
+)
+
+_HALF = "{0}, not public Optax: parameters may be in half precision ({1}). {2}"
+_DIFFERS = (
+    "parameters may be in half precision ({}), where this is another optimizer. {}. Keep the "
+    "parameters in float32, or write {}, which this package has"
 )
 
 
@@ -62,6 +69,7 @@ def rewrite_call(
         elif context.once(standalone.is_active):
             if any(hp.variadic for hp in entry.hyper_params):
                 return partition.partition(context, [_pair(arg.value) for arg in updated.args])
+            _say_where_it_differs(context, original, entry, entry.defaults() | values)
             return _standalone(context, entry, updated, values, given)
         else:
             context.remark(original, _MIXED)
@@ -70,7 +78,7 @@ def rewrite_call(
         recipe = Call(entry.port, tuple(groups))
         new = updated.with_changes(func=context.dotted(recipe.target))
     else:
-        recipe, places = _recipe(context, entry, entry.defaults() | values)
+        recipe, places = _recipe(context, original, entry, entry.defaults() | values)
         new = _in_place(context, updated, recipe, places, given)
     if new is None:
         new = _written(context, updated, recipe)
@@ -91,26 +99,45 @@ def rewrite_reference(
 
 
 def _recipe(
-    context: Context, entry: Entry, values: dict[str, object]
+    context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
 ) -> tuple[Call, dict[str, str]]:
     """The recipe, and under which of its keywords each legacy setting stands."""
-    if not (context.options.exact or context.rate_per_call):
-        with contextlib.suppress(UnsupportedSetting):
-            return _stock(context, entry, values)
-    context.recipes.add("exact")
-    return entry.exact_recipe(values), {hp.legacy: hp.port for hp in entry.hyper_params}
+    wanted = "exact" if context.options.exact or context.rate_per_call else "stock"
+    choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
+    sign = context.half_precision
+    if choice.kind == "stock" and sign is not None:
+        wanted = "stock" if context.once(_keeps_half_precision) else "exact"
+        choice = choose_recipe(Described(entry, values), wanted)
+        if choice.kind == "exact":
+            context.note(original, _HALF.format(choice.call.target, sign, choice.reason))
+    context.recipes.add(choice.kind)
+    if choice.kind == "exact":
+        return choice.call, {hp.legacy: hp.port for hp in entry.hyper_params}
+    return choice.call, _places(entry, values)
 
 
-def _stock(
-    context: Context, entry: Entry, values: dict[str, object]
-) -> tuple[Call, dict[str, str]]:
-    recipe, claim = entry.stock_recipe(values)
-    if claim.verdict is Verdict.DIFFERENT:
-        raise UnsupportedSetting(claim.why)
+def _say_where_it_differs(
+    context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
+) -> None:
+    """Leaves it to a person where public Optax is another optimizer in half precision."""
+    sign = context.half_precision
+    if sign is not None:
+        reason = choose_recipe(Described(entry, values), "standalone").reason
+        if reason:
+            context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))
+
+
+def _keeps_half_precision(context: Context) -> bool:
+    """Whether public Optax may stand in half precision within all optimizers of the file."""
+    entries = (context.analysis.names.entry(c.func) for c in context.analysis.facts.calls)
+    return all(entry.around.dtypes >= ANY_DTYPE for entry in entries if entry is not None)
+
+
+def _places(entry: Entry, values: dict[str, object]) -> dict[str, str]:
+    """Legacy setting -> the keyword of the stock recipe under which it stands."""
     variant = next(variant for variant in entry.stock if variant.fits(values))
     slots = variant.recipe.kwargs.items()
-    context.recipes.add("stock")
-    return recipe, {v.name: key for key, v in slots if isinstance(v, Setting)}
+    return {v.name: key for key, v in slots if isinstance(v, Setting)}
 
 
 def _standalone(
@@ -124,19 +151,22 @@ def _standalone(
     planned = context.once(schedule.provable)
     if planned is not None:  # a schedule takes the place of the one rate that a step gives
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
-        recipe, _ = entry.stock_recipe(everything)
+        recipe = choose_recipe(Described(entry, everything), "standalone").call
         return _written(context, updated, recipe)
     overridden = context.analysis.overridden | context.analysis.project.overridden
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
-        recipe, places = _stock(context, entry, entry.defaults() | values)
-        new = _in_place(context, updated, recipe, places, given)
+        everything = entry.defaults() | values
+        recipe = choose_recipe(Described(entry, everything), "standalone").call
+        context.recipes.add("stock")
+        new = _in_place(context, updated, recipe, _places(entry, everything), given)
         return new or _written(context, updated, recipe)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
     symbols = {name: Source(name) for name in names}
     symbols |= {name: Source(name, source.value) for name, source in bound.items()}
-    recipe, _ = entry.stock_recipe(entry.defaults() | values | symbols)
+    everything = entry.defaults() | values | symbols
+    recipe = choose_recipe(Described(entry, everything), "standalone").call
     context.needed.add("jax")
     start = entry.defaults() | values
     # What each step must give is not a number until then, so that none is forgotten in silence.

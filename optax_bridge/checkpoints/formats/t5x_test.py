@@ -59,7 +59,7 @@ def test_later_form_that_orbax_wrote(name: str, archive: str, named: str, tmp_pa
     assert read.path == folder / "checkpoint_4" / "state"
     assert read.description == "T5X, with Orbax's index"
     definition = parse_definition(OPTIMIZERS[name])
-    convert_file(folder / named, tmp_path / "new", definition, msgpack=True)
+    convert_file(folder / named, tmp_path / "new", definition, file_format="msgpack")
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     assert (tmp_path / "back").read_bytes() == (FILES / f"{name}.msgpack").read_bytes()
 
@@ -89,7 +89,9 @@ def test_index_is_not_replaced_by_force(tmp_path: Path) -> None:
     write_t5x(index.parent, genuine("adafactor"))
     before = index.read_bytes()
     with pytest.raises(CheckpointError, match="a checkpoint to replace"):
-        convert_file(FILES / "adafactor.msgpack", index, ADAFACTOR, msgpack=True, force=True)
+        convert_file(
+            FILES / "adafactor.msgpack", index, ADAFACTOR, file_format="msgpack", force=True
+        )
     assert index.read_bytes() == before
 
 
@@ -99,7 +101,12 @@ def test_index_is_not_replaced_by_force(tmp_path: Path) -> None:
 def test_every_optimizer_converts_from_t5x(name: str, msgpack: bool, tmp_path: Path) -> None:
     definition = parse_definition(OPTIMIZERS[name])
     write_t5x(tmp_path / "checkpoint_4", genuine(name))
-    convert_file(tmp_path / "checkpoint_4", tmp_path / "new", definition, msgpack=msgpack)
+    convert_file(
+        tmp_path / "checkpoint_4",
+        tmp_path / "new",
+        definition,
+        file_format="msgpack" if msgpack else "orbax",
+    )
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     if name != "chunked":
         assert (tmp_path / "back").read_bytes() == (FILES / f"{name}.msgpack").read_bytes()
@@ -108,7 +115,7 @@ def test_every_optimizer_converts_from_t5x(name: str, msgpack: bool, tmp_path: P
 def test_stock_state_comes_from_t5x(tmp_path: Path) -> None:
     write_t5x(tmp_path / "checkpoint_4", genuine("lars"), least_size=1)
     definition = legacy_optim.LARS(1.0)
-    convert_file(tmp_path / "checkpoint_4", tmp_path / "new", definition, exact=False)
+    convert_file(tmp_path / "checkpoint_4", tmp_path / "new", definition, recipe="standalone")
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     assert (tmp_path / "back").read_bytes() == (FILES / "lars.msgpack").read_bytes()
 

@@ -10,7 +10,7 @@ from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.formats.format import Contents, Format, Written
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
 from optax_bridge.checkpoints.lazy import BLOCK
-from optax_bridge.checkpoints.recognise import is_array
+from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.metadata.trees import PyTree
 
 

@@ -15,8 +15,9 @@ import orbax.checkpoint as ocp
 from flax.serialization import to_state_dict
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.layout import LAYOUT, is_layout
-from optax_bridge.checkpoints.recognise import is_array, leaves
+from optax_bridge.checkpoints.fit import LAYOUT
+from optax_bridge.checkpoints.layout import is_layout
+from optax_bridge.checkpoints.trees import is_array, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 _SECONDS_BETWEEN_LOOKS = 0.1

@@ -1,0 +1,211 @@
+# pyright: strict, reportMissingTypeStubs=false
+"""From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import legacy_optim
+from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.fit import LAYOUT, Fit
+from optax_bridge.checkpoints.formats.registry import written_as
+from optax_bridge.checkpoints.locate import (
+    at_path,
+    check_parameters,
+    choose_part,
+    find_parts,
+    find_states,
+    named,
+)
+from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.restore import restored_like
+from optax_bridge.checkpoints.to_legacy import back
+from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.checkpoints.trees import is_array, is_state, leaves
+from optax_bridge.checkpoints.write import Progress, compare, write
+from optax_bridge.correspondence import Choice
+from optax_bridge.correspondence.choice import RecipeKind
+from optax_bridge.metadata.trees import PyTree
+
+Definition = legacy_optim.OptimizerDef
+_LEGACY = "msgpack"  # what programs of flax.optim read
+KEEP, FLAT = "keep", "flat"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert_file` did.
+
+    Attributes:
+      read: what was read.
+      tree: the tree that was written.
+      definition: the legacy definition, or those by their paths; None if only parameters were
+        asked for, or a template says it.
+      step: steps taken by the one optimizer, or None; with a template those of all optimizers, if
+        they have taken as many.
+      choices: which recipe's state was written and why, by where each optimizer stands, "" for the
+        one of the whole; empty where a template, or a transformation, says it.
+    """
+
+    read: Read
+    tree: PyTree
+    definition: Any
+    step: int | None
+    choices: Mapping[str, Choice]
+
+
+def convert_file(
+    source: Path,
+    destination: Path,
+    optimizer_def: Definition | Mapping[str, Definition] | None = None,
+    *,
+    to_legacy: bool = False,
+    file_format: str = "orbax",
+    params_only: bool = False,
+    recipe: RecipeKind = "exact",
+    layout: str = KEEP,
+    like: Any = None,
+    part: str | None = None,
+    allow_nan: bool = False,
+    verify: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Converts a checkpoint; the source is only read.
+
+    Args:
+      source: see `read_checkpoint`.
+      destination: a file for msgpack, a folder for Orbax.
+      optimizer_def: the legacy definition; read from the state's fields if None. Of several
+        optimizers, the '/'-joined path of each -> its definition.
+      to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
+      file_format: what to write, one of `formats.registry.writable()`.
+      params_only: write the parameters alone.
+      recipe: "exact", "stock" or "standalone", see `correspondence.choose_recipe`, which is told
+        the dtypes of the checkpoint's parameters.
+      layout: "keep": what stood around the optimizer stays where it stood, so that the program's
+        own restore finds it; "flat": all of it as fields of one TrainState.
+      like: what the program saves, a `TrainState` or a tree with some in it, as the template; it
+        says what every optimizer of the checkpoint becomes.
+      part: which optimizer, where there are several; on the way back, where it is to stand.
+      allow_nan: let NaN and infinities in parameters and moments through.
+      verify: read again what was written, and compare every leaf.
+      force: replace the destination if it is a checkpoint.
+      progress: called with the phase, the bytes done and the bytes in all.
+
+    Returns:
+      What was read and what was written.
+
+    Raises:
+      CheckpointError: see the readers; nothing is left at the destination then.
+      ValueError: no such format is written.
+    """
+    if isinstance(optimizer_def, Mapping) and (
+        to_legacy or params_only or part is not None or layout == FLAT
+    ):
+        raise ValueError(
+            "optimizers by their paths are all converted where they stand: leave to_legacy, "
+            "params_only, part and layout='flat' out"
+        )
+    if like is not None and layout == FLAT:
+        raise ValueError("like says what everything becomes: leave layout='flat' out")
+    if layout not in (KEEP, FLAT):
+        raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
+    if to_legacy:
+        file_format = _LEGACY
+    written_as(file_format)
+    remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
+    read = read_checkpoint(source)
+    _check_apart(read.path, destination)
+    definition: Any = optimizer_def
+    step, choices = None, {}
+    if params_only:
+        definition, tree = None, _parameters(read, part, allow_nan)
+    elif to_legacy:
+        tree, step = back(read, definition, part, allow_nan)
+    elif like is not None:
+        tree = restored_like(like, read.tree, read.path, allow_nan)
+        step = _common_step(tree)
+    elif isinstance(optimizer_def, Mapping):
+        tree, choices = _each_converted(read, optimizer_def, recipe, allow_nan)
+    else:
+        converted = convert_tree(
+            read.tree, definition, recipe=recipe, part=part, allow_nan=allow_nan, place=read.path
+        )
+        definition, step = converted.definition, int(converted.step)
+        choices = {"": converted.choice} if converted.choice else {}
+        # Every checkpoint of T5X has that level; the way back is Flax's.
+        of_level = set(read.tree) == {read.level}
+        flat = layout == FLAT or of_level
+        tree = converted.flat_tree() if flat else converted.tree(read.path)
+        if of_level:
+            del tree[LAYOUT]
+    with written_whole(destination, force=force) as path:
+        write(path, tree, file_format, progress=progress, name=destination)
+        if verify:
+            compare(path, tree, destination, file_format, progress)
+    return Conversion(read, tree, definition, step, choices)
+
+
+def _each_converted(
+    read: Read, definitions: Mapping[str, Definition], recipe: RecipeKind, allow_nan: bool
+) -> tuple[PyTree, dict[str, Choice]]:
+    """The checkpoint with a TrainState where each of its optimizers stood, and their recipes."""
+    names = [part.name for part in find_parts(read.tree, read.path)]
+    if sorted(names) != sorted(definitions):
+        raise CheckpointError(
+            read.path, f"a definition for each of its optimizers, {', '.join(sorted(names))}",
+            ", ".join(sorted(definitions)),
+            'Give each with where it stands: --optimizer "PATH=Adam(...)".',
+        )  # fmt: skip
+    tree, choices = read.tree, dict[str, Choice]()
+    for path, definition in definitions.items():
+        converted = convert_tree(
+            tree, definition, recipe=recipe, part=path, allow_nan=allow_nan, place=read.path
+        )
+        tree = converted.tree(read.path)
+        if converted.choice is not None:
+            choices[path] = converted.choice
+    return tree, choices
+
+
+def _common_step(tree: PyTree) -> int | None:
+    """The steps that all TrainStates of a tree have taken; None if those differ."""
+    states = [each for each in jax.tree.leaves(tree, is_leaf=is_state) if is_state(each)]
+    taken = {int(number) for state in states for number in np.ravel(state.step)}
+    return taken.pop() if len(taken) == 1 else None
+
+
+def _check_apart(source: Path, destination: Path) -> None:
+    # Unlike Path.resolve, this takes links in a circle.
+    one, other = (Path(os.path.realpath(path)) for path in (source, destination))
+    if one == other or one in other.parents or other in one.parents:
+        raise CheckpointError(
+            destination, "another place than the source", f"the source, {source}",
+            "The source is only read, never replaced: name another destination.",
+        )  # fmt: skip
+
+
+def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
+    """The parameters alone: whoever wants no more need not say which optimizer it was."""
+    states = named(find_states(read.tree), part)
+    if len(states) == 1:
+        params, at = at_path(read.tree, states[0])["params"], (*states[0], "params")
+    elif part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
+        return read.tree
+    else:
+        chosen = choose_part(read.tree, read.path, part)
+        check_parameters(chosen, read.path)
+        params, at = chosen.target, (*chosen.path, "target")
+    fit = Fit(read.path, allow_nan=allow_nan)
+    for path, leaf in leaves(params):
+        if is_array(leaf):
+            fit.finite(None, leaf, (*at, *path), "params")
+    fit.settle()
+    return params

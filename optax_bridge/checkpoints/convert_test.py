@@ -1,0 +1,501 @@
+"""Training that a conversion interrupted goes on as if it had not been; genuine files."""
+
+import contextlib
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from flax import serialization
+
+import legacy_optim
+from optax_bridge import FullTrainState, TrainState, convert_state, from_legacy
+from optax_bridge.checkpoints import (
+    CheckpointError,
+    LeftOverWarning,
+    convert_file,
+    read_checkpoint,
+)
+from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.layout import layout_of
+from optax_bridge.checkpoints.lazy import BLOCK
+from optax_bridge.checkpoints.restore_test import same_bits
+from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
+from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.checkpoints.write import compare, write
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+
+# Among the recorded files is one with a group of nothing, which says so.
+pytestmark = pytest.mark.filterwarnings("ignore:.*none of the . parameters is selected")
+
+FILES = Path(__file__).parent / "testdata"
+STEPS = 5
+
+
+def gradients(target: Any) -> list[Any]:
+    rng = np.random.default_rng(7)
+    return [
+        jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), target)
+        for _ in range(STEPS)
+    ]
+
+
+def uninterrupted(name: str) -> legacy_optim.Optimizer:
+    """The legacy optimizer as flax.optim restored it."""
+    tree: Any = serialization.msgpack_restore((FILES / f"{name}.msgpack").read_bytes())
+    target = jax.tree.map(jnp.asarray, tree["target"])
+    optimizer = parse_definition(OPTIMIZERS[name]).create(target)
+    return jax.tree.map(jnp.asarray, serialization.from_state_dict(optimizer, tree))
+
+
+@functools.cache
+def trained_on(name: str) -> list[legacy_optim.Optimizer]:
+    """The uninterrupted optimizer after each step."""
+    take = jax.jit(lambda optimizer, grads: optimizer.apply_gradient(grads))
+    optimizer = uninterrupted(name)
+    return [optimizer := take(optimizer, grads) for grads in gradients(optimizer.target)]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_exact_recipe_goes_on_bit_for_bit(name: str) -> None:
+    definition = parse_definition(OPTIMIZERS[name])
+    state: Any = TrainState.from_legacy_checkpoint(
+        FILES / f"{name}.msgpack", optimizer_def=definition, apply_fn=None
+    )
+    optimizers = trained_on(name)
+    take = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+    for optimizer, grads in zip(optimizers, gradients(state.params), strict=True):
+        state = take(state, grads)
+        same_bits(optimizer.target, state.params)
+    optimizer = optimizers[-1]
+    assert int(state.step) == int(optimizer.state.step) == 4 + STEPS
+    same_bits(optimizer, state.to_legacy(definition).replace(optimizer_def=optimizer.optimizer_def))
+
+
+# The bound of an entry is for float32; what bfloat16 does is in the two tests after this one.
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "bfloat16" not in name])
+def test_stock_recipe_stays_within_its_bound(name: str) -> None:
+    definition = parse_definition(OPTIMIZERS[name])
+    try:
+        from_legacy(definition, exact=False)
+    except UnsupportedSetting:
+        pytest.skip("public Optax has no equal")
+    claim = choose_recipe(definition, "standalone").claim
+    state: Any = TrainState.from_legacy_checkpoint(
+        FILES / f"{name}.msgpack", optimizer_def=definition, exact=False
+    )
+    counts = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+        if jax.tree_util.keystr(path).endswith("count")
+    ]
+    assert all(int(count) == 4 for count in counts)
+    take = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+    for grads in gradients(state.params):
+        state = take(state, grads)
+    optimizer = trained_on(name)[-1]
+    pairs = zip(jax.tree.leaves(optimizer.target), jax.tree.leaves(state.params), strict=True)
+    for old, new in pairs:
+        if old.size == 0:
+            continue
+        # The entry's bound is for 100 steps; nothing wider is granted to these few.
+        bound = (claim.ulp or 0.0) * np.spacing(np.abs(old).max().astype(np.float32))
+        assert np.abs(np.asarray(old) - np.asarray(new)).max() <= bound
+
+
+@pytest.mark.parametrize("name", ["adam_bfloat16", "adafactor_bfloat16"])
+def test_public_optax_that_is_not_the_same_in_half_precision_is_said(
+    name: str, tmp_path: Path
+) -> None:
+    """In bfloat16 the legacy `1 - beta2 ** t` rounds to 0 and nothing moves; Optax's does not."""
+    definition, source = parse_definition(OPTIMIZERS[name]), FILES / f"{name}.msgpack"
+    with pytest.raises(UnsupportedSetting, match="not the same in bfloat16"):
+        TrainState.from_legacy_checkpoint(source, optimizer_def=definition, exact=False)
+    done = convert_file(source, tmp_path / "new", definition, recipe="stock")
+    assert done.choices[""].kind == "exact" and "in bfloat16" in done.choices[""].reason
+    with (
+        pytest.raises(CheckpointError, match=r"bfloat16.*bits would be lost.*--recipe exact")
+        if (name == "adafactor_bfloat16")
+        else contextlib.nullcontext()
+    ):
+        done = convert_file(source, tmp_path / "asked", definition, recipe="standalone")
+        assert done.choices[""].kind == "stock" and "in bfloat16" in done.choices[""].reason
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_way_there_and_back_gives_the_same_bytes(
+    name: str, msgpack: bool, exact: bool, tmp_path: Path
+) -> None:
+    definition = parse_definition(OPTIMIZERS[name])
+    source = FILES / f"{name}.msgpack"
+    if not exact:
+        if name == "adafactor_bfloat16":
+            pytest.skip("refused, as public Optax would round the statistics")
+        try:
+            from_legacy(definition, exact=False)
+        except UnsupportedSetting:
+            pytest.skip("public Optax has no equal")
+    convert_file(
+        source,
+        tmp_path / "new",
+        definition,
+        file_format="msgpack" if msgpack else "orbax",
+        recipe="exact" if exact else "standalone",
+    )
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    same_bits(read_checkpoint(source).tree, read_checkpoint(tmp_path / "back").tree)
+    if name != "chunked":
+        assert (tmp_path / "back").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_orbax_restores_into_a_train_state(name: str, tmp_path: Path) -> None:
+    definition = parse_definition(OPTIMIZERS[name])
+    source = FILES / f"{name}.msgpack"
+    convert_file(source, tmp_path / "new", definition)
+    expected: Any = TrainState.from_legacy_checkpoint(source, optimizer_def=definition)
+    empty = jax.eval_shape(
+        lambda: TrainState.create(apply_fn=None, params=expected.params, tx=from_legacy(definition))
+    )
+    template = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        ),
+        empty,
+    )
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "new", template)
+    assert type(restored.opt_state) is type(expected.opt_state)
+    same_bits(
+        (restored.step, restored.params, restored.opt_state),
+        (expected.step, expected.params, expected.opt_state),
+    )
+
+
+@pytest.mark.parametrize("name", ["adadelta", "adagrad", "gradient_descent", "rmsprop_centered"])
+def test_optimizer_is_read_from_the_state_where_it_is_clear(name: str) -> None:
+    state: Any = TrainState.from_legacy_checkpoint(FILES / f"{name}.msgpack")
+    expected: Any = TrainState.from_legacy_checkpoint(
+        FILES / f"{name}.msgpack", optimizer_def=parse_definition(OPTIMIZERS[name])
+    )
+    same_bits(state.opt_state, expected.opt_state)
+
+
+class WithStats(TrainState):
+    batch_stats: Any
+
+
+def test_fields_beside_the_optimizer_come_along() -> None:
+    state: Any = WithStats.from_legacy_checkpoint(FILES / "dictionary.msgpack")
+    np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+    assert int(state.step) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "optimizer"),
+    [
+        ("tuple", "0", "Adam(1e-2)"),
+        ("dataclass", "generator", OPTIMIZERS["adafactor"]),
+        ("dataclass", "discriminator", "LARS(1.0)"),
+        ("replicated", None, "Adam(1e-2)"),
+    ],
+    ids=["tuple", "generator", "discriminator", "replicated"],
+)
+def test_optimizer_within_something_is_found(name: str, part: str | None, optimizer: str) -> None:
+    plain = {"generator": "adafactor", "discriminator": "lars"}.get(part or "", "adam")
+    definition = parse_definition(optimizer)
+    warns = pytest.warns(LeftOverWarning, match=r"\['mean'\]")
+    with warns if name == "tuple" else contextlib.nullcontext():
+        state: Any = FullTrainState.from_legacy_checkpoint(
+            FILES / f"{name}.msgpack", optimizer_def=definition, part=part
+        )
+    expected: Any = TrainState.from_legacy_checkpoint(
+        FILES / f"{plain}.msgpack", optimizer_def=definition
+    )
+    same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
+
+
+def test_whole_state_that_was_replicated_is_taken_once() -> None:
+    state: Any = WithStats.from_legacy_checkpoint(
+        FILES / "replicated_dataclass.msgpack",
+        optimizer_def=parse_definition(OPTIMIZERS["adafactor"]),
+    )
+    expected: Any = TrainState.from_legacy_checkpoint(
+        FILES / "adafactor.msgpack", optimizer_def=parse_definition(OPTIMIZERS["adafactor"])
+    )
+    same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
+    np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+
+
+@pytest.mark.parametrize(("beside", "kept"), [(3, {}), (4, {"step": "number"}), (5, {})])
+def test_only_the_step_itself_is_the_step_again(beside: int, kept: dict[str, str]) -> None:
+    assert layout_of(("optimizer",), {"step": beside}, 4).steps == kept
+
+
+def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:
+    tree: Any = serialization.msgpack_restore((FILES / "replicated_dataclass.msgpack").read_bytes())
+    own = np.stack([np.zeros(2, np.uint32), np.ones(2, np.uint32)])
+    tree |= {"keys": own, "same": np.stack([np.ones(2), np.ones(2)])}
+    others = convert_tree(tree, parse_definition(OPTIMIZERS["adafactor"])).others
+    np.testing.assert_array_equal(others["keys"], own)
+    assert others["same"].shape == (2,)
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+def test_values_beside_the_optimizer_come_along(msgpack: bool, tmp_path: Path) -> None:
+    """Python's numbers, text, and fields that a TrainState has names of its own for."""
+    definition = parse_definition(OPTIMIZERS["momentum"])
+    source = FILES / "values.msgpack"
+    convert_file(
+        source,
+        tmp_path / "new",
+        definition,
+        file_format="msgpack" if msgpack else "orbax",
+        layout="flat",
+    )
+    new = read_checkpoint(tmp_path / "new").tree
+    assert (new["legacy_step"], new["epoch"], new["best"], new["done"]) == (70, 3, 0.93, True)
+    assert (new["note"], np.asarray(new["step"])) == ("hello", 4)
+    assert np.asarray(new["legacy_opt_state"]) == 2**40
+    np.testing.assert_array_equal(new["legacy_params"]["old"], np.ones(2))
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    before, after = (read_checkpoint(path).tree for path in (source, tmp_path / "back"))
+    assert set(before) == set(after)
+    same_bits(before["optimizer"], after["optimizer"])
+    for name in set(before) - {"optimizer", "params"}:
+        assert np.asarray(before[name]) == np.asarray(after[name]), name
+
+
+HOLDERS = {
+    "tuple": ("tuple", None, "Adam(1e-2)"),
+    "generator": ("dataclass", "generator", OPTIMIZERS["adafactor"]),
+    "discriminator": ("dataclass", "discriminator", "LARS(1.0)"),
+    "dictionary": ("dictionary", None, OPTIMIZERS["adagrad"]),
+    "values": ("values", None, OPTIMIZERS["momentum"]),
+    "deep": ("deep", None, OPTIMIZERS["adagrad"]),
+    "step_of_python": ("step_of_python", None, OPTIMIZERS["adagrad"]),
+    "step_of_numpy": ("step_of_numpy", None, OPTIMIZERS["adagrad"]),
+    "names_taken": ("names_taken", None, OPTIMIZERS["adagrad"]),
+}
+
+
+def held(name: str, folder: Path) -> Path:
+    """A genuine file with an optimizer among other things, or a genuine optimizer among others."""
+    if (FILES / f"{name}.msgpack").exists():
+        return FILES / f"{name}.msgpack"
+    optimizer = serialization.msgpack_restore((FILES / "adagrad.msgpack").read_bytes())
+    tree = {
+        "deep": {"models": {"generator": {"opt": optimizer}, "x": np.ones(2)}, "epoch": 4},
+        "step_of_python": {"optimizer": optimizer, "step": 4},
+        "step_of_numpy": {"optimizer": optimizer, "global_step": np.int64(4), "step": 1e-3},
+        "names_taken": {
+            "opt": optimizer,
+            "params": 1,
+            "legacy_params": 2,
+            "legacy_layout": 3,
+            "legacy_x": 4,
+        },
+    }[name]
+    (folder / name).write_bytes(serialization.msgpack_serialize(tree))
+    return folder / name
+
+
+@pytest.mark.parametrize("layout", ["keep", "flat"])
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_holds_an_optimizer_comes_back_whole(
+    name: str, msgpack: bool, layout: str, tmp_path: Path
+) -> None:
+    """With the step beside the optimizer, which a TrainState has once, and at the same place."""
+    file, part, expression = HOLDERS[name]
+    source, definition = held(file, tmp_path), parse_definition(expression)
+    file_format = "msgpack" if msgpack else "orbax"
+    options = {"file_format": file_format, "part": part, "layout": layout}
+    convert_file(source, tmp_path / "new", definition, **options)
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    before, after = (dict(leaves(read_checkpoint(p).tree)) for p in (source, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    for path, leaf in before.items():
+        # Orbax keeps NumPy's numbers as arrays.
+        assert msgpack is False or type(after[path]) is type(leaf), path
+        assert np.asarray(after[path]).dtype == np.asarray(leaf).dtype, path
+        assert np.asarray(after[path]).tobytes() == np.asarray(leaf).tobytes(), path
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path: Path) -> None:
+    """What a conversion remembers of the old layout is not in the way."""
+    source = FILES / "dictionary.msgpack"
+    convert_file(
+        source, tmp_path / "new", file_format="msgpack" if msgpack else "orbax", layout="flat"
+    )
+    expected: Any = WithStats.from_legacy_checkpoint(source)
+    empty = jax.tree.map(jnp.zeros_like, expected)
+    if msgpack:
+        restored = serialization.from_bytes(empty, (tmp_path / "new").read_bytes())
+    else:
+        with ocp.StandardCheckpointer() as checkpointer:
+            restored = checkpointer.restore(tmp_path / "new", empty)
+    same_bits(restored, expected)
+
+
+@pytest.mark.parametrize("part", ["optimizer", "models/generator"])
+def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(
+    part: str, tmp_path: Path
+) -> None:
+    definition = parse_definition(OPTIMIZERS["adagrad"])
+    state: Any = FullTrainState.create(
+        apply_fn=None, params={"w": jnp.ones(3)}, tx=from_legacy(definition),
+        batch_stats={"mean": jnp.ones(2)}, rngs={"dropout": jax.random.key(0)},
+    )  # fmt: skip
+    state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition, part=part)
+    found: Any = read_checkpoint(tmp_path / "back").tree
+    assert int(found["step"]) == 0
+    np.testing.assert_array_equal(found["batch_stats"]["mean"], np.ones(2))
+    assert found["rngs"]["dropout"].dtype == np.uint32
+    with pytest.warns(LeftOverWarning, match=r"\['rngs'\]\['dropout'\] left over"):
+        again: Any = WithStats.from_legacy_checkpoint(tmp_path / "back")
+    same_bits((again.params, again.opt_state), (state.params, state.opt_state))
+
+
+def test_two_optimizers_and_no_name_is_an_error_that_names_both() -> None:
+    with pytest.raises(CheckpointError, match=r"generator, discriminator.*--part"):
+        TrainState.from_legacy_checkpoint(FILES / "dataclass.msgpack")
+
+
+def test_layout_of_multi_optimizer_up_to_0_3_2() -> None:
+    tree: Any = serialization.msgpack_restore((FILES / "multi_optimizer.msgpack").read_bytes())
+    states, step = tree["state"]["param_states"], tree["state"]["step"]
+    kernels = [states["dense"]["kernel"], states["head"]["kernel"]]
+    groups = [kernels, [states["dense"]["bias"]]]
+    old = {
+        str(number): {"step": step, "param_states": {str(i): s for i, s in enumerate(group)}}
+        for number, group in enumerate(groups)
+    }
+    definition = parse_definition(OPTIMIZERS["multi_optimizer"])
+    same_bits(
+        convert_state({"target": tree["target"], "state": old}, definition).opt_state,
+        convert_state(tree, definition).opt_state,
+    )
+
+
+def test_one_optimizer_over_states_of_that_layout_is_of_all_leaves() -> None:
+    tree: Any = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
+    states, step = tree["state"]["param_states"], tree["state"]["step"]
+    ordered = dict(sorted(leaves(tree["target"])))
+    flat = {}
+    for number, path in enumerate(ordered):
+        flat[str(number)] = functools.reduce(lambda node, name: node[name], path, states)
+    old = {"target": tree["target"], "state": {"0": {"step": step, "param_states": flat}}}
+    definition = parse_definition(OPTIMIZERS["adam"])
+    group = legacy_optim.MultiOptimizer(
+        (legacy_optim.ModelParamTraversal(lambda *_: True), definition)
+    )
+    found: Any = convert_state(old, group).opt_state
+    expected: Any = convert_state(tree, definition).opt_state
+    same_bits(found.inner[0].mu, expected.mu)
+
+
+def test_focus_is_read_from_the_state() -> None:
+    by_state: Any = TrainState.from_legacy_checkpoint(
+        FILES / "focus.msgpack", optimizer_def=legacy_optim.Momentum(0.1)
+    )
+    definition = parse_definition(OPTIMIZERS["focus"])
+    by_definition: Any = TrainState.from_legacy_checkpoint(
+        FILES / "focus.msgpack", optimizer_def=definition
+    )
+    same_bits(by_state.opt_state, by_definition.opt_state)
+
+
+def test_state_in_memory_goes_there_and_back() -> None:
+    definition = legacy_optim.Adam(1e-2)
+    tree: Any = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
+    same_bits(convert_state(convert_state(tree, definition), definition), tree)
+
+
+@pytest.mark.parametrize("holder", ["itself", "dictionary", "tuple"])
+def test_optimizer_in_memory_is_converted(holder: str) -> None:
+    optimizer = uninterrupted("adagrad")
+    held: Any = {"itself": optimizer, "dictionary": {"a": optimizer}, "tuple": (optimizer, 3)}
+    warns = pytest.warns(LeftOverWarning, match=r"\['1'\] left over")
+    with warns if holder == "tuple" else contextlib.nullcontext():
+        state = convert_state(held[holder])
+    same_bits(state, convert_state(serialization.to_state_dict(optimizer)))
+    assert int(convert_state(uninterrupted("adam")).opt_state.count) == 4  # which it is, it says
+
+
+@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
+@pytest.mark.parametrize("change", ["bit", "sign_of_zero", "dtype", "shape", "missing", "more"])
+def test_verification_finds(change: str, msgpack: bool, tmp_path: Path) -> None:
+    tree: Any = {"a": {"w": np.asarray([[0.0, 1.0]], np.float32)}, "b": np.int32(3)}
+    other: Any = {
+        "bit": np.nextafter(tree["a"]["w"], np.float32(2)),
+        "sign_of_zero": -0.0 * tree["a"]["w"],
+        "dtype": tree["a"]["w"].view(np.int32),
+        "shape": tree["a"]["w"].reshape(2, 1),
+    }
+    if change == "sign_of_zero":
+        tree["a"]["w"] = 0.0 * tree["a"]["w"]
+    (tmp_path / "new").mkdir()
+    file_format = "msgpack" if msgpack else "orbax"
+    write(tmp_path / "new" / "x", tree, file_format)
+    compare(tmp_path / "new" / "x", tree, tmp_path, file_format)
+    changed = {"a": {"w": other.get(change, tree["a"]["w"])}, "b": tree["b"]}
+    if change == "missing":
+        del changed["b"]
+    if change == "more":
+        changed["c"] = np.int32(3)
+    with pytest.raises(CheckpointError, match="what was written"):
+        compare(tmp_path / "new" / "x", changed, tmp_path, file_format)
+
+
+@pytest.mark.parametrize("file_format", ["msgpack", "orbax"])
+@pytest.mark.parametrize("position", [0, BLOCK + 1, -1])
+def test_verification_finds_a_bit_in_any_block(
+    position: int, file_format: str, tmp_path: Path
+) -> None:
+    tree = {"w": np.zeros(2 * BLOCK + 3, np.uint8)}
+    (tmp_path / "new").mkdir()
+    write(tmp_path / "new" / "x", tree, file_format)
+    compare(tmp_path / "new" / "x", tree, tmp_path, file_format)
+    tree["w"][position] ^= 1
+    with pytest.raises(CheckpointError, match="what was written"):
+        compare(tmp_path / "new" / "x", tree, tmp_path, file_format)
+
+
+@pytest.mark.parametrize("max_chunk_size", [2**30, 7_000_000], ids=["whole", "chunked"])
+def test_large_arrays_may_be_donated_and_come_back(
+    max_chunk_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arrays are handled block by block, and JAX takes the memory as it is."""
+    monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", max_chunk_size)
+    monkeypatch.setattr(
+        "optax_bridge.checkpoints.formats.flax_msgpack.encode.MAX_CHUNK_SIZE", max_chunk_size
+    )
+    kernel = np.random.default_rng(0).standard_normal((2100, 2048)).astype(np.float32)
+    definition, source = legacy_optim.Momentum(0.1), tmp_path / "old"
+    optimizer = definition.create({"w": kernel}).apply_gradient({"w": kernel})
+    source.write_bytes(serialization.to_bytes(optimizer))
+    state: Any = TrainState.from_legacy_checkpoint(source, optimizer_def=definition)
+    step = jax.jit(lambda s: s.apply_gradients(grads=s.params), donate_argnums=0)
+    legacy_step = jax.jit(lambda o: o.apply_gradient(o.target))
+    same_bits(step(state).params, legacy_step(optimizer).target)
+    convert_file(source, tmp_path / "new", definition)
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+
+
+def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
+    definition = legacy_optim.Adam(1e-2)
+    state: Any = TrainState.from_legacy_checkpoint(FILES / "adam.msgpack", optimizer_def=definition)
+    state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
+    assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
+    with pytest.raises(CheckpointError, match="nothing at the destination"):
+        state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)

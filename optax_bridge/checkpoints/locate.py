@@ -1,0 +1,333 @@
+"""Finds optimizers and states in a tree of names and arrays, and says what they look like."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.trees import Names, is_array, leaves, legacy_states
+from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
+from optax_bridge.metadata.trees import Params, PyTree
+
+_PUT_IN = (
+    "A program put that in, flax.optim did not: restore there by "
+    "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes the "
+    "optimizer and lists the rest, and save what it gives."
+)
+_OWN_STATE = (
+    "An OptimizerDef of the program's own keeps that. Make the state that it goes into, "
+    "TrainState.create(apply_fn, params, optax_bridge.wrap_definition(Own(...))), and restore by "
+    "optax_bridge.checkpoints.restore_checkpoint(path, state), or from_state_dict(state, "
+    "dict_of_the_optimizer); `optax-bridge convert --like program.py:make_state` converts the file."
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One legacy optimizer within a checkpoint.
+
+    Attributes:
+      path: where it stands in the tree; `()` if it is the whole.
+      target: the parameters, nested dicts.
+      param_states: nested dicts like the target with a dict of fields, or None, at each leaf; a
+        list of such states, one for each group, in MultiOptimizer's layout up to flax 0.3.2.
+      step: steps taken.
+      copies: the size of the leading device axis if it was saved replicated, else None.
+    """
+
+    path: Names
+    target: Params
+    param_states: Any
+    step: int
+    copies: int | None = None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether this is MultiOptimizer's layout up to flax 0.3.2."""
+        return isinstance(self.param_states, list)
+
+    @property
+    def name(self) -> str:
+        """The path as the command line takes it: `models/generator`."""
+        return "/".join(self.path)
+
+
+def shapes_of(params: Params) -> Params:
+    """Shapes and dtypes in place of arrays, which files may hold."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+
+
+def is_train_state(tree: PyTree) -> bool:
+    """Whether this is the state dict of a TrainState."""
+    return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
+
+
+def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Where the state dicts of TrainStates stand in a tree."""
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, Mapping):
+        return
+    found = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
+    # What holds one may itself have fields of these names.
+    yield from found or ([path] if is_train_state(tree) else [])
+
+
+def at_path(tree: PyTree, path: Names) -> PyTree:
+    """What stands at a path."""
+    for name in path:
+        tree = tree[int(name)] if isinstance(tree, list | tuple) else tree[name]
+    return tree
+
+
+def find_parts(tree: PyTree, place: Place) -> list[Part]:
+    """Finds every legacy optimizer in a tree, in the order of the tree.
+
+    Args:
+      tree: nested dicts, as a reader returns them.
+      place: how errors call it, usually the file.
+
+    Raises:
+      CheckpointError: something has the outline of an optimizer, but not its contents.
+    """
+    return list(_parts(tree, (), place))
+
+
+def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, Mapping):
+        return
+    states = legacy_states(tree)
+    if states is None:
+        for name, value in tree.items():
+            yield from _parts(value, (*path, str(name)), place)
+        return
+    besides = [(*path, name) for name in tree if name not in ("target", "state")]
+    for state in states:
+        besides += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
+    if besides:
+        raise CheckpointError(
+            f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
+            "something besides", _OWN_STATE if besides[0][len(path)] == "state" else _PUT_IN,
+        )  # fmt: skip
+    found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
+    if len(set(found)) != 1:
+        raise CheckpointError(
+            f"{place}, {leaf_name((*path, 'state'))}", "one step for all groups",
+            f"{[step for step, _ in found]}", "The groups were not trained together: convert each.",
+        )  # fmt: skip
+    step, copies = found[0]
+    target = _as_dicts(tree["target"])
+    param_states = [_as_dicts(state["param_states"]) for state in states]
+    if copies is not None:
+        target = _first(target, copies, (*path, "target"), place)
+        param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
+    is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
+    yield Part(path, target, param_states if is_list else param_states[0], step, copies)
+
+
+def _as_dicts(tree: PyTree) -> PyTree:
+    """A tree without lists, as `flax.serialization.to_state_dict` makes it."""
+    if isinstance(tree, list | tuple):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if isinstance(tree, Mapping):
+        return {name: _as_dicts(value) for name, value in tree.items()}
+    return tree
+
+
+def _step(value: Any, path: Names, place: Place) -> tuple[int, int | None]:
+    array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
+    wrong = array.dtype.kind not in "iu" or array.ndim > 1 or array.size == 0
+    if wrong or (array != array.flat[0]).any() or not 0 <= int(array.flat[0]) < 2**31:
+        raise CheckpointError(
+            f"{place}, {leaf_name(path)}", "the number of steps, an integer from 0 to 2**31 - 1",
+            shown(value), "An optimizer's state has its step there; is this one?",
+        )  # fmt: skip
+    return int(array.flat[0]), array.size if array.ndim else None
+
+
+def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
+    """The first device's copy; all must be the same, bit for bit."""
+    if isinstance(tree, Mapping):
+        return {k: _first(v, copies, (*path, k), place) for k, v in tree.items()}
+    if isinstance(tree, list):  # of groups
+        return [_first(v, copies, (*path, str(i)), place) for i, v in enumerate(tree)]
+    if not is_array(tree):
+        return tree
+    found = f"shape {tree.shape}"
+    if tree.shape[:1] == (copies,):
+        array = np.asarray(tree)
+        first = array[0].tobytes()
+        if all(copy.tobytes() == first for copy in array[1:]):
+            return array[0]
+        found = "different values"
+    raise CheckpointError(
+        f"{place}, {leaf_name(path)}", f"the same array {copies} times, as the step is replicated",
+        found, "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, a "
+        "population's members, is restored into a template of as many: restore_checkpoint does, "
+        "and convert --like.",
+    )  # fmt: skip
+
+
+def rows(part: Part, place: Place = "checkpoint") -> list[tuple[Names, Any, Any]]:
+    """Each parameter with its state: path in the target, parameter, dict of fields or None.
+
+    Raises:
+      CheckpointError: the state is no tree like the target.
+    """
+    if part.is_grouped:
+        return []
+    return list(_rows(part.target, part.param_states, (), part, place))
+
+
+def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> Iterator[Any]:
+    def where() -> str:  # of a leaf in a million a name is not asked for
+        return f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
+
+    if not isinstance(target, Mapping):
+        if is_array(target) and not (state is None or isinstance(state, Mapping)):
+            raise CheckpointError(
+                where(), "the fields of a parameter's state", shown(type(state).__name__),
+                "Target and state do not belong together.",
+            )  # fmt: skip
+        yield path, target, state
+        return
+    if state is None:
+        state = dict.fromkeys(target)
+    if not isinstance(state, Mapping) or set(state) != set(target):
+        names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
+        raise CheckpointError(
+            where(), f"the names of the target, {shown(sorted(target))}", shown(sorted(names)),
+            "Leaves are missing or too many: target and state do not belong together.",
+        )  # fmt: skip
+    for name, value in target.items():
+        yield from _rows(value, state[name], (*path, str(name)), part, place)
+
+
+def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
+    """The legacy classes whose state has the fields of this one, most special first.
+
+    Returns:
+      Class names; several where fields cannot tell (`Adam`, `LAMB`, `AdaBelief`), none where no
+      class of `legacy_optim` has such fields, `["MultiOptimizer"]` where groups differ.
+    """
+    if part.is_grouped:
+        return ["MultiOptimizer"]
+    kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
+    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.recognised(kinds))
+
+
+def refuse_older(part: Part, place: Place) -> None:
+    """Refuses a state of an older release from which no later one goes on.
+
+    Raises:
+      CheckpointError: it is WeightNorm's of up to flax 0.3.6.
+    """
+    if has_older_weight_norm(part.param_states):
+        raise CheckpointError(
+            f"{place}, {leaf_name((*part.path, 'state'))}", "a state of flax from 0.4.0 on",
+            "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
+        )  # fmt: skip
+
+
+def entry_of_class(name: str) -> Entry | None:
+    """The entry of a legacy class by the class's name."""
+    return entries_by_class().get(name)
+
+
+def within(part: Part, holder: Entry, place: Place = "checkpoint") -> list[Part]:
+    """What there is of each optimizer within one that holds others; none in the older layout."""
+    if holder.parts is None or part.is_grouped:
+        return []
+    own = [row for row in rows(part, place) if isinstance(row[2], Mapping)]
+    inner = []
+    for group in holder.parts.rows_within(own):
+        targets = {"/".join(path): target for path, target, _ in group}
+        states = {"/".join(path): state for path, _, state in group}
+        inner.append(Part(part.path, targets, states, part.step, part.copies))
+    return inner
+
+
+def looks_like(part: Part, place: Place = "checkpoint") -> str:
+    """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
+    names = candidates(part, place)
+    holder = entry_of_class(names[0]) if len(names) == 1 else None
+    inner = [] if holder is None else within(part, holder, place)
+    if inner:
+        return f"{names[0]} of {', '.join(sorted(looks_like(each, place) for each in inner))}"
+    if not names and has_older_weight_norm(part.param_states):
+        return "WeightNorm of up to flax 0.3.6, from which no later release goes on"
+    return " or ".join(names) or "none of legacy_optim's optimizers"
+
+
+def has_unmatched(part: Part, place: Place = "checkpoint") -> bool:
+    """Whether some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
+    return any(state is None for _, _, state in rows(part, place))
+
+
+def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
+    """The optimizer to convert.
+
+    Args:
+      tree: the checkpoint.
+      place: how errors call it.
+      name: its path, `models/generator`; None if there is only one.
+
+    Raises:
+      CheckpointError: there is none, or none of that name, or several and no name is given.
+    """
+    parts = find_parts(tree, place)
+    fitting = [part for part in parts if name is None or part.name == name.strip("/")]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not parts and any(True for _ in find_states(tree)):
+        raise CheckpointError(
+            place, "an optimizer of flax.optim", "a TrainState, which is converted already",
+            "Restore it with Orbax; --to legacy converts it back.",
+        )  # fmt: skip
+    if not parts:
+        names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
+        raise CheckpointError(
+            place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
+            "A file of parameters alone has no state to convert, and bytes within one are not "
+            "looked into; `optax-bridge inspect` lists it.",
+        )  # fmt: skip
+    raise CheckpointError(
+        place, "one optimizer to convert" if name is None else f"an optimizer at {name!r}",
+        f"{', '.join(part.name or '(the whole)' for part in parts)}",
+        "Name one: --part NAME, or part= in Python; or convert each where it stands: "
+        '--optimizer "NAME=Adam(...)" for every one.',
+    )  # fmt: skip
+
+
+def named(paths: Iterable[Names], part: str | None) -> list[Names]:
+    """The paths that a user means by `part`; all of them if it is None."""
+    name = part and part.strip("/")
+    return [path for path in paths if not name or not path or name == "/".join(path)]
+
+
+_FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
+
+
+def check_parameters(part: Part, place: Place) -> None:
+    """Checks that the target has arrays of floating-point numbers only.
+
+    Raises:
+      CheckpointError: it has something else.
+    """
+    target_path = (*part.path, "target")
+    for path, leaf in leaves(part.target):
+        where = f"{place}, {leaf_name((*target_path, *path))}"
+        if not is_array(leaf):
+            raise CheckpointError(where, "an array", shown(leaf), "Parameters must be arrays.")
+        if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
+            raise CheckpointError(
+                where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
+                "flax.optim never trained such a leaf; take it out of the optimizer's target.",
+            )  # fmt: skip

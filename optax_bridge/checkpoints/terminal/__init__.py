@@ -1,1 +1,0 @@
-"""What `optax-bridge convert` and `inspect` do at a terminal; their options are in `command/`."""

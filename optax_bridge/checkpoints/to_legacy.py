@@ -1,0 +1,256 @@
+"""From a `TrainState`, in memory or read, to the legacy optimizer that it stands for."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import serialization
+
+import legacy_optim
+from optax_bridge._definition import check_definition, check_one_copy
+from optax_bridge._text import shown
+from optax_bridge.checkpoints.definitions import (
+    Definition,
+    check_axes_of_t5x,
+    is_transformation,
+    params_held,
+    shape_of_state,
+)
+from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.fill import OTHER_OPTIMIZER
+from optax_bridge.checkpoints.fit import LAYOUT, Fit
+from optax_bridge.checkpoints.formats.format import put
+from optax_bridge.checkpoints.layout import (
+    Layout,
+    place_in,
+    placed_among,
+    read_layout,
+    renamed_back,
+)
+from optax_bridge.checkpoints.locate import at_path, find_states, named, shapes_of
+from optax_bridge.checkpoints.read import Read
+from optax_bridge.checkpoints.trees import Names, fields_of, is_array, leaves, numbered, plain
+from optax_bridge.checkpoints.write import compare, write
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+from optax_bridge.correspondence.choice import RECIPES
+from optax_bridge.correspondence.recipe import build
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.legacy import to_legacy
+from optax_bridge.metadata.axis_metadata import key_names, unboxed
+from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.states import extract
+
+
+def legacy_tree(
+    params: Params, opt_state: OptState, step: Any, definition: Definition
+) -> dict[str, PyTree]:
+    """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
+
+    Args:
+      params: the parameters; boxes, which `flax.optim` had not, are taken off.
+      opt_state: the state of the exact or of the stock recipe.
+      step: steps taken.
+      definition: the definition that the state's transformation corresponds to, or the
+        transformation itself; see `convert_tree`.
+
+    Raises:
+      CheckpointError: the state is not that of the definition's transformation.
+    """
+    check_definition(definition, "optimizer_def", or_transformation=True)
+    check_one_copy(step)
+    if not is_transformation(definition):
+        try:
+            optimizer = to_legacy(definition, unboxed(params), unboxed(opt_state), step)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                "opt_state", f"the state of {type(definition).__name__}'s transformation",
+                str(error).removesuffix("."), OTHER_OPTIMIZER,
+            ) from error  # fmt: skip
+        return serialization.to_state_dict(optimizer)
+    fields = _fields_by_parameter(definition, opt_state, params)
+    state = {"step": np.asarray(step, np.int32), "param_states": fields}
+    return serialization.to_state_dict({"target": unboxed(params), "state": state})
+
+
+def _fields_by_parameter(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params
+) -> PyTree:
+    """The legacy layout of a transformation's state: fields for each parameter, None for none.
+
+    Raises:
+      CheckpointError: it has none, or the state is not of this transformation.
+    """
+    _check_is_of(tx, opt_state, params)
+    try:
+        values = extract(opt_state, None)
+        check_axes_of_t5x(tx, params, "opt_state")
+        held = params_held(tx, unboxed(opt_state), unboxed(params))
+    except (ValueError, AttributeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(
+            "opt_state", "a state in this project's own arithmetic, which has a legacy layout",
+            str(error).removeprefix("found "), "Or pass the legacy definition instead.",
+        ) from error  # fmt: skip
+
+    by_parameter: dict[Names, dict[str, Any]] = {names: {} for names in held}
+    for key, value in values.items():
+        length = next(n for n in range(len(key) - 1, -1, -1) if key[:n] in held)
+        put(by_parameter[key[:length]], key[length:], value, "opt_state")
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: by_parameter.get(key_names(path)), unboxed(params)
+    )
+
+
+def _check_is_of(tx: optax.GradientTransformation, opt_state: OptState, params: Params) -> None:
+    """Checks types and shapes of a state against those that a transformation makes."""
+    try:
+        template = jax.eval_shape(boxes_handled(tx).init, shapes_of(params))
+    except (ValueError, TypeError):
+        return  # it goes by the names of the axes, and the parameters are in boxes no more
+    shapes, expected = ([np.shape(x) for x in jax.tree.leaves(s)] for s in (opt_state, template))
+    if type(opt_state) is not type(template) or shapes != expected:
+        raise CheckpointError(
+            "opt_state", f"a {type(template).__name__} of the shapes {shown(expected)}",
+            f"a {type(opt_state).__name__} of {shown(shapes)}",
+            "Pass the transformation that the state is of.",
+        )  # fmt: skip
+
+
+def back(
+    read: Read,
+    definition: legacy_optim.OptimizerDef | None,
+    part: str | None = None,
+    allow_nan: bool = False,
+) -> tuple[PyTree, int]:
+    """The legacy tree for a TrainState's checkpoint, and its step.
+
+    Args:
+      read: the checkpoint.
+      definition: the legacy definition.
+      part: where the optimizer is to stand among what else there is, `models/generator`; where
+        it stood if None, else at `optimizer`, or alone if there is nothing else. In a checkpoint
+        with TrainStates at several places: which.
+      allow_nan: whether NaN and infinities in parameters and moments are let through.
+
+    Raises:
+      CheckpointError: it is no TrainState, or one of another optimizer.
+    """
+    states = named(find_states(read.tree), part)
+    if len(states) > 1:
+        raise CheckpointError(
+            read.path, "one TrainState to convert", ", ".join(map("/".join, states)),
+            "Name one: --part NAME, or part= in Python.",
+        )  # fmt: skip
+    if not states:
+        names = shown(sorted(read.tree)) if isinstance(read.tree, Mapping) else shown(read.tree)
+        raise CheckpointError(
+            read.path, "a TrainState: step, params, opt_state", names, "Is it a legacy checkpoint?"
+        )
+    if definition is None:
+        raise CheckpointError(
+            read.path, "the legacy optimizer to make", "none given",
+            'Name it: --optimizer "Adam(learning_rate=1e-3)".',
+        )  # fmt: skip
+    state = at_path(read.tree, states[0])
+    params, step = state["params"], state["step"]
+    fit = Fit(read.path, allow_nan=allow_nan)
+    fit.check_step(step, (*states[0], "step"))
+    for name in ("params", "opt_state"):
+        for path, leaf in leaves(state[name]):
+            if is_array(leaf):
+                fit.finite(None, leaf, (*states[0], name, *path), name)
+    fit.settle()
+    number = int(np.asarray(step))
+    opt_state = _state_of(state["opt_state"], definition, params, read.path)
+    tree = legacy_tree(params, opt_state, step, definition)
+    if states[0]:
+        return _replaced(read.tree, states[0], tree), number
+    others = {
+        renamed_back(name): value
+        for name, value in read.tree.items()
+        if name not in ("step", "params", "opt_state", LAYOUT)
+    }
+    layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
+    if not others and not layout.part and part is None:
+        return tree, number
+    path = tuple(part.strip("/").split("/")) if part else layout.part or place_in(others)
+    return placed_among(others | layout.steps_at(step), path, tree, read.path), number
+
+
+def _replaced(tree: PyTree, path: Names, value: Any) -> PyTree:
+    if not path:
+        return value
+    tree = numbered(tree)
+    return {**tree, path[0]: _replaced(tree[path[0]], path[1:], value)}
+
+
+def _state_of(found: PyTree, definition: Definition, params: Params, place: Path) -> OptState:
+    """The state of a file in the NamedTuples of the transformation that it is of."""
+    actual = {p: (v.shape, v.dtype) for p, v in leaves(found) if is_array(v)}
+    differing: list[str] = []
+    for tx in _transformations(definition):
+        template = shape_of_state(tx.init, params, place, _name(definition))
+        plain = serialization.to_state_dict(template)
+        wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
+        if wanted == actual:
+            return serialization.from_state_dict(template, _completed(plain, found))
+        differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
+    raise CheckpointError(
+        f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
+        f"leaves that differ: {shown(sorted(set(differing)))}",
+        "Give the optimizer whose transformation wrote it.",
+    )  # fmt: skip
+
+
+def _transformations(definition: Definition) -> Iterator[optax.GradientTransformation]:
+    """Those whose state a file may have for a definition: of each recipe."""
+    if is_transformation(definition):
+        yield definition
+        return
+    for recipe in RECIPES:
+        with contextlib.suppress(UnsupportedSetting):
+            yield build(choose_recipe(definition, recipe, {"float32"}).call)
+
+
+def _name(definition: Definition) -> str:
+    return "the transformation" if is_transformation(definition) else type(definition).__name__
+
+
+def _completed(plain: PyTree, found: PyTree) -> PyTree:
+    """The found leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
+    if isinstance(plain, Mapping):
+        found = numbered(found) or {}
+        return {k: _completed(v, found.get(k)) for k, v in plain.items()}
+    return found
+
+
+def to_legacy_checkpoint(
+    state: Any,
+    path: Path | str,
+    optimizer_def: Definition,
+    *,
+    part: str | None,
+    force: bool,
+) -> None:
+    """See `TrainState.to_legacy_checkpoint`."""
+    path = Path(path)
+    tree = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
+    if part is not None:
+        tree = placed_among(_others(state), tuple(part.strip("/").split("/")), tree, path)
+    with written_whole(path, force=force) as file:
+        write(file, tree, "msgpack")
+        compare(file, tree, path, "msgpack")
+
+
+def _others(state: Any) -> dict[str, PyTree]:
+    """What a state has besides the optimizer; keys as the bits that programs had then."""
+    own = ("params", "opt_state")
+    found = {name: getattr(state, name) for name in fields_of(state) if name not in own}
+    given = {name: value for name, value in found.items() if value is not None}
+    return plain(serialization.to_state_dict(unboxed(given)))

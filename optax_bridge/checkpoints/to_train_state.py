@@ -1,0 +1,317 @@
+"""From a legacy optimizer, in a checkpoint or in memory, to a `TrainState`."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import serialization
+
+import legacy_optim
+from optax_bridge._definition import check_definition
+from optax_bridge.checkpoints.definitions import (
+    Definition,
+    check_axes_of_t5x,
+    focused,
+    infer_definitions,
+    is_transformation,
+    shape_of_state,
+    ungrouped,
+)
+from optax_bridge.checkpoints.devices import on_device
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
+from optax_bridge.checkpoints.fill import LegacyFit
+from optax_bridge.checkpoints.fit import LAYOUT
+from optax_bridge.checkpoints.layout import (
+    Layout,
+    beside,
+    fields_filled,
+    layout_of,
+    placed_among,
+    renamed,
+    with_lists,
+)
+from optax_bridge.checkpoints.locate import (
+    Part,
+    check_parameters,
+    choose_part,
+    find_parts,
+    refuse_older,
+    rows,
+)
+from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.trees import (
+    Names,
+    is_array,
+    is_floating,
+    is_state,
+    leaves,
+    listed_leaves,
+    numbered,
+)
+from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
+from optax_bridge.correspondence.choice import RecipeKind
+from optax_bridge.correspondence.recipe import build
+from optax_bridge.legacy import from_legacy
+from optax_bridge.metadata.trees import OptState, Params, PyTree
+
+State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
+_OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A training state without its functions.
+
+    Attributes:
+      definition: the legacy definition, or the transformation that was given in its place.
+      tx: the transformation that the state is of.
+      choice: the recipe for the definition, and why it; None for a transformation.
+      params: the parameters, nested dicts.
+      opt_state: the state of the definition's transformation, in its own NamedTuples.
+      step: steps taken.
+      others: what the checkpoint held besides the optimizer, by name.
+      layout: where it held the optimizer, for the way back.
+    """
+
+    definition: Any
+    tx: optax.GradientTransformation
+    choice: Choice | None
+    params: Params
+    opt_state: OptState
+    step: np.ndarray
+    others: dict[str, Any] = field(default_factory=dict)
+    layout: Layout = field(default_factory=Layout)
+
+    def tree(self, place: Place = "state") -> PyTree:
+        """What was converted, with `step`, `params`, `opt_state` where its optimizer stood."""
+        state = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
+        part = self.layout.part
+        return with_lists(placed_among(self.others, part, state, place)) if part else state
+
+    def flat_tree(self) -> dict[str, PyTree]:
+        """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
+        tree = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
+        for name, value in self.others.items():
+            if name not in self.layout.steps:
+                tree[renamed(name)] = value
+        return tree | ({LAYOUT: self.layout.tree()} if self.layout.part else {})
+
+
+def convert_tree(
+    tree: PyTree,
+    optimizer_def: Definition | None = None,
+    *,
+    exact: bool = True,
+    recipe: RecipeKind | None = None,
+    part: str | None = None,
+    allow_nan: bool = False,
+    place: Place = "state",
+) -> Converted:
+    """Converts a legacy state dict, or a tree that holds one.
+
+    Args:
+      tree: nested dicts as `flax.serialization.to_state_dict` makes them.
+      optimizer_def: the definition that made the state; read from the state's fields if None. Or a
+        transformation of this package with a state for every parameter: `adafactor` by axis.
+      exact: see `optax_bridge.from_legacy`, whose transformation it becomes.
+      recipe: in place of `exact`, see `choose_recipe`, which is told the dtypes of the parameters.
+      part: which optimizer, where there are several: its '/'-joined path.
+      allow_nan: whether NaN and infinities in parameters and moments are let through.
+      place: how errors call the tree, usually the file.
+
+    Returns:
+      The converted state. Leaves of the exact recipe are the very arrays of `tree`.
+
+    Raises:
+      CheckpointError: the tree is not that of this optimizer.
+      UnsupportedSetting: `exact=False`, and public Optax is not the same in these dtypes; or
+        `recipe="standalone"`, and it has no equal.
+    """
+    if optimizer_def is not None:
+        check_definition(optimizer_def, "optimizer_def", or_transformation=True)
+    chosen = choose_part(tree, place, part)
+    refuse_older(chosen, place)
+    check_parameters(chosen, place)
+    if optimizer_def is None:
+        possible: list[Any] = list(infer_definitions(chosen, place))
+    else:
+        possible = [optimizer_def]
+    errors: list[CheckpointError] = []
+    for definition in possible:
+        try:
+            return _converted(tree, chosen, definition, exact, recipe, allow_nan, place)
+        except CheckpointError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _converted(
+    tree: PyTree,
+    part: Part,
+    definition: Definition,
+    exact: bool,
+    recipe: RecipeKind | None,
+    allow_nan: bool,
+    place: Place,
+) -> Converted:
+    """What one definition makes of a part of a checkpoint."""
+    found, choice = part, None
+    if is_transformation(definition):
+        tx, name = definition, "the transformation"
+    else:
+        name = type(definition).__name__
+        if part.is_grouped:
+            found = dataclasses.replace(part, param_states=ungrouped(part, definition, place))
+        definition = focused(definition, part, place)
+        kind = recipe or ("exact" if exact else "standalone")
+        choice = choose_recipe(definition, kind, _dtypes(part.target))
+        if recipe is None and choice.reason and not exact:
+            raise UnsupportedSetting(f"{choice.reason}. Take the exact transformation: exact=True.")
+        tx = from_legacy(definition, exact) if recipe is None else build(choice.call)
+    template = shape_of_state(tx.init, part.target, place, name)
+    if choice is None:
+        check_axes_of_t5x(tx, part.target, place)
+    fit = LegacyFit(place, allow_nan=allow_nan)
+    fit.follow(name)
+    for path, leaf in leaves(part.target):
+        fit.finite(None, leaf, (*part.path, "target", *path), "params")
+    fields = ((names, row) for names, _, row in rows(found, place))
+    step = np.asarray(part.step, np.int32)
+    opt_state = fit.filled(template, part.target, fields, step, part.path)
+    fit.settle()
+    beside_it = _without(tree, part.path) if part.path else {}
+    others = {}
+    if isinstance(beside_it, dict):
+        others = {name: _unreplicated(value, part.copies) for name, value in beside_it.items()}
+    layout = layout_of(part.path, others, part.step)
+    return Converted(definition, tx, choice, part.target, opt_state, step, others, layout)
+
+
+def _dtypes(params: Params) -> set[str]:
+    """The names of the dtypes in floating point that parameters have."""
+    return {str(leaf.dtype) for _, leaf in leaves(params) if is_floating(leaf.dtype)}
+
+
+def _unreplicated(tree: PyTree, copies: int | None) -> PyTree:
+    """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
+    arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
+    if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
+        return tree
+    if any(len({row.tobytes() for row in np.asarray(leaf)}) > 1 for leaf in arrays):
+        return tree  # each device has its own: random keys, batch statistics
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
+
+
+def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
+    """The tree without what stands at the path, as dicts."""
+    tree = numbered(tree)
+    rest = {name: value for name, value in tree.items() if name != path[0]}
+    below = _without(tree[path[0]], path[1:]) if path[1:] else None
+    return rest | ({path[0]: below} if below else {})
+
+
+def from_legacy_checkpoint(
+    cls: type[State],
+    path: Path | str,
+    optimizer_def: Definition | None,
+    apply_fn: Callable[..., Any] | None,
+    *,
+    exact: bool,
+    part: str | None,
+    sharding: Any,
+    allow_nan: bool,
+    fields: dict[str, Any],
+) -> State:
+    """See `TrainState.from_legacy_checkpoint`."""
+    read = read_checkpoint(path)
+    converted = convert_tree(
+        read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
+    )
+    return train_state(cls, converted, apply_fn, sharding, fields, part, read.path)
+
+
+def train_state(
+    cls: type[State],
+    converted: Converted,
+    apply_fn: Callable[..., Any] | None = None,
+    sharding: Any = None,
+    fields: dict[str, Any] | None = None,
+    part: str | None = None,
+    place: Place = "state",
+) -> State:
+    """A TrainState whose leaves are put on their devices one after another."""
+    made: Any = cls
+    fields = fields or {}
+    tree = {"params": converted.params, "opt_state": converted.opt_state}
+    found, left = _collections(made, converted, sharding, part)
+    given = fields.get("dynamic_scale")
+    scale = found.pop("dynamic_scale", None)
+    tree |= {name: value for name, value in found.items() if name not in fields}
+    placed = _placed(tree, sharding)
+    if scale is not None:
+        fields = fields | {"dynamic_scale": _scale(given, scale)}
+    if "ema_params" in tree and fields.get("ema_decay") is None:
+        _say_left(
+            place,
+            "ema_params are taken over and stay as they are: no checkpoint has the "
+            "decay of an average. Pass ema_decay= to go on averaging.",
+        )
+    if left:
+        _say_left(
+            place,
+            f"{listed_leaves(left)} left over: {made.__name__} has no field for it. "
+            "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
+            "field of that name has any other.",
+        )
+    step = jnp.asarray(converted.step, jnp.int32)
+    return made.create(apply_fn=apply_fn, tx=converted.tx, step=step, **(placed | fields))
+
+
+def _collections(
+    cls: Any, converted: Converted, sharding: Any, part: str | None
+) -> tuple[dict[str, Any], list[Names]]:
+    """The fields that the checkpoint fills besides the optimizer's, and what is left over."""
+    names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
+    if is_state(sharding):
+        names = {name for name in names if getattr(sharding, name, None) is not None}
+    entries = beside(converted.others, converted.layout.part)
+    if part is not None:  # the caller knows that there are others
+        entries = {path: v for path, v in entries.items() if not find_parts(v, part)}
+    return fields_filled(names, entries, converted.params, int(converted.step))
+
+
+def _scale(given: Any, found: Mapping[str, PyTree]) -> Any:
+    """The loss scale with its settings as given: no checkpoint has them."""
+    made = legacy_optim.DynamicScale() if given is None else given
+    return serialization.from_state_dict(made, dict(found))
+
+
+def _say_left(place: Place, text: str) -> None:
+    warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
+
+
+def _placed(tree: dict[str, PyTree], sharding: Any) -> dict[str, Any]:
+    """The fields of a state with their leaves on devices, one after another."""
+    if is_state(sharding):
+        fields = {name: getattr(sharding, name) for name in tree}
+        leaves, treedef = jax.tree.flatten(tree)
+        each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes
+        if len(each) != len(leaves):
+            raise CheckpointError(
+                "sharding", f"a state with {len(leaves)} shardings, as the checkpoint has leaves",
+                f"{len(each)}", "Make it by state_shardings of a state of the same optimizer.",
+            )  # fmt: skip
+        return treedef.unflatten(map(on_device, leaves, each))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: on_device(
+            leaf, sharding(path, leaf) if callable(sharding) else sharding
+        ),
+        tree,
+    )

@@ -1,0 +1,198 @@
+"""State dicts: nested dicts of arrays, numbers and text, which checkpoints hold and states become.
+
+A `TrainState` of a template stands in its state dict as it is, so that whoever fits a checkpoint to
+it knows which leaves are a state's.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from flax.training import train_state
+
+from optax_bridge._text import listed
+from optax_bridge.checkpoints.errors import leaf_name, shown
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
+
+T = TypeVar("T")
+Names = tuple[str, ...]
+
+SAME_MAKE = "Restore into the model and the transformation that it was saved from."
+
+
+class _StateLeaf:
+    """A `TrainState` as a leaf of state dicts, whose fields the fit looks at itself."""
+
+    def __init__(self, state: Any):
+        self.state = state
+
+
+def _as_leaves(tree: PyTree) -> PyTree:
+    """Returns a tree with each `TrainState` as a leaf, Flax's own included."""
+    if not has_states(tree):
+        return tree
+    return jax.tree.map(
+        lambda node: _StateLeaf(node) if is_state(node) else node, tree, is_leaf=is_state
+    )
+
+
+def has_states(tree: PyTree) -> bool:
+    """True if a tree holds a `TrainState`, or is one."""
+    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
+
+
+def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+    """Returns a state with the fields that `Fit` returned for it."""
+    return state.replace(
+        **{name: restored(getattr(state, name), saved[name], name) for name in fields_of(state)}
+    )
+
+
+serialization.register_serialization_state(
+    _StateLeaf,
+    lambda leaf: leaf.state,
+    lambda leaf, saved: fields_from_state_dict(leaf.state, saved),
+)
+
+
+def outlined(target: Params) -> PyTree:
+    """Returns the state dict of a tree, in which each `TrainState` is as it was, for `Fit.tree`."""
+    return serialization.to_state_dict(_as_leaves(target))
+
+
+def restored(target: T, fitted: PyTree, name: str = ".") -> T:
+    """Returns the target with what `Fit.tree` returned for it."""
+    tree: Any = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
+    return tree
+
+
+def is_state(node: PyTree) -> bool:
+    """Whether this is a `TrainState`, Flax's own included."""
+    return isinstance(node, train_state.TrainState)
+
+
+def fields_of(state: Any) -> list[str]:
+    """The fields of a state that checkpoints hold."""
+    fields = dataclasses.fields(state)
+    return [field.name for field in fields if field.metadata.get("pytree_node", True)]
+
+
+def plain(tree: PyTree) -> PyTree:
+    """A state dict of dicts alone: lists by index, and keys as their bits."""
+    tree = numbered(tree)
+    if isinstance(tree, Mapping):
+        return {str(name): plain(value) for name, value in tree.items()}
+    return jax.random.key_data(tree) if is_key(tree) else tree
+
+
+def numbered(tree: PyTree) -> PyTree:
+    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
+    if isinstance(tree, list | tuple):
+        return {str(index): value for index, value in enumerate(tree)}
+    return tree
+
+
+def is_key(leaf: Leaf) -> bool:
+    """Whether a leaf is made of typed keys, as of `jax.random.key`."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
+    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
+
+    Returns:
+      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None if this is none.
+    """
+    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
+    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
+        return [state]
+    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
+        state = [state[str(index)] for index in range(len(state))]
+    if not isinstance(state, list) or not state:
+        return None
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
+    return state if fits else None
+
+
+def outline_of(state: Any) -> dict[str, Any]:
+    """The fields of a state, each as `outlined`."""
+    return {name: outlined(getattr(state, name)) for name in fields_of(state)}
+
+
+def plain_outline(tree: PyTree) -> PyTree:
+    """A template's part as a state dict, where the checkpoint has none."""
+    if is_state(tree):
+        return {name: plain_outline(value) for name, value in outline_of(tree).items()}
+    if isinstance(tree, Mapping):
+        return {name: plain_outline(value) for name, value in tree.items()}
+    return tree
+
+
+def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
+    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
+    tree = numbered(tree)
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from leaves(value, (*path, str(name)))
+    else:
+        yield path, tree
+
+
+def named_as_pytree(target: Params, saved: PyTree) -> bool:
+    """Whether a tree has the leaves of a target, by their paths in JAX and with their shapes.
+
+    Orbax names leaves so. A container of one's own may have other names in Flax's state dicts.
+    """
+    own = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
+    found = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
+    return own == found
+
+
+def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Where legacy optimizers stand in a state dict."""
+    if legacy_states(tree) is not None:
+        yield path
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from optimizers(value, (*path, str(name)))
+
+
+def is_floating(dtype: Any) -> bool:
+    """True for numbers in floating point, bfloat16 and the like included."""
+    return bool(jnp.issubdtype(dtype, np.floating))
+
+
+def is_array(leaf: Leaf) -> bool:
+    """True for what has a shape and a dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def array_like(leaf: Leaf) -> bool:
+    """Whether a leaf is an array or a number."""
+    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
+
+
+def dtype_of(leaf: Leaf) -> np.dtype:
+    """The dtype of an array, or of what a number becomes as one."""
+    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+
+
+def kind(leaf: Leaf) -> str:
+    """What a leaf is, in a word or two."""
+    if leaf is None:
+        return "nothing"
+    if isinstance(leaf, Mapping):
+        return f"a level with {shown(sorted(leaf))}"
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return shown(leaf)
+
+
+def listed_leaves(paths: list[Names]) -> str:
+    """The first leaves by name, and how many more there are."""
+    return listed(sorted(leaf_name(path) for path in paths))

@@ -1,0 +1,101 @@
+"""`optax-bridge recipe`: what it prints, and that what it prints runs."""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+from typing import Any
+
+import optax
+import pytest
+from rich.console import Console
+
+from optax_bridge.cli.recipe import FOUND, MISUSE, NO_EQUAL, print_recipe
+from optax_bridge.correspondence import ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "printed"),
+    [
+        (
+            "Adam(learning_rate=1e-3, weight_decay=0.01)",
+            FOUND,
+            "tx = optax_bridge.adam(learning_rate=0.001, weight_decay=0.01)",
+        ),
+        ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
+        ("Adagrad(0.1)", FOUND, "different"),
+        ("adagrad(0.1)", FOUND, "different"),
+        ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
+        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "stock: none."),
+        ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
+        ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
+        ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
+        ("Adam(beta3=1)", MISUSE, "beta3"),
+        ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
+    ],
+)
+def test_the_command_prints_source_verdict_and_notes(
+    text: str, code: int, printed: str, capsys: pytest.CaptureFixture[str]
+):
+    assert print_recipe(text) == code
+    captured = capsys.readouterr()
+    assert printed in (captured.out + captured.err).replace("\n", " ")
+    assert (captured.out == "") == (code == MISUSE)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_prose_wraps_at_words_and_source_stays_whole(width: int):
+    """Whatever the width, the source is Python, and no word is broken."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    groups = "MultiOptimizer(('*/kernel', Adafactor(0.1)), ('*', adam(0.1)))"
+    print_recipe(groups, console=console)
+    text = console.export_text()
+    source = text[text.rindex("import optax\n") :].partition("\n)\n")[0] + "\n)\n"
+    ast.parse(source)
+    prose = text.replace(source, "")
+    words = {word for entry in ENTRIES.values() for word in entry.notes.split()}
+    shown = text[text.index("MultiOptimizer: ") :].split("Sources: ")[0].split()
+    assert {*shown[1:]} <= words
+    assert all(len(line) <= width for line in prose.splitlines())
+
+
+@pytest.mark.parametrize("text", ["Adam()", "LARS(0.1)", "RMSProp(0.1)", "Adafactor(0.1)"])
+def test_a_stock_recipe_has_nothing_of_this_project(text: str, capsys: pytest.CaptureFixture[str]):
+    assert print_recipe(text) == FOUND
+    stock = capsys.readouterr().out.partition("stock: ")[2].partition("\n\n\n")[0]
+    assert "import optax\n" in stock
+    assert "optax_bridge" not in stock
+
+
+def test_what_the_command_prints_runs():
+    """The printed source, as a user would paste it."""
+    run = subprocess.run(
+        [sys.executable, "-m", "optax_bridge", "recipe", "RMSProp(0.1, centered=True)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    sources = re.findall(r"^import .*?^tx = .*?^$", run.stdout, re.DOTALL | re.MULTILINE)
+    assert len(sources) == 2
+    for source in sources:
+        names: dict[str, Any] = {}
+        exec(source, names)
+        assert isinstance(names["tx"], optax.GradientTransformation)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed", "missing"),
+    [
+        (["--recipe", "stock"], "tx = optax.adam(", "optax_bridge.adam("),
+        (["--recipe", "stock", "--dtype", "bfloat16"], "tx = optax_bridge.adam(", "optax.adam("),
+        (["--recipe", "standalone"], "holds for parameters in float32. Adam: public", "exact: "),
+        (["--recipe", "exact"], "holds for parameters in float32, bfloat16, float16", "stock: "),
+    ],
+    ids=" ".join,
+)
+def test_one_recipe_is_printed_for_some_dtypes(arguments: Any, printed: str, missing: str):
+    command = [sys.executable, "-m", "optax_bridge", "recipe", "Adam(0.1)", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before_notes = " ".join(done.stdout.split("\nAdam: ")[0].split())
+    assert printed in before_notes and missing not in before_notes

@@ -1,0 +1,171 @@
+# pyright: strict
+"""What is claimed of a recipe: how near it comes to the legacy optimizer, and in which dtypes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optax_bridge.correspondence.seen import recorded
+
+
+class Verdict(enum.Enum):
+    """How two trajectories compare."""
+
+    IDENTICAL = "identical"
+    ROUNDING = "rounding only"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True)
+class StepBound:
+    """How far rounding alone can take one step from the legacy one, by analysis.
+
+    `equivalence_tests.proof.rounding_bound` finds it, the suite holds every case to it.
+
+    Attributes:
+      ulp: of the parameters, in units in the last place of 1, from equal states.
+      ranges: field of the legacy state -> its least and largest value, beside parameters and
+        gradients as they are given here or from -1 to 1.
+    """
+
+    ulp: float
+    ranges: Mapping[str, tuple[float, float]] = field(hash=False)
+
+    @property
+    def all_ranges(self) -> dict[str, tuple[float, float]]:
+        """Those of parameters and gradients as well."""
+        return {"params": (-1.0, 1.0), "grads": (-1.0, 1.0), **self.ranges}
+
+    def __str__(self) -> str:
+        text = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.all_ranges.items())
+        return f"{self.ulp:g} ULP a step, for {text}"
+
+
+# Dtypes in which every claim holds: what rounds, rounds finely.
+FULL_PRECISION = frozenset({"float32", "float64"})
+HALF_PRECISION = ("bfloat16", "float16")
+
+# The largest distance in 100 steps, in ULP of the dtype, that still counts as rounding in half
+# precision: one ULP is 0.8 % of a tensor's scale in bfloat16.
+HALF_BOUND = 1.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Whether a claim holds in one dtype, and how that is known.
+
+    Attributes:
+      holds: whether parameters of this dtype may be given to the recipe.
+      how: "proved", "measured 0.44 ULP", or why the two part.
+    """
+
+    holds: bool
+    how: str
+
+
+def proved() -> Known:
+    """Holds in this dtype, for all inputs: `optax-bridge prove` shows it."""
+    return Known(True, "proved")
+
+
+def measured(ulp: float) -> Known:
+    """What runs of 100 steps came to; holds where that is rounding alone."""
+    return Known(ulp <= HALF_BOUND, f"measured {ulp:g} ULP")
+
+
+def apart(why: str) -> Known:
+    """Holds not: the two part in this dtype."""
+    return Known(False, why)
+
+
+NOT_MEASURED = apart("not measured")
+
+
+def _in_both(known: Known) -> dict[str, Known]:
+    return dict.fromkeys(HALF_PRECISION, known)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed of a recipe, and what the suite therefore holds it to.
+
+    Attributes:
+      verdict: identical, rounding only, or different.
+      ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
+        that a run of 100 steps may reach, in units in the last place at the tensor's largest
+        magnitude so far, in float32. A longer run may drift in proportion.
+      step: for rounding only, what one step can make of it, by analysis; None where no useful bound
+        is known. Over many steps roundings of both signs meet: `ulp` lies between one such step and
+        all of them.
+      why: where the rounding or the difference comes from.
+      key: under which the suite records what it measures of it; see `seen`.
+      known: for bfloat16 and float16 each, whether the claim holds there too, with hyper-parameters
+        that are plain numbers. In float32 it always does, and in float64 unless this says other.
+    """
+
+    verdict: Verdict
+    ulp: float | None = None
+    why: str = ""
+    step: StepBound | None = None
+    key: str = field(default="", compare=False)
+    known: Mapping[str, Known] = field(
+        default_factory=lambda: _in_both(NOT_MEASURED), compare=False
+    )
+
+    def __post_init__(self):
+        if (self.verdict is Verdict.ROUNDING) != (self.ulp is not None):
+            raise ValueError("a bound in ULP belongs to 'rounding only', and it must have one")
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """The dtypes of parameters in which it is identical or rounding only."""
+        if self.verdict is Verdict.DIFFERENT:
+            return frozenset()
+        apart = {dtype for dtype, known in self.known.items() if not known.holds}
+        return FULL_PRECISION.union(self.known) - apart
+
+    @property
+    def seen(self) -> float | None:
+        """The largest distance that the suite has measured of it, in ULP; None if it has not."""
+        return recorded().get(self.key)
+
+    @property
+    def reason(self) -> str:
+        """`why`, and for rounding what was measured."""
+        measured = "" if self.seen is None else f"{self.seen:g} ULP measured"
+        return "; ".join(filter(None, (self.why, measured)))
+
+    @property
+    def proved(self) -> str:
+        """What `optax-bridge prove` proves of it, for all inputs and any number of steps."""
+        return {
+            Verdict.IDENTICAL: "identical",
+            Verdict.ROUNDING: "equal over the reals",
+            Verdict.DIFFERENT: "different",
+        }[self.verdict]
+
+
+def identical(why: str = "") -> Claim:
+    """Claims that every bit is the same, in every dtype."""
+    return Claim(Verdict.IDENTICAL, why=why, known=_in_both(proved()))
+
+
+def rounding(
+    ulp: float,
+    why: str,
+    step: StepBound | None = None,
+    *,
+    bfloat16: Known = NOT_MEASURED,
+    float16: Known = NOT_MEASURED,
+    **others: Known,
+) -> Claim:
+    """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
+    known = {"bfloat16": bfloat16, "float16": float16, **others}
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, known=known)
+
+
+def different(why: str) -> Claim:
+    """Claims that it is another optimizer."""
+    return Claim(Verdict.DIFFERENT, why=why)
