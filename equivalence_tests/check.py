@@ -101,17 +101,8 @@ def check(
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
-    here = environment(device)
-    content = {
-        **here,
-        "ran": True,
-        "steps": steps,
-        "compilations": compilations.compiled,
-        "parameters": ran.get("parameters", ""),
-        "results": report.rows(results),
-        "against": report.against_rows(outcomes),
-    }
-    written = _write(files, results, content, shown, here | ran)
+    content = _content(results, outcomes, ran, compilations.compiled, environment(device))
+    written = _write(files, results, content, shown, environment(device) | ran)
     console.print(report.closing_line(results))
     if not written:
         return MISUSE
@@ -203,6 +194,25 @@ def _print(
     if "compilations" in ran:
         console.print(f"{ran['compilations']}; {len(jax.devices(device.platform))} devices")
     return table
+
+
+def _content(
+    results: Sequence[Result],
+    outcomes: Sequence[recording.Against],
+    ran: Mapping[str, Any],
+    compilations: int,
+    here: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns what the JSON file gets."""
+    return {
+        **here,
+        "ran": True,
+        "steps": ran["steps"],
+        "compilations": compilations,
+        "parameters": ran.get("parameters", ""),
+        "results": report.rows(results),
+        "against": report.against_rows(outcomes),
+    }
 
 
 def _write(

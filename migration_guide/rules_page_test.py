@@ -24,6 +24,7 @@ AROUND = {
     "apply_gradient": (IMPORTS + GROUPS, ""),
     "array_type": ("import numpy\n" + JAX, ""),
     "bridge": (f"{IMPORTS}import clipping\n", "optimizer = optimizer.apply_gradient(grad)\n"),
+    "clu_checkpoint": (f"{IMPORTS}from clu import checkpoint\n{SETUP}", ""),
     "dead_imports": ("", "State = struct.dataclass(State)\n"),
     "dynamic_scale": ("", ""),
     "gone_names": (

@@ -170,8 +170,8 @@ def of_objects(
     given = {name: value for name, value in options.items() if name not in ("steps", "decide")}
     usual = {name: value for name, value in options.items() if name in ("steps", "decide")}
 
-    def compared(*pair: Any, **few: Any) -> Report:
-        return check_equivalence(*pair, params, **given, **{**usual, **few})
+    def compared(one: Any, other: Any, **few: Any) -> Report:
+        return check_equivalence(one, other, params, **given, **{**usual, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
     return explanation(sides[0], sides[1], compared, min(FEW, steps), TRIES // 2)

@@ -60,7 +60,7 @@ class Report:
     wide: Comparison | None
     about_wide: str
     closed_loop: bool
-    pinned: str
+    pinned: str = ""
     tried: str = ""
     started: str = ""
     finite: int | None = None

@@ -177,35 +177,51 @@ def resume(
     read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:
         new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
-    states = _those(new, train_state.TrainState)
     with old_names():
         wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
-        before = _restored(
-            old or program,
-            lambda: restored_by_flax(read, wanted),
-        )
+        before = _restored(old or program, lambda: restored_by_flax(read, wanted))
+    # Without the old program nobody knows but that it restored all that it saved.
+    neither = {*dropped} - _saved_names(before) if old else set[str]()
+    compared = functools.partial(
+        check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
+    )
+    name = old or "the old side"
+    return _compared(before, new, {*dropped}, neither, learning_rate, compared, name)
+
+
+def _compared(
+    before: PyTree,
+    new: PyTree,
+    dropped: set[str],
+    neither: set[str],
+    learning_rate: float | None,
+    compared: Callable[..., Report],
+    name: str,
+) -> Resumed:
+    """Returns the comparison of what both sides restored, and of the steps that they take.
+
+    Args:
+      before: what the old program restored.
+      new: what the migrated one did.
+      dropped: paths that the migrated one left over.
+      neither: paths that the old one left over as well.
+      learning_rate: the rate of each step, where it is given per call.
+      compared: compares two sides from the same parameters.
+      name: of the old program, for messages.
+    """
+    states = _those(new, train_state.TrainState)
     legacy = _those(before, legacy_optim.Optimizer)
-    copies = (_copies(legacy, "state"), _copies(states))
     reports, taken, unequal = {}, {}, []
-    for path, optimizer, state in each_pair(legacy, states, old or "the old side"):
+    for path, optimizer, state in each_pair(legacy, states, name):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
         if not _equal(optimizer.target, state.params):
             unequal.append(f"{path}/params".lstrip("/"))
-        reports[path] = check_equivalence(
-            _with_rate(optimizer, learning_rate),
-            _with_rate(state, learning_rate),
-            on_host(optimizer.target),
-            gradients=gradients,
-            steps=steps,
-            names=("old", "migrated"),
-        )
-    found = _beside(before, new, copies)
-    found.unequal[:0] = unequal
-    lost = {*found.dropped, *dropped}
-    # Without the old program nobody knows but that it restored all that it saved.
-    neither = {*dropped} - _saved_names(before) if old else set[str]()
+        sides = (_with_rate(optimizer, learning_rate), _with_rate(state, learning_rate))
+        reports[path] = compared(*sides, on_host(optimizer.target))
+    beside = _beside(before, new, (_copies(legacy, "state"), _copies(states)))
+    lost = {*beside.dropped, *dropped} - neither
     return Resumed(
-        reports, taken, found.equal, found.unequal, sorted(lost - neither), found.added,
+        reports, taken, beside.equal, [*unequal, *beside.unequal], sorted(lost), beside.added,
         sorted(neither),
     )  # fmt: skip
 

@@ -75,6 +75,7 @@ _RETURN_OPTIMIZERS = {
     "replace",
     "restore_state",
 }
+_RESTORE = ("load_state", "restore", "restore_or_initialize")  # of clu's checkpoints
 _MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "numpy.")
 _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
 _TUPLES = {"Tuple", "tuple"}
@@ -194,6 +195,8 @@ def _of_method(a: Inference, node: cst.Call) -> Kind | None:
         if node.args and ARRAY in a.kind(node.args[0].value):
             a.note_array_target()
         return only(OPTIMIZER) | (base & {OWN_GROUPS})
+    if method in _RESTORE and node.args:
+        return a.kind(node.args[0].value)
     if base == only(ARRAY):
         return base
     if FOREIGN in base and OPTIMIZER not in base:

@@ -32,7 +32,10 @@ from migration_guide.codemod.kinds import OPTIMIZER, STATE, Function, within
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.tree import argument, last_name
 
-_MAKERS = ("msgpack_restore", "to_state_dict", "state_dict", "restore_checkpoint")
+_MAKERS = (
+    "load_state_dict", "msgpack_restore", "restore_checkpoint", "restore_dict", "state_dict",
+    "to_state_dict",
+)  # fmt: skip
 _DEEPEST = 4  # functions that return what functions return
 _TAKERS = ("restore_state", "from_state_dict")
 _NAMES = (

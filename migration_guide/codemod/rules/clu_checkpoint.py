@@ -1,0 +1,69 @@
+# pyright: strict
+"""A `Checkpoint` of clu reads files that hold optimizers of flax.optim as well as new ones.
+
+Before:
+
+    ckpt = checkpoint.MultihostCheckpoint(folder, max_to_keep=2)
+    optimizer = ckpt.restore_or_initialize(optimizer)
+
+After:
+
+    def reading_old_files(checkpoint):
+        ...
+
+    ckpt = reading_old_files(checkpoint.MultihostCheckpoint(folder, max_to_keep=2))
+    optimizer = ckpt.restore_or_initialize(optimizer)
+
+clu keeps a state as Flax's `to_bytes` writes it, and reads it with `from_bytes`, which refuses the
+names that an optimizer had. What is read passes through
+`optax_bridge.checkpoints.from_state_dict`, as what Flax restores does.
+"""
+
+import libcst as cst
+
+from migration_guide.codemod.context import Context
+from migration_guide.codemod.kinds import Instance
+from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
+from migration_guide.codemod.tree import last_name
+
+_CLASSES = ("clu.checkpoint.Checkpoint", "clu.checkpoint.MultihostCheckpoint")
+_HELPER = "reading_old_files"
+_SOURCE = '''
+def {name}(checkpoint):
+    """The checkpoint of clu, which reads what holds optimizers of flax.optim as well."""
+    load = checkpoint.load_state
+
+    def load_state(state, path=None):
+        saved = load(None, path)
+        if state is None:
+            return saved
+        return optax_bridge.checkpoints.from_state_dict(state, saved)
+
+    checkpoint.load_state = load_state
+    return checkpoint
+'''
+
+
+def rewrite_call(
+    context: Context, original: cst.Call, updated: cst.Call
+) -> cst.BaseExpression | None:
+    """See the module."""
+    if not context.uses_optim or not _makes_checkpoint(context, original):
+        return None
+    above = context.parent(context.parent(original) or original)
+    if isinstance(above, cst.Call) and last_name(above.func).rstrip("_") == _HELPER:
+        return None
+    if reads_nothing_old(context):
+        said = needs_converting(context, None, "flax.serialization.from_bytes")
+        context.remark(original, said, CONVERTING)
+        return None
+    context.needed.add("optax_bridge")
+    return cst.Call(cst.Name(context.function(_HELPER, _SOURCE)), [cst.Arg(updated)])
+
+
+def _makes_checkpoint(context: Context, call: cst.Call) -> bool:
+    """Whether a call makes a checkpoint of clu, or one of a class that derives from it."""
+    if context.name(call.func) in _CLASSES:
+        return True
+    classes = (a.node for a in context.analysis.kind(call.func) if isinstance(a, Instance))
+    return any(context.name(base.value) in _CLASSES for c in classes for base in c.bases)
