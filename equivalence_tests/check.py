@@ -15,7 +15,7 @@ from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
-from equivalence_tests.sides import problems
+from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Result
 from equivalence_tests.suite.jobs import Chosen, Compilations, chosen, jobs, run_all
@@ -23,7 +23,7 @@ from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garba
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
-from optax_bridge._terminal import plain_terminal
+from optax_bridge.cli.terminal import plain_terminal
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2

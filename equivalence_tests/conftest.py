@@ -11,6 +11,11 @@ if "jax" not in sys.modules and _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the mark for where the repository's own settings are not there."""
+    config.addinivalue_line("markers", "sample(n): a run of everything takes n of the cases")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves a slice of the matrix, unless all of it was asked for."""
     if config.getoption("--equivalence-full", default=False):

@@ -14,7 +14,7 @@ from equivalence_tests.cli.options import (
     WithProgramArguments,
     program_arguments,
 )
-from optax_bridge.cli import STYLE
+from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
 
@@ -77,7 +77,7 @@ def check_resume(
     from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference, Outputs
     from equivalence_tests.resume.resumed import resume
     from equivalence_tests.sides.programs import check_arguments, loaded, silence_deprecations
-    from optax_bridge._named import programs_given
+    from optax_bridge.cli.programs import programs_given
     from optax_bridge.correspondence import Verdict
 
     silence_deprecations()

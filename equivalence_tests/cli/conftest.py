@@ -11,7 +11,7 @@ import jax
 import pytest
 from typer.main import get_command
 
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 
 class Done(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from equivalence_tests.cli.options import EXIT_CODES, Json
-from optax_bridge.cli import STYLE
+from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
 
@@ -49,7 +49,7 @@ def prove(
     from equivalence_tests.report.table import wide_console
     from equivalence_tests.sides.programs import silence_deprecations
     from equivalence_tests.suite.jobs import cache_folder
-    from optax_bridge._terminal import plain_terminal
+    from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
     problems = plain_terminal(stderr=True)

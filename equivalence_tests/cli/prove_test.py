@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from equivalence_tests.proof import table
-from optax_bridge.correspondence.entry import identical
+from optax_bridge.correspondence.claim import identical
 
 Command = Callable[..., Any]
 

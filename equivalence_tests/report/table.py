@@ -16,9 +16,9 @@ from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
 from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
 from equivalence_tests.compare.nature import Nature, explained, nature
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
-from equivalence_tests.sides.problems import STREAMS
+from equivalence_tests.sides.inputs.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
-from optax_bridge._terminal import Terminal
+from optax_bridge.cli.terminal import Terminal
 from optax_bridge.correspondence import Verdict
 
 _STYLE = {Verdict.IDENTICAL: "green", Verdict.ROUNDING: "yellow", Verdict.DIFFERENT: "magenta"}

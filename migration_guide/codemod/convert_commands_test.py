@@ -12,7 +12,7 @@ import migration_guide.corpus
 from migration_guide.codemod import driver, summary
 from migration_guide.codemod.configuration import RECIPES
 from migration_guide.codemod.context import Options
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 SAVED = Path(migration_guide.corpus.__file__).parent / "saved"
 HEAD = """\

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from migration_guide.codemod import driver, files, notebook
 from migration_guide.codemod.context import Options
 from migration_guide.codemod.registry import RULES
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 NEW = (

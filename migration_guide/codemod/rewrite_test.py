@@ -264,6 +264,7 @@ REWRITES = {
 }
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("case", REWRITES, ids=str)
 def test_rewrites(case: str):
     before, after = REWRITES[case]

@@ -54,6 +54,7 @@ def test_runs_as_it_is_and_migrated_exactly_with_the_same_bits(program: Path):
     assert numbers(_migrated(Options(recipe="exact"))[program.stem]) == printed
 
 
+@pytest.mark.sample(24)
 @each_program
 @pytest.mark.parametrize("recipe", ["stock", "standalone"])
 def test_migrated_gives_the_recorded_numbers_and_says_what_it_left(program: Path, recipe: str):

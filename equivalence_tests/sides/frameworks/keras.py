@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.foreign import checked, has_base, written
+from equivalence_tests.sides.frameworks.foreign import checked, has_base, written
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 

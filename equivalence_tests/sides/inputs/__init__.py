@@ -1,0 +1,1 @@
+"""What sides are given: parameters, streams of gradients, models and data."""
