@@ -196,7 +196,7 @@ def write(
 
 
 def _summary(items: Sequence[Item]) -> tuple[str, str]:
-    """What the page says first, and its colour's class."""
+    """Returns the page's headline, and its colour's class."""
     bad = sum(not one.held for one in items)
     if len(items) == 1 and not items[0].claims:
         return items[0].headline, f"as-{_class(items[0])}"

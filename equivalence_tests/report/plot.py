@@ -88,7 +88,7 @@ def divergence(
 
 
 def key(found: Comparison, *, wide: Comparison | None = None, bound: float | None = None) -> str:
-    """What the lines of `divergence` are, as HTML; empty if nothing differs."""
+    """Returns the key to the lines of `divergence` as HTML; empty if nothing differs."""
     leaves = _ordered(found)
     if not leaves:
         return ""
