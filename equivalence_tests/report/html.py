@@ -228,8 +228,8 @@ def _picture(items: Sequence[Item]) -> str:
 
 
 def _cell(squares: Sequence[str]) -> str:
-    across = math.ceil(math.sqrt(1.6 * len(squares)))  # of the picture's squares, 11 pixels each
-    return f'<td><div style="width:{11 * across}px">{"".join(squares)}</div></td>'
+    across = math.ceil(math.sqrt(1.6 * len(squares)))  # of the picture's squares, 13 pixels each
+    return f'<td><div style="width:{13 * across}px">{"".join(squares)}</div></td>'
 
 
 def _case(one: Item, *, is_open: bool) -> str:

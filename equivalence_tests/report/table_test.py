@@ -34,7 +34,7 @@ STOPPED = Result(Check("adam", 0, recipe="stock"), "", note="out of luck", faile
         ),
         (
             [result("exact", "near", identical())],
-            "exact: 1 different; 1 claims did NOT hold",
+            "exact: 1 rounding only; 1 claims did NOT hold",
         ),
         (
             [result("stock", "far", rounding(8, "order"))],
