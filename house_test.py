@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from optax_bridge.installed import NEWEST_TESTED
+from optax_bridge.cli.installed import NEWEST_TESTED
 
 ROOT = Path(__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

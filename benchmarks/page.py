@@ -9,7 +9,7 @@ import jax
 
 from benchmarks.figures import Figure, NotRun, Outcome
 from benchmarks.timing import Spread
-from optax_bridge.installed import versions
+from optax_bridge.cli.installed import versions
 
 _HEAD = ("| subject | sides | ratio | bar | the second side | |", "|---|---|--:|--:|--:|---|")
 

@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks import trainer
 from benchmarks.figures import Figure, Outcome, exactly, ratios
 from benchmarks.timing import interval
-from equivalence_tests.proof import table as proofs
+from equivalence_tests.proof.claims import prove_task
+from equivalence_tests.proof.table import tasks as proof_tasks
 from migration_guide.codemod import driver
 from migration_guide.codemod.context import Options
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
@@ -94,8 +95,8 @@ def _migrate(quick: bool) -> Figure:
 
 
 def _prove(quick: bool) -> str:
-    tasks = proofs.tasks(["sgd", "float32"] if quick else ["float32"])
-    rows = [proofs.prove_task(task) for task in (tasks[:1] if quick else tasks)]
+    tasks = proof_tasks(["sgd", "float32"] if quick else ["float32"])
+    rows = [prove_task(task) for task in (tasks[:1] if quick else tasks)]
     return f"{len(rows)} claims, {sum(row.held for row in rows)} proved as claimed"
 
 

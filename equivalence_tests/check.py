@@ -15,7 +15,7 @@ from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
-from equivalence_tests.sides import problems
+from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Result
 from equivalence_tests.suite.jobs import Chosen, Compilations, chosen, jobs, run_all
@@ -23,7 +23,7 @@ from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garba
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
-from optax_bridge._terminal import plain_terminal
+from optax_bridge.cli.terminal import plain_terminal
 from optax_bridge.correspondence import Verdict
 
 HELD, BROKEN, MISUSE = 0, 1, 2
@@ -31,7 +31,7 @@ HELD, BROKEN, MISUSE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """What a run writes; None for what is not wanted.
+    """The files that a run writes; None for those that are not wanted.
 
     Attributes:
       json: the results.
@@ -101,17 +101,8 @@ def check(
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
-    here = environment(device)
-    content = {
-        **here,
-        "ran": True,
-        "steps": steps,
-        "compilations": compilations.compiled,
-        "parameters": ran.get("parameters", ""),
-        "results": report.rows(results),
-        "against": report.against_rows(outcomes),
-    }
-    written = _write(files, results, content, shown, here | ran)
+    content = _content(results, outcomes, ran, compilations.compiled, environment(device))
+    written = _write(files, results, content, shown, environment(device) | ran)
     console.print(report.closing_line(results))
     if not written:
         return MISUSE
@@ -203,6 +194,25 @@ def _print(
     if "compilations" in ran:
         console.print(f"{ran['compilations']}; {len(jax.devices(device.platform))} devices")
     return table
+
+
+def _content(
+    results: Sequence[Result],
+    outcomes: Sequence[recording.Against],
+    ran: Mapping[str, Any],
+    compilations: int,
+    here: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns what the JSON file gets."""
+    return {
+        **here,
+        "ran": True,
+        "steps": ran["steps"],
+        "compilations": compilations,
+        "parameters": ran.get("parameters", ""),
+        "results": report.rows(results),
+        "against": report.against_rows(outcomes),
+    }
 
 
 def _write(

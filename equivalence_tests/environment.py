@@ -1,4 +1,4 @@
-"""What decides bits here: versions, devices and flags."""
+"""Everything that decides bits here: versions, devices and flags."""
 
 import os
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from optax_bridge._text import did_you_mean
-from optax_bridge.installed import versions
+from optax_bridge.cli.installed import versions
 
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
 

@@ -43,7 +43,7 @@ def _run(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     start = [sys.executable, "-m", "legacy_optim"]
     if command == "optax-bridge":
-        start = [sys.executable, "-c", "from optax_bridge.cli import main; main()", "run"]
+        start = [sys.executable, "-c", "from optax_bridge.cli.app import main; main()", "run"]
     return subprocess.run(
         [*start, *args], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -96,7 +96,7 @@ def test_pre_linen_modules_get_a_clear_answer(folder: Path, line: str):
     (folder / "modules.py").write_text(f"{line}\n", encoding="utf-8")
     done = _run(folder, "modules.py")
     assert done.returncode == 1
-    for part in ("flax 0.3.6 had it, 0.4.0 has not", "flax.linen", "flax==0.3.6"):
+    for part in ("flax 0.3.6 had it, 0.4.0 does not", "flax.linen", "flax==0.3.6"):
         assert part in done.stderr
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from optax_bridge._options import Recipe
+from optax_bridge.cli.options import Recipe
 
 
 def migrate(

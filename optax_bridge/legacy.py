@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
-from optax_bridge._definition import check_definition, check_one_copy, check_optimizer
 from optax_bridge._text import shown
+from optax_bridge.checks import check_definition, check_one_copy, check_optimizer
 from optax_bridge.correspondence import Choice, choose_recipe, entry_of
 from optax_bridge.correspondence.claim import HALF_PRECISION, Verdict
 from optax_bridge.correspondence.entry import UnsupportedSetting

@@ -22,7 +22,7 @@ from pathlib import Path
 from optax_bridge.spmd.launch import free_port
 
 CONFIG = "optax_bridge.spmd.examples.regression.trainer"
-_PROGRAM = "from optax_bridge.start import main; main()"
+_PROGRAM = "from optax_bridge.cli.start import main; main()"
 
 
 def command(folder: Path, *, steps: int, save_every: int, devices: int) -> list[str]:

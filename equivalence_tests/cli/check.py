@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from equivalence_tests.cli.options import EXIT_CODES, Json, Junit, Platform, ReportFolder
-from optax_bridge._options import Devices
-from optax_bridge.cli import STYLE
+from optax_bridge.cli.app import STYLE
+from optax_bridge.cli.options import Devices
 
 app = typer.Typer(**STYLE)
 

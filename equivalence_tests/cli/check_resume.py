@@ -14,7 +14,7 @@ from equivalence_tests.cli.options import (
     WithProgramArguments,
     program_arguments,
 )
-from optax_bridge.cli import STYLE
+from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
 
@@ -31,34 +31,38 @@ Examples:
 """
 
 
+Checkpoint = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT", help="A file that the old program wrote, or the folder of them."
+    ),
+]
+Program = Annotated[
+    str, typer.Option(help="What the migrated program restores into, `new.py:make_state`.")
+]
+Old = Annotated[
+    str | None, typer.Option(help="What the old program restores into, `old.py:make_state`;")
+]
+Optimizers = Annotated[
+    list[str] | None,
+    typer.Option(
+        help='or the optimizer that it had, `"Adam(learning_rate=1e-3)"`; of several '
+        '`"policy=Adam(1e-3)"` for each.'
+    ),
+]
+Rate = Annotated[
+    float | None, typer.Option(help="The rate of each step, where it is given per call.")
+]
+
+
 @app.command("check-resume", help=_ABOUT, cls=WithProgramArguments)
 def check_resume(
     ctx: typer.Context,
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="A file that the old program wrote, or the folder of them.",
-        ),
-    ],
-    program: Annotated[
-        str, typer.Option(help="What the migrated program restores into, `new.py:make_state`.")
-    ],
-    old: Annotated[
-        str | None,
-        typer.Option(help="What the old program restores into, `old.py:make_state`;"),
-    ] = None,
-    optimizer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help='or the optimizer that it had, `"Adam(learning_rate=1e-3)"`; of several '
-            '`"policy=Adam(1e-3)"` for each.'
-        ),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="The rate of each step, where it is given per call."),
-    ] = None,
+    checkpoint: Checkpoint,
+    program: Program,
+    old: Old = None,
+    optimizer: Optimizers = None,
+    learning_rate: Rate = None,
     gradients: Gradients = "all",
     steps: Annotated[int, typer.Option(help="Steps that both sides take.")] = 48,
     json: Json = None,
@@ -73,7 +77,7 @@ def check_resume(
     from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference, Outputs
     from equivalence_tests.resume.resumed import resume
     from equivalence_tests.sides.programs import check_arguments, loaded, silence_deprecations
-    from optax_bridge._named import programs_given
+    from optax_bridge.cli.programs import programs_given
     from optax_bridge.correspondence import Verdict
 
     silence_deprecations()

@@ -17,7 +17,7 @@ import legacy_optim
 from equivalence_tests import check
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.checks import checks
-from equivalence_tests.suite.jobs import _cache_folder, _without_layouts
+from equivalence_tests.suite.jobs import _without_layouts, cache_folder
 from equivalence_tests.suite.matrix.cases import matrix
 from optax_bridge.correspondence.claim import identical
 
@@ -210,9 +210,9 @@ def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert _cache_folder() == tmp_path / "cache"
+    assert cache_folder() == tmp_path / "cache"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     for platform, folder in (("linux", ".cache"), ("darwin", "Library/Caches")):
         monkeypatch.setattr(sys, "platform", platform)
-        assert _cache_folder() == tmp_path / folder
+        assert cache_folder() == tmp_path / folder

@@ -17,7 +17,7 @@ from equivalence_tests.cli.options import (
     WithProgramArguments,
     program_arguments,
 )
-from optax_bridge.cli import STYLE
+from optax_bridge.cli.app import STYLE
 
 if TYPE_CHECKING:
     from equivalence_tests.pair.named import NamedSide
@@ -82,7 +82,7 @@ def compare(
     from equivalence_tests.cli.outputs import Outputs  # JAX, which no help needs
     from equivalence_tests.environment import NOT_RUN, check_platform
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
-    from optax_bridge._named import programs_given
+    from optax_bridge.cli.programs import programs_given
 
     silence_deprecations()
     outputs = Outputs("compare", json, junit, report)

@@ -209,3 +209,11 @@ def test_the_default_parameters_reach_what_either_program_asks_for(command: Comm
     assert done.code == 1
     assert "128x128" in done.out
     assert done.out.splitlines()[-1] == "different: in what ran and by proof"
+
+
+def test_what_cannot_be_written_after_all_costs_the_exit_code(command: Command):
+    """The device is there, and full."""
+    done = command("compare", "my_pair:adam", "my_pair:adam", *SHORT, "--json", "/dev/full")
+    assert done.code == 2
+    assert "/dev/full: not written: No space left on device" in done.err
+    assert done.out.splitlines()[-1].startswith("identical: ")

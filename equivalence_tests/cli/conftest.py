@@ -11,11 +11,11 @@ import jax
 import pytest
 from typer.main import get_command
 
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 
 class Done(NamedTuple):
-    """What a command left."""
+    """A command's exit code and output."""
 
     code: int
     out: str

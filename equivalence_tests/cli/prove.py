@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from equivalence_tests.cli.options import EXIT_CODES, Json
-from optax_bridge.cli import STYLE
+from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
 
@@ -14,7 +14,8 @@ _ABOUT = f"""Prove for all inputs that the old optimizers and the new are the sa
 
 Both programs are followed symbolically: *identical* keeps every bit, *equal over the reals*
 leaves rounding out, *different* comes with an input that shows it, and *not decided* says what
-stopped the proof. Two optimizers of your own: `optax-bridge compare`.
+stopped the proof. What an earlier run has proved of the same programs, with the same prover, is not
+proved again: its certificate is checked. Two optimizers of your own: `optax-bridge compare`.
 {EXIT_CODES}
 Examples:
 - `optax-bridge prove`
@@ -33,16 +34,22 @@ def prove(
         ),
     ] = None,
     json: Json = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Prove everything, also what earlier runs have proved."),
+    ] = False,
 ) -> None:
     """See `_ABOUT`."""
     from rich.progress import Progress  # and JAX, which no help needs
 
     from equivalence_tests.output_files import Written, checked
-    from equivalence_tests.proof.table import prove_task, tasks
+    from equivalence_tests.proof.claims import prove_all
+    from equivalence_tests.proof.table import tasks
     from equivalence_tests.report import proofs
     from equivalence_tests.report.table import wide_console
     from equivalence_tests.sides.programs import silence_deprecations
-    from optax_bridge._terminal import plain_terminal
+    from equivalence_tests.suite.jobs import cache_folder
+    from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
     problems = plain_terminal(stderr=True)
@@ -58,10 +65,10 @@ def prove(
     started, rows = time.perf_counter(), []
     with Progress(console=problems, transient=True) as progress:
         bar = progress.add_task("", total=len(asked))
-        for task in asked:
-            progress.update(bar, description=str(task))
-            rows.append(prove_task(task))
-            progress.advance(bar)
+        for row in prove_all(asked, None if again else cache_folder() / "optax-bridge" / "proofs"):
+            rows.append(row)
+            progress.update(bar, advance=1, description=f"{len(rows)} of {len(asked)}: {row.task}")
+    rows.sort(key=lambda row: asked.index(row.task))
     proofs.print_rows(wide_console(), rows, time.perf_counter() - started)
     with Written() as files:
         if json is not None:

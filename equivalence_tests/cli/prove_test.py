@@ -1,11 +1,15 @@
 """`optax-bridge prove`: the table, its certificates, exit codes."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from equivalence_tests.proof import table
+from optax_bridge.correspondence.claim import identical
 
 Command = Callable[..., Any]
 
@@ -34,3 +38,17 @@ def test_misuse(command: Command, arguments: tuple[str, ...], message: str):
     done = command("prove", *arguments)
     assert done.code == 2
     assert message in " ".join(done.err.replace("│", " ").split())
+
+
+def test_a_claim_that_is_not_proved_costs_the_exit_code(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """A false claim: that Optax's Adagrad is the legacy one."""
+    choose = table.choose_recipe
+    monkeypatch.setattr(
+        table, "choose_recipe", lambda *args: dataclasses.replace(choose(*args), claim=identical())
+    )
+    done = command("prove", "--only", "adagrad", "--only", "stock", "--only", "float32")
+    assert done.code == 1
+    assert "not as claimed: adagrad-0-stock-float32" in done.out
+    assert "0 of" in done.out.splitlines()[-1]

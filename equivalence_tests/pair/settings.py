@@ -1,4 +1,4 @@
-"""Which known setting explains a difference: a search over the settings of both sides.
+"""A search over the settings of both sides for those that explain a difference.
 
 Frameworks call the same thing by other names and have other defaults: where an epsilon stands,
 whether momentum looks ahead, whether weight decay is part of the gradient. Settings of that kind
@@ -49,7 +49,7 @@ class Settings(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         ...
 
     @property
@@ -170,8 +170,8 @@ def of_objects(
     given = {name: value for name, value in options.items() if name not in ("steps", "decide")}
     usual = {name: value for name, value in options.items() if name in ("steps", "decide")}
 
-    def compared(*pair: Any, **few: Any) -> Report:
-        return check_equivalence(*pair, params, **given, **{**usual, **few})
+    def compared(one: Any, other: Any, **few: Any) -> Report:
+        return check_equivalence(one, other, params, **given, **{**usual, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
     return explanation(sides[0], sides[1], compared, min(FEW, steps), TRIES // 2)

@@ -19,7 +19,7 @@ A map, in the order of a proof:
 
 import lazy_loader
 
-from optax_bridge.installed import require
+from optax_bridge.cli.installed import require
 
 require("prove", __name__)
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

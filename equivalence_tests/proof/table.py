@@ -1,19 +1,16 @@
 """What the correspondence claims, proved: every case, exact and stock, in every dtype."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import legacy_optim
-from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.symbols import unwrapped
 from equivalence_tests.proof.reading.traced_sides import HyperParam, MakeSide
-from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS, Proof
+from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
@@ -56,42 +53,6 @@ class Task:
 
     def __str__(self) -> str:
         return f"{self.entry}-{self.case}-{self.recipe}-{self.dtype}"
-
-
-@dataclass
-class Row:
-    """What came of a claim.
-
-    Attributes:
-      task: the claim.
-      claim: what the correspondence says; None if there is no such recipe.
-      proofs: with hyper-parameters as symbols, and as the case's numbers where bits are claimed.
-      note: why there is no proof.
-      seconds: time taken.
-    """
-
-    task: Task
-    claim: Claim | None
-    proofs: tuple[Proof, ...] = ()
-    note: str = ""
-    seconds: float = 0.0
-    symbols: tuple[str, ...] = field(default=())
-
-    @property
-    def verdict(self) -> str | None:
-        """That of the weakest proof; None if there is none."""
-        verdicts = [proof.verdict for proof in self.proofs]
-        return max(verdicts, key=VERDICTS.index) if verdicts else None
-
-    @property
-    def held(self) -> bool:
-        """Whether what is proved is what is claimed, or more."""
-        if self.claim is None:
-            return True
-        if self.verdict is None:
-            return False
-        wanted = self.claim.proved
-        return self.verdict == wanted or (wanted == REALS and self.verdict == IDENTICAL)
 
 
 def tasks(only: Sequence[str] = ()) -> list[Task]:
@@ -186,34 +147,10 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     return choice.claim, both
 
 
-def prove_task(task: Task) -> Row:
-    """Proves one claim.
-
-    Returns:
-      The row; what keeps a side from being traced is its note.
-    """
-    started = time.perf_counter()
-    try:
-        claim, asked = statements(task)
-    except UnsupportedSetting as error:
-        return Row(task, None, note=str(error))
-    row = Row(task, claim)
-    try:
-        row.proofs = tuple(
-            prove_equivalence(
-                each.left,
-                each.right,
-                each.params,
-                hyper_params=each.hyper_params,
-                names=("legacy", task.recipe),
-            )
-            for each in asked
-        )
-        row.symbols = row.proofs[0].symbols
-    except ProofError as error:
-        row.note = str(error)
-    row.seconds = time.perf_counter() - started
-    return row
+def is_held(claim: Claim, verdict: str | None) -> bool:
+    """True if what is proved is what is claimed, or more."""
+    wanted = claim.proved
+    return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 
 
 def _numbers(described: object, prefix: str) -> Iterator[tuple[str, float]]:

@@ -7,29 +7,30 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from equivalence_tests.proof.claims import Outcome
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.table import DTYPES, Row
+from equivalence_tests.proof.table import DTYPES
 
 _COLOURS = {"identical": "green", "equal over the reals": "cyan", "different": "yellow"}
 
 
-def print_rows(console: Console, rows: Sequence[Row], seconds: float) -> None:
+def print_rows(console: Console, rows: Sequence[Outcome], seconds: float) -> None:
     """Prints the table, what is not as claimed, and the count."""
     console.print(table(rows))
     for row in rows:
         if not row.held:
             console.print(f"not as claimed: {row.task}", markup=False)
-            console.print(row.note or "\n".join(map(str, row.proofs)), markup=False)
+            console.print(row.note or row.text, markup=False)
     console.print(closing_line(rows, seconds))
 
 
-def to_json(rows: Sequence[Row]) -> str:
+def to_json(rows: Sequence[Outcome]) -> str:
     """Returns the rows as JSON, one a line."""
     lines = [json.dumps(as_dict(row), separators=(",", ":")) for row in rows]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def as_dict(row: Row) -> dict[str, Any]:
+def as_dict(row: Outcome) -> dict[str, Any]:
     """Returns a row as plain data, with the certificates of its proofs."""
     return {
         "id": str(row.task),
@@ -37,16 +38,16 @@ def as_dict(row: Row) -> dict[str, Any]:
         "case": row.task.case,
         "recipe": row.task.recipe,
         "dtype": row.task.dtype,
-        "claim": None if row.claim is None else row.claim.verdict.value,
+        "claim": row.claim,
         "proved": row.verdict,
         "held": row.held,
         "note": row.note,
         "seconds": round(row.seconds, 3),
-        "proofs": [proof.as_dict() for proof in row.proofs],
+        "proofs": list(row.certificates),
     }
 
 
-def closing_line(rows: Sequence[Row], seconds: float) -> str:
+def closing_line(rows: Sequence[Outcome], seconds: float) -> str:
     """Returns the table in a sentence."""
     claims = [row for row in rows if row.claim is not None]
     counts = {
@@ -55,28 +56,30 @@ def closing_line(rows: Sequence[Row], seconds: float) -> str:
     }
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     proved = sum(row.held for row in claims)
-    return f"{proved} of {len(claims)} claims proved in {seconds:.0f} s: {listed}"
+    remembered = sum(row.remembered == len(row.certificates) > 0 for row in claims)
+    checked = f"; {remembered} of them by the certificates of an earlier run" if remembered else ""
+    return f"{proved} of {len(claims)} claims proved in {seconds:.0f} s: {listed}{checked}"
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Outcome]) -> Table:
     """Returns the proofs as a table: a line for each case and recipe, a column for each dtype."""
     shown = Table(title="for all inputs")
     dtypes = [dtype for dtype in DTYPES if any(row.task.dtype == dtype for row in rows)]
     for column in ("optimizer", "case", "recipe", "claim", *dtypes):
         shown.add_column(column)
-    lines: dict[tuple[str, int, str], dict[str, Row]] = {}
+    lines: dict[tuple[str, int, str], dict[str, Outcome]] = {}
     for row in rows:
         key = (row.task.entry, row.task.case, row.task.recipe)
         lines.setdefault(key, {})[row.task.dtype] = row
     for (entry, case, recipe), by_dtype in lines.items():
         claim = next(iter(by_dtype.values())).claim
         cells = [_cell(by_dtype.get(dtype)) for dtype in dtypes]
-        claimed = "[dim]no such recipe[/]" if claim is None else claim.verdict.value
+        claimed = "[dim]no such recipe[/]" if claim is None else claim
         shown.add_row(entry, str(case), recipe, claimed, *cells)
     return shown
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: Outcome | None) -> str:
     if row is None or row.claim is None:
         return ""
     text = row.verdict or "no proof"

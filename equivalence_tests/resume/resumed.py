@@ -1,4 +1,4 @@
-"""How an old checkpoint goes on: restored by the old program, and by the migrated one.
+"""An old checkpoint goes on: restored by the old program, and by the migrated one.
 
 The old checkpoint is restored twice: by Flax into the legacy optimizers that wrote it, and by this
 package into the states of the migrated program. Both sides then take steps on the same gradients.
@@ -40,7 +40,7 @@ from optax_bridge.metadata.trees import Leaf, PyTree
 
 @dataclass(frozen=True)
 class Resumed:
-    """What was found of one checkpoint.
+    """The comparison of one checkpoint, restored both ways.
 
     Attributes:
       reports: path of each optimizer in the program's state -> the comparison of its two sides.
@@ -69,7 +69,7 @@ class Resumed:
 
     @property
     def beside(self) -> str:
-        """What beside the steps is different, in lines; empty if nothing is."""
+        """The differences beside the steps, in lines; empty if there are none."""
         lines = {
             "restored differently: {}": self.unequal,
             "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
@@ -82,7 +82,7 @@ class Resumed:
 
     @property
     def differs_by_a_constant(self) -> bool:
-        """Whether all that is different is as little as a constant held in float32 makes."""
+        """True if all that is different is as little as a constant held in float32 makes."""
         apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
         return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
 
@@ -177,35 +177,51 @@ def resume(
     read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:
         new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
-    states = _those(new, train_state.TrainState)
     with old_names():
         wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
-        before = _restored(
-            old or program,
-            lambda: restored_by_flax(read, wanted),
-        )
+        before = _restored(old or program, lambda: restored_by_flax(read, wanted))
+    # Without the old program nobody knows but that it restored all that it saved.
+    neither = {*dropped} - _saved_names(before) if old else set[str]()
+    compared = functools.partial(
+        check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
+    )
+    name = old or "the old side"
+    return _compared(before, new, {*dropped}, neither, learning_rate, compared, name)
+
+
+def _compared(
+    before: PyTree,
+    new: PyTree,
+    dropped: set[str],
+    neither: set[str],
+    learning_rate: float | None,
+    compared: Callable[..., Report],
+    name: str,
+) -> Resumed:
+    """Returns the comparison of what both sides restored, and of the steps that they take.
+
+    Args:
+      before: what the old program restored.
+      new: what the migrated one did.
+      dropped: paths that the migrated one left over.
+      neither: paths that the old one left over as well.
+      learning_rate: the rate of each step, where it is given per call.
+      compared: compares two sides from the same parameters.
+      name: of the old program, for messages.
+    """
+    states = _those(new, train_state.TrainState)
     legacy = _those(before, legacy_optim.Optimizer)
-    copies = (_copies(legacy, "state"), _copies(states))
     reports, taken, unequal = {}, {}, []
-    for path, optimizer, state in each_pair(legacy, states, old or "the old side"):
+    for path, optimizer, state in each_pair(legacy, states, name):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
         if not _equal(optimizer.target, state.params):
             unequal.append(f"{path}/params".lstrip("/"))
-        reports[path] = check_equivalence(
-            _with_rate(optimizer, learning_rate),
-            _with_rate(state, learning_rate),
-            on_host(optimizer.target),
-            gradients=gradients,
-            steps=steps,
-            names=("old", "migrated"),
-        )
-    found = _beside(before, new, copies)
-    found.unequal[:0] = unequal
-    lost = {*found.dropped, *dropped}
-    # Without the old program nobody knows but that it restored all that it saved.
-    neither = {*dropped} - _saved_names(before) if old else set[str]()
+        sides = (_with_rate(optimizer, learning_rate), _with_rate(state, learning_rate))
+        reports[path] = compared(*sides, on_host(optimizer.target))
+    beside = _beside(before, new, (_copies(legacy, "state"), _copies(states)))
+    lost = {*beside.dropped, *dropped} - neither
     return Resumed(
-        reports, taken, found.equal, found.unequal, sorted(lost - neither), found.added,
+        reports, taken, beside.equal, [*unequal, *beside.unequal], sorted(lost), beside.added,
         sorted(neither),
     )  # fmt: skip
 
@@ -230,7 +246,7 @@ def _those(tree: PyTree, kind: type) -> dict[str, Any]:
 
 
 def _described(found: Any) -> str:
-    """What was made in a state's place."""
+    """Returns the kind of an object that was made in a state's place."""
     name = type(found).__name__
     if name.endswith("State"):
         return f"{name}, the state of an optimizer alone"
@@ -384,7 +400,7 @@ def _copies(those: Mapping[str, Any], *within: str) -> int | None:
 def _equal(
     one: PyTree, other: PyTree, copies: tuple[int | None, int | None] = (None, None)
 ) -> bool:
-    """Whether two trees have the same numbers, on every device where one side is replicated."""
+    """True if two trees have the same numbers, on every device where one side is replicated."""
     a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
     return len(a) == len(b) and all(
         _same(x, y, copies[0]) or _same(y, x, copies[1]) for x, y in zip(a, b, strict=True)

@@ -1,4 +1,4 @@
-"""What a user may hand in as a side, turned into one."""
+"""Anything that a user may hand in as a side, turned into one."""
 
 import inspect
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from flax.training import train_state
 
 import legacy_optim
 from equivalence_tests.sides.errors import EquivalenceError as EquivalenceError
-from equivalence_tests.sides.pytorch import is_torch_optimizer
+from equivalence_tests.sides.frameworks.pytorch import is_torch_optimizer
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.recipe import render

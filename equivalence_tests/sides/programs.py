@@ -9,7 +9,7 @@ from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
-from optax_bridge._named import module_named, unknown_arguments, with_own_arguments
+from optax_bridge.cli.programs import module_named, unknown_arguments, with_own_arguments
 
 
 def loaded(name: str, *, make: bool = False) -> Any:

@@ -41,7 +41,7 @@ Job = tuple[str, Callable[[], list[Result]]]
 
 
 class Compilations:
-    """How many programs were compiled since it was made, and how many came from the cache."""
+    """The number of programs that were compiled since it was made, and that came from the cache."""
 
     def __init__(self):
         self._asked = self._cached = 0
@@ -65,7 +65,7 @@ class Compilations:
 
 
 class Chosen(NamedTuple):
-    """What a command asks for.
+    """The cases that a command asks for.
 
     Attributes:
       checks: the optimizers' own cases.
@@ -183,14 +183,13 @@ def collect_garbage_seldom() -> None:
 def use_compilation_cache() -> None:
     """Keeps compiled programs between runs; JAX_COMPILATION_CACHE_DIR says where else."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update(
-            "jax_compilation_cache_dir", str(_cache_folder() / "optax-bridge" / "jax")
-        )
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "optax-bridge" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Returns where a user's programs keep what can be made again."""
     if "XDG_CACHE_HOME" in os.environ:
         return Path(os.environ["XDG_CACHE_HOME"])
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")

@@ -1,10 +1,10 @@
 # pyright: strict
-"""What to do about names that are gone, written by hand; which names those are, `names.json` says.
+"""Remedies for names that are gone, written by hand; `names.json` lists the names.
 
 Importing this imports neither JAX nor NumPy.
 """
 
-# What stands for a name today: dotted, or a builtin. The same value, or one that does the same.
+# The equal of a name today: dotted, or a builtin. The same value, or one that does the same.
 RENAMED: dict[str, str] = {
     "chex.assert_tree_all_close": "chex.assert_trees_all_close",
     "chex.assert_tree_all_equal_comparator": "chex.assert_trees_all_equal_comparator",
@@ -176,9 +176,9 @@ ANSWERED = (
 )
 
 _PRE_LINEN = (
-    "nothing stands in for the modules before Linen: port them to flax.linen, which lays "
-    "parameters out anew, or run the program with flax==0.3.6, the last release that has them. "
-    "Its optimizers can move on their own"
+    "nothing replaces the modules before Linen: port them to flax.linen, which lays "
+    "parameters out in another way, or run the program with flax==0.3.6, the last release that "
+    "has them. Its optimizers can move on their own"
 )
 _INTERNAL = (
     "it was a part of JAX's inside; what is public of it today is in jax.extend and jax.core, and "
@@ -192,7 +192,7 @@ _SHARDED = (
     "len(x.sharding.device_set) > 1 are true"
 )
 
-# What to do where no one name stands for it: of a name, or of all that is below it.
+# What to do where no single name replaces it: of a name, or of all that is below it.
 TEXTS: dict[str, str] = {
     "chex.CpuDevice": 'use jax.Device and compare device.platform with "cpu"',
     "chex.GpuDevice": 'use jax.Device and compare device.platform with "gpu"',
@@ -377,7 +377,7 @@ def package(name: str) -> str:
 
 
 def text(name: str) -> str | None:
-    """What to do about a name that no other stands for: its own text, or that of what it is in."""
+    """Returns the remedy for a name without an equal: its own text, or that of what holds it."""
     if name in MOVED:
         return f"its names are in {' and '.join(MOVED[name])} today"
     owner, _, last = name.rpartition(".")

@@ -21,7 +21,7 @@ from migration_guide.codemod.configuration import (
 )
 from migration_guide.codemod.context import Options
 from migration_guide.codemod.registry import RULES
-from optax_bridge._terminal import plain_terminal
+from optax_bridge.cli.terminal import plain_terminal
 
 DONE, LEFT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds

@@ -162,13 +162,15 @@ def restore_checkpoint(
         if read.format != ORBAX:
             _, fitted = _fitted(target, read.tree, path, missing, allow_nan)
             return restored(target, as_arrays(fitted))
-        new = _from_orbax(target, read.tree, path, missing, by_flax)
+        new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
         if not allow_nan:
             check_finite(new, target, path)
         return new
 
 
-def _from_orbax(target: T, saved: PyTree, path: str, missing: str, by_flax: Any) -> T:
+def _from_orbax(
+    target: T, saved: PyTree, path: str, missing: str, allow_nan: bool, by_flax: Any
+) -> T:
     """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
     try:  # numbers are looked at when they are restored: they may lie on many devices
         fit, fitted = _fitted(target, saved, path, missing, allow_nan=True)
@@ -177,9 +179,14 @@ def _from_orbax(target: T, saved: PyTree, path: str, missing: str, by_flax: Any)
             return placed_like(target, by_flax(path, outline_on_host(target)))
         raise
     scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
-    if fit.is_exact and not scalars:  # Orbax refuses NumPy's scalars
+    if not fit.is_exact or scalars or allow_nan:  # Orbax refuses NumPy's scalars, Flax's NaN
+        return placed_like(target, restored(target, as_arrays(fitted)))
+    try:
         return placed_like(target, by_flax(path, outline_on_host(target)))
-    return placed_like(target, restored(target, as_arrays(fitted)))
+    except CheckpointError as error:  # of a state in the tree, which does not know the file
+        raise CheckpointError(
+            f"{path}, {error.place}", error.expected, error.found, error.remedy
+        ) from None
 
 
 def _size_of(target: PyTree) -> int:

@@ -11,7 +11,6 @@ import optax
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._definition import check_definition, check_one_copy
 from optax_bridge._text import shown
 from optax_bridge.checkpoints.definitions import (
     Definition,
@@ -36,6 +35,7 @@ from optax_bridge.checkpoints.locate import at_path, find_states, named, shapes_
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.trees import Names, fields_of, is_array, leaves, numbered, plain
 from optax_bridge.checkpoints.write import compare, write
+from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RECIPES
 from optax_bridge.correspondence.recipe import build

@@ -14,7 +14,6 @@ import optax
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._definition import check_definition
 from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
@@ -55,6 +54,7 @@ from optax_bridge.checkpoints.trees import (
     listed_leaves,
     numbered,
 )
+from optax_bridge.checks import check_definition
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import build

@@ -18,7 +18,7 @@ import legacy_optim
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.trees import leaves
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 FILES = Path(__file__).parents[1] / "checkpoints" / "testdata"
 ADAM = str(FILES / "adam.msgpack")
@@ -435,7 +435,7 @@ def test_disk_that_is_full_is_one_clear_line_and_leaves_nothing(
 ) -> None:
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300)); "
-        "from optax_bridge.cli import main; main()"
+        "from optax_bridge.cli.app import main; main()"
     )
     arguments = ["convert", ADAM, str(tmp_path / "new"), *AS_ADAM, "--format", file_format]
     done = subprocess.run(

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optax_bridge._interrupts import repeat_interrupt
-from optax_bridge._named import module_named, with_own_arguments
-from optax_bridge._options import Recipe
 from optax_bridge.cli.interrupts import Interrupts
+from optax_bridge.cli.options import Recipe
+from optax_bridge.cli.programs import module_named, with_own_arguments
+from optax_bridge.cli.signals import repeat_interrupt
 
 if TYPE_CHECKING:
-    from optax_bridge._terminal import Terminal
     from optax_bridge.checkpoints.convert import Conversion
+    from optax_bridge.cli.terminal import Terminal
 
 
 class Target(enum.StrEnum):
@@ -121,8 +121,8 @@ def convert(
     """
     with Interrupts(destination) as interrupts:
         # JAX and Orbax, which no help needs
-        from optax_bridge._terminal import plain_terminal
         from optax_bridge.checkpoints.formats.registry import writable
+        from optax_bridge.cli.terminal import plain_terminal
 
         interrupts.is_starting = False
         if file_format not in writable():
@@ -290,8 +290,8 @@ def _report(
     """Prints what was done, as a line or as JSON."""
     from flax.serialization import to_state_dict
 
-    from optax_bridge._terminal import plain_terminal
     from optax_bridge.checkpoints.trees import is_array, leaves
+    from optax_bridge.cli.terminal import plain_terminal
 
     read = done.read
     arrays = [leaf for _, leaf in leaves(to_state_dict(done.tree)) if is_array(leaf)]

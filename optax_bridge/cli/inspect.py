@@ -44,11 +44,11 @@ def inspect(
 
 def print_checkpoint(path: Path, json: bool = False, everything: bool = False) -> int:
     """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes."""
-    from optax_bridge._terminal import plain_terminal
     from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
     from optax_bridge.checkpoints.locate import find_parts, find_states
     from optax_bridge.checkpoints.read import read_checkpoint
     from optax_bridge.checkpoints.trees import is_array, leaves
+    from optax_bridge.cli.terminal import plain_terminal
 
     console = plain_terminal()
     errors = plain_terminal(stderr=True)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import typer
 
-from optax_bridge._interrupts import INTERRUPTED, interrupt
+from optax_bridge.cli.signals import INTERRUPTED, interrupt
 
 
 class Interrupts:

@@ -12,7 +12,7 @@ from optax_bridge.checkpoints import formats as folder
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.formats import registry
 from optax_bridge.checkpoints.trees import leaves
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"
 AS_ADAM = ["--optimizer", "Adam(learning_rate=1e-2)"]

@@ -76,7 +76,7 @@ def print_recipe(
     Returns:
       0, 1 if a setting has no equal in public Optax, or 2 if the expression is no such call.
     """
-    from optax_bridge._terminal import Terminal
+    from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import choose_recipe
     from optax_bridge.correspondence.expression import ExpressionError, parse
 

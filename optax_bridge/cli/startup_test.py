@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import contextlib, io, sys
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 
 for arguments in (["--help"], ["--version"], ["check", "--help"], ["recipe", "--help"]):
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):

@@ -6,8 +6,6 @@ conversion, the codemod, the guide's tables, `optax-bridge recipe`.
 
 from optax_bridge.correspondence.choice import Choice as Choice
 from optax_bridge.correspondence.choice import choose_recipe as choose_recipe
-from optax_bridge.correspondence.choice import default_recipe as default_recipe
-from optax_bridge.correspondence.choice import recipe_of as recipe_of
 from optax_bridge.correspondence.claim import Claim as Claim
 from optax_bridge.correspondence.claim import Verdict as Verdict
 from optax_bridge.correspondence.entry import Case as Case

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import legacy_optim
-from optax_bridge._definition import check_definition
+from optax_bridge.checks import check_definition
 from optax_bridge.correspondence.claim import (
     FULL_PRECISION,
     HALF_PRECISION,
@@ -185,16 +185,3 @@ def _are_plain(settings: Mapping[str, Any]) -> bool:
 
 def _weakness(claim: Claim) -> tuple[int, float]:
     return list(Verdict).index(claim.verdict), claim.ulp or 0.0
-
-
-def recipe_of(
-    optimizer: Described | legacy_optim.OptimizerDef, exact: bool = True
-) -> tuple[Call, Claim]:
-    """The exact or the standalone choice; `choose_recipe` takes its place."""
-    choice = choose_recipe(optimizer, "exact" if exact else "standalone")
-    return choice.call, choice.claim
-
-
-def default_recipe(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
-    """The stock choice for float32; `choose_recipe` takes its place."""
-    return choose_recipe(optimizer, "stock", FULL_PRECISION).call

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import legacy_optim
-from optax_bridge._definition import is_legacy
+from optax_bridge.checks import is_legacy
 from optax_bridge.correspondence.entry import Entry
 
 

@@ -1,9 +1,8 @@
 """Any transformation on boxed parameters: boxes off, step, boxes on again with the right names."""
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import jax
 import optax
@@ -24,6 +23,8 @@ from optax_bridge.metadata.axis_metadata import (
 )
 from optax_bridge.metadata.kept_axes import state_axes
 from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+
+T = TypeVar("T")
 
 
 @overload
@@ -73,8 +74,12 @@ class _WithoutBoxes:
         if not has_boxes(boxes):
             return self.tx.init(params)
         check_names(boxes)
-        with boxes_remembered(boxes), _masks_explained():
-            return _boxed_state(self.tx, unboxed(params), boxes)
+
+        def without_boxes() -> OptState:
+            with boxes_remembered(boxes):
+                return _boxed_state(self.tx, unboxed(params), boxes)
+
+        return _with_boxes_if_masked(without_boxes, lambda: self.tx.init(boxes))
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -98,10 +103,16 @@ class _WithoutBoxes:
         params: Params,
         extra: Any,
     ) -> tuple[PyTree, OptState]:
-        args = (unboxed(grads), unboxed(state), unboxed(params))
-        with boxes_remembered(template), _masks_explained():
-            result, new_state = take(*args, **_unboxed_values(extra))
-        return boxed_as(template, result), boxed_as(state, new_state)
+        def without_boxes() -> tuple[PyTree, OptState]:
+            args = (unboxed(grads), unboxed(state), unboxed(params))
+            with boxes_remembered(template):
+                result, new_state = take(*args, **_unboxed_values(extra))
+            return boxed_as(template, result), boxed_as(state, new_state)
+
+        def with_boxes() -> tuple[PyTree, OptState]:
+            return take(boxed_as(template, unboxed(grads)), state, params, **extra)
+
+        return _with_boxes_if_masked(without_boxes, with_boxes)
 
 
 def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -109,19 +120,26 @@ def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformat
     return tx if isinstance(tx, ExactTransformation) else with_axis_metadata(tx)
 
 
-@contextlib.contextmanager
-def _masks_explained() -> Iterator[None]:
-    """Adds the remedy to an error about a mask that was made from boxed parameters."""
+def _with_boxes_if_masked(without: Callable[[], T], with_boxes: Callable[[], T]) -> T:
+    """What the first gives, or the second where a mask or labels within were made from boxes.
+
+    A mask that `jax.tree.map` made of boxed parameters is itself in boxes, and fits no tree without
+    them; nothing tells so but the attempt. Whatever else is wrong is the first one's error.
+    """
     try:
-        yield
+        return without()
     except ValueError as error:
-        if any(word in str(error) for word in ("structure", "mismatch", "Mismatch")):
+        if not any(word in str(error) for word in ("structure", "mismatch", "Mismatch")):
+            raise
+        try:
+            return with_boxes()
+        except Exception:
             error.add_note(
                 "The transformation is handed trees without boxes. A mask or labels within it must "
                 "be made so as well: from optax_bridge.unboxed(params), or by a "
                 "function of the parameters, path_mask(...), say."
             )
-        raise
+            raise error from None
 
 
 def _boxed_state(tx: optax.GradientTransformation, raw: PyTree, params: Params) -> PyTree:

@@ -15,8 +15,8 @@ from jax.core import Tracer
 from jax.tree_util import KeyPath
 
 from optax_bridge._internals import staged, uses_cpu_already
-from optax_bridge._likeness import check_like, check_no_text
 from optax_bridge._text import shown
+from optax_bridge.checks import check_like, check_no_text
 from optax_bridge.exact.calls import is_no_number
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (

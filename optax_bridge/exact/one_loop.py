@@ -10,19 +10,17 @@ The bits stay only where the joined loop loads the arrays in the order of the si
 compiler makes fused multiply-adds by that order. XLA begins with the loop of the program's last
 result, so that Adam's first moment must come last: the state's leaves are in reverse. Which
 optimizers keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
-
-In bfloat16 rounding takes the time, not memory; `rounding.py` makes less of it.
 """
 
 import functools
 import os
+import warnings
 from typing import Any
 
 import jax
 
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
-from optax_bridge.exact.rounding import in_float32_on_cpus
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
@@ -77,10 +75,8 @@ def _made(state_type: Any, *fields: Any) -> Any:
 def one_loop(tx: ExactTransformation) -> ExactTransformation:
     """On CPUs: the same step, to the bit, in less time: for large parameters.
 
-    In float32, where a step waits for memory, it reads and writes up to 30 % fewer bytes. In
-    bfloat16, where rounding takes the time, it also rounds by fewer instructions, and takes half
-    the time; not of LAMB, which takes norms. It compiles longer, 400 parameters up to four times as
-    long.
+    In float32, where a step waits for memory, it reads and writes up to 30 % fewer bytes. It
+    compiles longer, 400 parameters up to four times as long.
 
     It sets a flag of XLA for the whole process, so call it before anything is computed. The flag
     holds for all that the process compiles: the optimizer's step keeps its bits, a model's own
@@ -104,14 +100,17 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     around the parts.
 
     Args:
-      tx: `adam`, `adagrad`, `lamb`, `momentum`, `rmsprop` or `sgd` (which gains in bfloat16 alone).
+      tx: `adam`, `adagrad`, `lamb`, `momentum`, `rmsprop` or `sgd` (which gains nothing).
 
     Returns:
-      The transformation.
+      The transformation; `tx` itself where nobody has seen that this JAX keeps the bits.
+
+    Warns:
+      RuntimeWarning: this JAX is not 0.10 to 0.11.0: others join loops in a way that changes bits,
+        or nobody has looked. The step is then the plain one.
 
     Raises:
-      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS; or this JAX is not 0.10
-        to 0.11.0: others join loops in a way that changes bits, or nobody has looked.
+      RuntimeError: JAX has computed already, without the flag in XLA_FLAGS.
       TypeError: this is no exact transformation.
       ValueError: the loops of this optimizer, joined, would round differently, or nothing would be
         gained.
@@ -131,11 +130,13 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
             "multi_optimizer((selector, one_loop(adam(1e-3))))."
         )
     if not keeps_bits():
-        raise RuntimeError(
+        warnings.warn(
             f"one_loop: JAX {jax.__version__} may join loops so that last bits change, expected "
-            "0.10 to 0.11.0, which keep them: install one of these, or leave one_loop out: "
-            "checkpoints with it go on without it"
+            "0.10 to 0.11.0, which keep them: this is the plain step, with the same bits and state",
+            RuntimeWarning,
+            stacklevel=2,
         )
+        return tx
     in_reverse = rule.joined == "in reverse"
     _set_flag()
 
@@ -158,12 +159,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         grads: Updates, state: OptState, params: Params, **extra: Any
     ) -> tuple[Params, OptState]:
         state = own(state)
-        one_step = in_float32_on_cpus(functools.partial(tx.step, **extra))
         # What XLA does not know to be the same it computes twice, until the loops are joined.
         barrier: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
         again = barrier((grads, state, params))
-        _, new = one_step(grads, state, params)
-        new_params, _ = one_step(*again)
+        _, new = tx.step(grads, state, params, **extra)
+        new_params, _ = tx.step(*again, **extra)
         return new_params, turned(new)
 
     return ExactTransformation(init, update, step, tx.hyper_params)

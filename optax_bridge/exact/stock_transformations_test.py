@@ -8,7 +8,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import optax.contrib
 import pytest
@@ -159,22 +158,6 @@ def test_a_transformation_of_ones_own():
     assert state["norms"]["kernel"].names == ("data",)
     assert state["norms"]["table"].names == ("data",)
     assert state["left"]["kernel"].value.shape == (128, 128)
-
-
-def test_a_mask_made_from_boxes_works_or_is_explained():
-    def kernels(params: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
-
-    def step(mask: Any) -> Any:
-        tx = optax.adamw(0.1, mask=mask)
-        state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
-        return state.apply_gradients(grads=PARAMS).params
-
-    plain = kernels(axis_metadata.unboxed(PARAMS))
-    jax.tree.map(np.testing.assert_array_equal, step(kernels), step(plain))
-    with pytest.raises(ValueError) as error:
-        step(kernels(PARAMS))
-    assert "from optax_bridge.unboxed(params)" in error.value.__notes__[0]
 
 
 def test_what_cannot_be_told_is_said_with_the_leaf_and_the_remedy():

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import optax
 
 import legacy_optim
-from optax_bridge._definition import is_legacy
 from optax_bridge._internals import trace_state, trace_state_if_known
 from optax_bridge._text import shown
+from optax_bridge.checks import is_legacy
 from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
 Step = Callable[..., tuple[Params, OptState]]

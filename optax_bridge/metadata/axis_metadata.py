@@ -178,7 +178,7 @@ def with_axes(box: Leaf, kept: Reduced, where: str = "") -> Leaf:
         return boxed_like(box, value) if is_variable(box) else value
     narrowed = tuple(None if axis is None else names[axis] for axis in axes)
     if is_variable(box):
-        return box.replace(value, out_sharding=narrowed)
+        return box.replace(value, **{_names_key(box): narrowed})
     if not dataclasses.is_dataclass(box) or not hasattr(box, "names"):
         return value
     changes: dict[str, Any] = {"names": narrowed}
@@ -274,12 +274,17 @@ _KEY_ATTRIBUTES = {
 }
 
 
+def _names_key(variable: Leaf) -> str:
+    """Returns where an `nnx.Variable` keeps the names of its axes, which Flax renamed in 0.12."""
+    return "sharding_names" if "sharding_names" in variable.get_metadata() else "out_sharding"
+
+
 def _names(box: Leaf) -> tuple[Any, ...] | None:
     """The names in a box or in the boxes within it."""
     while isinstance(box, meta.AxisMetadata) or is_variable(box):
         if is_variable(box):
             metadata: Any = box
-            names: Any = metadata.get_metadata().get("out_sharding")
+            names: Any = metadata.get_metadata().get(_names_key(box))
         else:
             names = getattr(box, "names", None)
         if isinstance(names, Sequence):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_bridge.correspondence.claim import apart, rounding
 from optax_bridge.correspondence.entry import (
@@ -164,12 +165,12 @@ class _Arithmetic:
         shape = jnp.shape(param)
         v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
         if factors.columns:
-            v_row = _zeros(shape, factors.without(factors.columns, len(shape)))
-            v_col = _zeros(shape, factors.without(factors.rows, len(shape)))
+            v_row = _reduced_zeros(param, factors.without(factors.columns, len(shape)))
+            v_col = _reduced_zeros(param, factors.without(factors.rows, len(shape)))
         else:
-            v = jnp.zeros(shape, jnp.float32)
+            v = _zeros(param, range(len(shape)), jnp.float32)
         if self.has_momentum:
-            m = jnp.zeros(shape, self.dtype_momentum)
+            m = _zeros(param, range(len(shape)), self.dtype_momentum)
         return v_row, v_col, v, m
 
     def step(
@@ -218,8 +219,26 @@ def _apply(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.A
     return (kept - decrement).astype(jnp.result_type(param))
 
 
-def _zeros(shape: tuple[int, ...], axes: tuple[int, ...]) -> Reduced:
-    return Reduced(jnp.zeros([shape[axis] for axis in axes], jnp.float32), axes)
+def _reduced_zeros(param: Any, axes: tuple[int, ...]) -> Reduced:
+    return Reduced(_zeros(param, axes, jnp.float32), axes)
+
+
+def _zeros(param: Any, axes: Sequence[int], dtype: Any) -> jax.Array:
+    """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes.
+
+    There the sharding is part of an array's type: a step gives its means that of the parameter, and
+    a loop over steps must begin with the same type.
+    """
+    shape = [jnp.shape(param)[axis] for axis in axes]
+    typed = jax.typeof(param) if isinstance(param, jax.Array) else param
+    sharding = getattr(typed, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return jnp.zeros(shape, dtype)
+    names = [*sharding.spec, *[None] * len(jnp.shape(param))]
+    own = PartitionSpec(*(names[axis] for axis in axes))
+    concrete = getattr(param, "sharding", None)  # its mesh has devices, which a type's has not
+    mesh = concrete.mesh if isinstance(concrete, NamedSharding) else sharding.mesh
+    return jnp.zeros(shape, dtype, device=NamedSharding(mesh, own))
 
 
 def _rms(array: jax.Array, factors: Factors) -> jax.Array:

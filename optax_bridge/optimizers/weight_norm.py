@@ -78,6 +78,8 @@ class _WeightNorm:
     hyper_params: Mapping[str, Any]
 
     def init(self, params: Params) -> WeightNormState:
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
+            return jax.eval_shape(self.init, params)  # no values, so no norms
         count = jnp.zeros([], jnp.int32)
         hp = resolve(self.hyper_params, count, {})
 

@@ -6,6 +6,6 @@
 optax_bridge`.
 """
 
-from optax_bridge.installed import require
+from optax_bridge.cli.installed import require
 
 require("trainer", __name__)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from optax_bridge._options import Devices
+from optax_bridge.cli.options import Devices
 
 
 def train(

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from optax_bridge._terminal import Terminal, plain_terminal
+from optax_bridge.cli.terminal import Terminal, plain_terminal
 from optax_bridge.spmd.config import (
     RequiredFieldMissingError,
     RequiredFieldValue,

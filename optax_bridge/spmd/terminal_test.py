@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from optax_bridge.cli import app
+from optax_bridge.cli.app import app
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from optax_bridge._definition import check_one_copy
+from optax_bridge.checks import check_one_copy
 from optax_bridge.metadata.axis_metadata import boxed_as
 from optax_bridge.metadata.trees import Leaf, Params, Updates
 from optax_bridge.training.train_state import NOT_GIVEN, TrainState, check_gradients, strong

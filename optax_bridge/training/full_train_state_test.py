@@ -94,7 +94,13 @@ def test_each_call_has_the_keys_of_its_number(every: int):
 
 def test_a_state_that_starts_as_the_parameters_is_donated_with_them():
     params = jax.tree.map(jnp.copy, PARAMS)
-    state: Any = FullTrainState.create(apply_fn=None, params=params, tx=optax.contrib.dog())
+    tx = optax.contrib.dog()
+    started = {id(leaf) for leaf in jax.tree.leaves(tx.init(params))}
+    assert {id(leaf) for leaf in jax.tree.leaves(params)} <= started  # or there is nothing to copy
+    state: Any = FullTrainState.create(apply_fn=None, params=params, tx=tx, ema_decay=0.9)
+    # Not every platform refuses to donate a buffer twice.
+    buffers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    assert len(set(buffers)) == len(buffers)
     step = jax.jit(lambda state: state.apply_gradients(grads=GRADS), donate_argnums=0)
     for _ in range(2):
         state = step(state)

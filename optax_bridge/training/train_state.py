@@ -12,8 +12,7 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-from optax_bridge._definition import check_one_copy
-from optax_bridge._likeness import check_no_text
+from optax_bridge.checks import check_no_text, check_one_copy
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import check_transformation, take_step

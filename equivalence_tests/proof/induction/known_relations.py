@@ -4,15 +4,16 @@ import jax
 
 import legacy_optim
 from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, Relate
-from optax_bridge.correspondence import UnsupportedSetting
-from optax_bridge.legacy import from_legacy, to_optax
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.states import fill, rows_of
 
 
 def correspondence_of(
     pair: tuple[MakeSide, MakeSide], given: Inputs, programs: tuple[Program, ...]
 ) -> Relate | None:
-    """The state map from a legacy definition to a transformation of its recipes; else None."""
+    """Returns the state map from a definition to a transformation of its recipes; else None."""
     numbers = {**given.numbers, **given.fixed}
     definition = pair[0](numbers)
     if not isinstance(definition, legacy_optim.OptimizerDef):
@@ -21,20 +22,20 @@ def correspondence_of(
         return None
     tx = pair[1](numbers)
     try:
-        wanted = jax.tree.structure(jax.eval_shape(tx.init, given.params))
+        template = jax.eval_shape(tx.init, given.params)
     except Exception:  # it needs what only the trace has
         return None
-    for exact in (True, False):
+    for recipe in ("exact", "standalone"):
         try:
-            own = from_legacy(definition, exact)
+            own = build(choose_recipe(definition, recipe).call)
         except (UnsupportedSetting, ValueError, TypeError):
             continue
-        if jax.tree.structure(jax.eval_shape(own.init, given.params)) == wanted:
-            return lambda hp, state, exact=exact: _mapped(definition, state, exact)
+        shapes = jax.eval_shape(own.init, given.params)
+        if jax.tree.structure(shapes) == jax.tree.structure(template):
+            return lambda hp, state, shapes=shapes: _mapped(shapes, state)
     return None
 
 
-def _mapped(definition: legacy_optim.OptimizerDef, state: PyTree, exact: bool) -> PyTree:
-    params, state = state
-    _, opt_state = to_optax(legacy_optim.Optimizer(definition, state, params), exact)
-    return state.step, params, opt_state
+def _mapped(template: PyTree, held: PyTree) -> PyTree:
+    params, state = held
+    return state.step, params, fill(template, rows_of(state, params), state.step)

@@ -31,6 +31,7 @@ def legacy_checkpoint(
     part: str | None = None,
     below: str = "",
     new: Sequence[str] = (),
+    allow_nan: bool = False,
 ) -> StateBuilder:
     """The first state of a trainer from what `flax.optim` saved, for `init_state_builder`.
 
@@ -50,6 +51,7 @@ def legacy_checkpoint(
       below: where in the model's parameters those of the checkpoint stand, "net/params" say.
       new: regular expressions for whole paths of what the checkpoint does not have, which then
         begins as in any other training: "model/net/batch_stats/.*", "learner/ema/.*".
+      allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
       `builder(trainer, *, prng_key) -> (step, TrainerState)`, which raises ValueError where the
@@ -60,7 +62,9 @@ def legacy_checkpoint(
         definition = maybe_instantiate(optimizer)
         if isinstance(definition, str):
             definition = parse_definition(definition)
-        old = TrainState.from_legacy_checkpoint(path, optimizer_def=definition, part=part)
+        old = TrainState.from_legacy_checkpoint(
+            path, optimizer_def=definition, part=part, allow_nan=allow_nan
+        )
         old_leaves = _by_path(unboxed(old.params), unboxed(old.opt_state), below)
         trainer.init(prng_key)
         fresh = trainer.trainer_state

@@ -33,7 +33,7 @@ def at_step_2():
 
 
 def test_a_run_that_hangs_says_where_and_ends(tmp_path):
-    program = "from optax_bridge.start import main; main()"
+    program = "from optax_bridge.cli.start import main; main()"
     command = [sys.executable, "-c", program, "train", f"{__name__}:trainer", "--dir", tmp_path]
     done = subprocess.run(
         [*map(str, command), "--devices", "1"],

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from optax_bridge._named import module_named
 from optax_bridge.cli.convert import template_named
+from optax_bridge.cli.programs import module_named
 
 
 def test_a_file_is_run_once_and_one_that_fails_each_time(

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.text import Text
 
-from optax_bridge._terminal import Terminal, printable
+from optax_bridge.cli.terminal import Terminal, printable
 
 HOSTILE = {
     "colour": ("\x1b[31ma", r"\x1b[31ma"),

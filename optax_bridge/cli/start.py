@@ -8,7 +8,7 @@ while libraries are being imported they turn it into another error, or go on.
 import signal
 import sys
 
-from optax_bridge._interrupts import end, interrupt, repeat_interrupt
+from optax_bridge.cli.signals import end, interrupt, repeat_interrupt
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, end)
         sys.unraisablehook = repeat_interrupt
     # Only now, so that an interrupt is heard meanwhile.
-    from optax_bridge.installed import MissingExtraError, release_warning, require
+    from optax_bridge.cli.installed import MissingExtraError, release_warning, require
 
     try:
         require("cli", "optax-bridge")
@@ -26,7 +26,7 @@ def main() -> None:
         sys.exit(2)
     if warning := release_warning():
         print(f"warning: {warning}", file=sys.stderr)
-    from optax_bridge import cli  # imports those packages, and is slow
+    from optax_bridge.cli import app as cli  # imports those packages, and is slow
 
     try:
         cli.main()

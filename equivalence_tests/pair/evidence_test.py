@@ -1,0 +1,84 @@
+"""Runs and proof as one verdict: the weaker counts, and where they disagree is said."""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import legacy_optim
+from equivalence_tests.pair.equivalence import check_equivalence
+from equivalence_tests.pair.evidence import Evidence, prove_sides
+from equivalence_tests.sides.side import Side
+from optax_bridge.correspondence import Verdict
+
+PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
+ADAM = (legacy_optim.Adam(0.1), optax.adam(0.1))
+PAIRS: dict[str, Any] = {
+    "identical": (optax.adam(0.1), optax.adam(0.1)),
+    "rounding only": ADAM,
+    "different": (optax.adam(0.1), optax.adam(0.2)),
+}
+
+
+@functools.cache
+def runs(case: str) -> Any:
+    left, right = PAIRS[case]
+    return check_equivalence(left, right, PARAMS, steps=5)
+
+
+@functools.cache
+def proof(case: str) -> Any:
+    made, why = prove_sides(*PAIRS[case], params=PARAMS)
+    assert made is not None, why
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ran", "proved", "verdict", "closing"),
+    [
+        ("identical", "identical", "identical", "the same bits in what ran, and proved identical"),
+        ("identical", "rounding only", "rounding only", "proved equal over the reals for all"),
+        ("rounding only", "rounding only", "rounding only", "proved equal over the reals for all"),
+        ("rounding only", "identical", "rounding only", "proved identical for all inputs"),
+        ("identical", "different", "different", "different: by proof"),
+        ("different", "identical", "different", "different: in what ran"),
+        ("different", "rounding only", "different", "different: in what ran"),
+        ("different", "different", "different", "different: in what ran and by proof"),
+        ("rounding only", None, "rounding only", "no more than that in what ran; not proved"),
+        ("identical", None, "identical", "the same bits in what ran; not proved"),
+        ("different", None, "different", "different: in what ran"),
+    ],
+)
+def test_the_weaker_of_both_counts(ran: str, proved: str | None, verdict: str, closing: str):
+    evidence = Evidence(runs(ran), None if proved is None else proof(proved), "untraceable")
+    assert evidence.verdict is Verdict(verdict)
+    assert evidence.closing.startswith(f"{verdict}: ") and closing in evidence.closing
+    agree = proved in (None, ran) or (ran, proved) == ("identical", "rounding only")
+    assert bool(evidence.disagreement) is not agree
+    assert ("proof: not tried: untraceable" in str(evidence)) is (proved is None)
+
+
+def test_what_does_not_run_in_jax_is_not_proved():
+    outside = Side("AdamW", lambda p: p, lambda s, g: s, lambda s: {"params": s}, compiled=False)
+    made, why = prove_sides(outside, optax.sgd(0.1), params=PARAMS)
+    assert made is None and "AdamW runs outside of JAX" in why
+
+
+def test_the_explanation_stands_before_the_verdict():
+    evidence = Evidence(runs("different"), proof("different"), explanation="why")
+    assert evidence.remarks() == ["why", "different: in what ran and by proof"]
+    assert evidence.as_dict()["explanation"] == "why"
+
+
+def test_a_step_that_numpy_computes_is_compared_without_its_warnings():
+    """Hostile gradients overflow; pytest makes errors of warnings here."""
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        big = np.square(np.asarray(grads["w"]) * np.float32(1e20))
+        return {"w": params["w"] - np.float32(0.1) * np.asarray(grads["w"]) * (big >= 0)}, state
+
+    report = check_equivalence((lambda params: (), step), optax.sgd(0.1), PARAMS, steps=16)
+    assert report.steps == 16 and jnp.float32 == jnp.dtype(report.signature["params['w']"][1])

@@ -1,0 +1,269 @@
+"""Two sides stepped beside one another: in their own dtypes, and in float64."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
+from equivalence_tests.compare.relation import Relation, relations
+from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
+from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from equivalence_tests.sides.inputs.gradients import Stream
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.python_state import changed, plain_values
+from equivalence_tests.sides.side import Side
+from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.sides.widened import in_float64, wide
+from optax_bridge.metadata.trees import Params, PyTree, Updates
+
+
+def _moved(leaf: np.ndarray) -> float:
+    """The part of a parameter's steps that changed it; 1 of one that is empty."""
+    rows = leaf.reshape(len(leaf), -1)
+    return float((rows[1:] != rows[:-1]).any(axis=1).mean()) if rows.size and len(rows) > 1 else 1.0
+
+
+class Outcome(NamedTuple):
+    """The outcome of comparing two runs.
+
+    Attributes:
+      both: the comparison of parameters and, where the two have one structure, state.
+      parameters: that of the parameters alone.
+      state_compared: whether `both` covers the state.
+      relations: of the states, where all their leaves are linearly related.
+      moved: the part of the steps at which the parameters that move least changed.
+      finite: the number of steps before the first after which a parameter is not finite.
+      counts: counts that one state has in a dtype that goes no further than the text says.
+    """
+
+    both: Comparison
+    parameters: Comparison
+    state_compared: bool
+    relations: Mapping[str, Relation]
+    moved: float
+    finite: int
+    counts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Two sides and what they are given.
+
+    Attributes:
+      sides: the two.
+      names: what messages call them.
+      stream: the gradients.
+      steps: number of steps.
+      closed_loop: whether each side makes its own gradients, from its own parameters.
+    """
+
+    sides: Sequence[Side]
+    names: tuple[str, str]
+    stream: Stream
+    steps: int
+    closed_loop: bool
+
+    def poisoned(self, params: Params) -> dict[str, int]:
+        """Returns the first step at which given gradients are not finite, for `compare`.
+
+        Of gradients of their own: that they are not finite is what the sides came to.
+        """
+        for step in () if self.closed_loop else range(self.steps):
+            leaves = jax.tree.leaves(self.stream(step, params))
+            if any(not np.isfinite(leaf).all() for leaf in leaves):
+                return {"": step}
+        return {}
+
+
+def compared(setup: Setup, params: Params, poisoned: Mapping[str, int]) -> Outcome:
+    """Runs both sides from the same parameters and compares them."""
+    names = setup.names
+    runs = []
+    for side, name in zip(setup.sides, names, strict=True):
+        checked = _Checked(side, name, params)
+        rows = functools.partial(checked.gradients, setup.stream)
+        runs.append(trajectory(driven(checked.side(), "eager"), params, rows, setup.steps))
+    signatures = [signature(run["state"], "state") for run in runs]
+    comparable = (
+        bool(signatures[0])
+        and signatures[0] == signatures[1]
+        and all(is_numeric(dtype) for _, dtype in signatures[0].values())
+    )
+    try:
+        parameters = compare(*({"params": run["params"]} for run in runs), poisoned=poisoned)
+    except ValueError as error:
+        raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
+    moved = min(map(_moved, jax.tree.leaves(runs[0]["params"])))
+    finite = _finite([run["params"] for run in runs])
+    if not comparable:
+        counts = [
+            text for run, name in zip(runs, names, strict=True) for text in _counts(run, name)
+        ]
+        return Outcome(parameters, parameters, False, {}, moved, finite, tuple(counts))
+    # Only what comes before a number that is not finite can be related.
+    until = _finite(runs)
+    related = relations(*(jax.tree.map(lambda leaf: leaf[:until], run["state"]) for run in runs))
+    return Outcome(
+        compare(*runs, poisoned=poisoned), parameters, True, related or {}, moved, finite
+    )
+
+
+_FEW_BITS = 16
+
+
+def _counts(run: PyTree, name: str) -> Iterator[str]:
+    """Counts of steps that soon stand still or wrap round, and did not in this run."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path({"state": run["state"]}):
+        if leaf.ndim != 1 or not is_numeric(leaf.dtype) or leaf.dtype == np.bool_:
+            continue
+        apart = np.diff(leaf.astype(np.float64))
+        if not apart.size or apart[0] == 0 or (apart != apart[0]).any():
+            continue
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            info = jax.numpy.finfo(leaf.dtype)
+            most, ends = abs(apart[0]) * 2 ** (info.nmant + 1), "stands still"
+        else:
+            info = jax.numpy.iinfo(leaf.dtype)
+            most, ends = info.max, "wraps round"
+        if info.bits <= _FEW_BITS:
+            yield (
+                f"{leaf_name(path)} of the {name} side counts in {leaf.dtype}, which {ends} at "
+                f"{most:.0f}, after these steps"
+            )
+
+
+class _Checked:
+    """A user's side: errors and changes of structure are reported with side, step and leaf."""
+
+    def __init__(self, side: Side, name: str, params: Params):
+        self.inner, self.params = side, params
+        self.name = f"{name} side ({side.name})"
+        self.expected = signature(params, "params")
+        self.before: Any = None  # the structure of the state after the last step
+        self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
+
+        def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
+            before = plain_values(side.step) if side.compiled else {}
+            state = side.step(state, *given)
+            if side.compiled:
+                after = plain_values(side.step)
+                self.changed = changed(before, after, new=self.changed is None)
+            return state, side.view(state)
+
+        self.plain, self.body = body, jax.jit(body) if side.compiled else body
+
+    def side(self) -> Side:
+        """The side with the checks; its state is the number of steps, the state and its view."""
+        return Side(self.name, self.init, self.step, lambda state: state[2], compiled=False)
+
+    def init(self, params: Params) -> Any:
+        def start() -> Any:
+            if self.inner.compiled:
+                return self.inner.init(jax.tree.map(jax.numpy.asarray, params))
+            return self.inner.init(on_host(params))  # a copy: it may work in place
+
+        state = _guarded(start, f"{self.name}, before step 1")
+        # A function may fill its state at its first step, as torch's optimizers do.
+        if self.inner.compiled:
+            first = on_host(jax.jit(self.inner.view)(state)["state"])
+            self.before = shapes(first, "state")
+        return 0, state, None
+
+    def gradients(self, stream: Stream, step: int, view: Any) -> tuple[Any]:
+        where = f"{self.name}, step {step + 1}"
+        current = self.params if view is None else view["params"]
+        grads = _guarded(lambda: on_host(stream(step, current)), f"{where}, its gradients")
+        if wrong := first_mismatch(self.expected, signature(grads, "params")):
+            raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
+        return (grads,)
+
+    def step(self, state: PyTree, grads: Updates) -> Any:
+        count, inner, _ = state
+        where = f"{self.name}, step {count + 1}"
+        last = inner
+        inner, view = _guarded(functools.partial(self.body, inner, grads), where)
+        if self.changed:  # what is made at the first call, and kept, is not changed by another
+            again = functools.partial(self.plain, last, grads)
+            _guarded(functools.partial(jax.eval_shape, again), where)
+            self._refuse_python_state(where)
+        view = on_host(view)
+        if wrong := first_mismatch(self.expected, signature(view["params"], "params")):
+            raise EquivalenceError(f"{where}: it changed its parameters' structure: {wrong}")
+        after = signature(view["state"], "state")
+        if wrong := self.before is not None and first_mismatch(self.before, after):
+            raise EquivalenceError(f"{where}: it changed its state's structure: {wrong}")
+        self.before = after
+        return count + 1, inner, view
+
+    def _refuse_python_state(self, where: str) -> None:
+        if self.changed:
+            path, values = next(iter(self.changed.items()))
+            raise EquivalenceError(
+                f"{where}: each call of its step changes a value in Python, `{path}` ({values}); "
+                "compiled, it is called once, and that value stays. Keep it in the state, or hand "
+                "in a pair of functions init(params) and step(grads, state, params), which run as "
+                "they are"
+            )
+
+
+def _guarded(call: Callable[[], Any], where: str) -> Any:
+    try:
+        return call()
+    except EquivalenceError:
+        raise
+    except Exception as error:
+        raise EquivalenceError(f"{where}: raised {type(error).__name__}: {error}") from error
+
+
+def compared_in_float64(
+    setup: Setup, params: Params, poisoned: Mapping[str, int]
+) -> tuple[Outcome | None, str]:
+    """Returns the same runs in float64, and a remark; None and the reason if a side cannot."""
+
+    def wide_stream(step: int, current: Any) -> Any:
+        rows = setup.stream(step, current)
+        return rows if setup.closed_loop else wide(rows)
+
+    remarks, sides = [], []
+    for side, name in zip(setup.sides, setup.names, strict=True):
+        if not side.compiled:
+            remarks.append(
+                f"whether the {name} side, a plain function, does something else in "
+                f"{_dtypes(params)} than in float64 is not known"
+            )
+            sides.append(side)
+            continue
+        try:
+            run, is_same = in_float64(side, params, (on_host(setup.stream(0, params)),))
+        except Exception as error:
+            return None, f"{name} side, in float64: {type(error).__name__}: {error}"
+        if not is_same:
+            remarks.append(f"the {name} side as it is in {_dtypes(params)}, which it asks for")
+        sides.append(run)
+    with float64():
+        try:
+            there = replace(setup, sides=sides, stream=wide_stream)
+            return compared(there, wide(params), poisoned), "; ".join(remarks)
+        except EquivalenceError as error:
+            return None, str(error)
+
+
+def _dtypes(params: Params) -> str:
+    return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)}))
+
+
+def _finite(runs: PyTree) -> int:
+    """The number of steps before the first at which some number is not finite."""
+    floats = [
+        leaf
+        for leaf in jax.tree.leaves(runs)
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+    ]
+    return min(
+        int(np.argmin(np.append(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1), False)))
+        for leaf in floats
+    )

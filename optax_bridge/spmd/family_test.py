@@ -1,0 +1,121 @@
+"""What other commands make of a trainer's run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from flax import serialization
+from typer.testing import CliRunner
+
+import legacy_optim
+from optax_bridge.cli import app
+from optax_bridge.spmd.config import config_for_class
+from optax_bridge.spmd.examples import regression
+from optax_bridge.spmd.input import ArrayBatches
+from optax_bridge.spmd.layer import BaseModel, ThirdPartyLayer
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+KEY = jax.random.PRNGKey(0)
+
+
+class Net(nn.Module):
+    """What an old program has."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.tanh(nn.Dense(16)(x)))[:, 0]
+
+
+class LinenRegression(BaseModel):
+    """The old program's loss around the old program's module."""
+
+    def __init__(self, cfg, *, parent):
+        super().__init__(cfg, parent=parent)
+        net = ThirdPartyLayer.default_config()
+        self._add_child("net", net.set(module=config_for_class(Net), example_inputs=[(1, 8)]))
+
+    def forward(self, input_batch):
+        return jnp.mean(jnp.square(self.net(input_batch["x"]) - input_batch["y"])), {}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run of three steps, and its trainer."""
+    folder = tmp_path_factory.mktemp("run")
+    cfg = regression.trainer(steps=3, save_every=1, mesh_shape=(1, 1)).set(dir=str(folder))
+    cfg.model = LinenRegression.default_config().set(dtype=jnp.float32)
+    cfg.learner.optimizer = config_for_class(legacy_optim.Adam).set(learning_rate=0.01)
+    cfg.checkpointer.keep_last_n = 2
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+    trainer.run(KEY)
+    return folder, trainer
+
+
+def call(*args):
+    return CliRunner().invoke(app, list(map(str, args)))
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints", "checkpoints/step_00000003"])
+def test_inspect_knows_a_run_its_folder_and_a_step(run, part):
+    result = call("inspect", run[0] / part)
+    assert result.exit_code == 0, result.output
+    first, step = result.output.splitlines()[:2]
+    assert "step_00000003: Trainer, a TrainState (steps 2, 3; parameters from " in first
+    assert "model/net/params; beside it prng_key), 14 arrays" in first and step == "step 3"
+    facts = json.loads(call("inspect", run[0] / part, "--json").output)
+    assert facts["step"] == 3 and facts["path"].endswith("step_00000003")
+
+
+def test_inspect_of_a_damaged_step_names_the_whole_ones(run, tmp_path):
+    folder = Path(tmp_path, "run")
+    for file in (run[0] / "checkpoints").rglob("*"):
+        if file.is_file():
+            copy = folder / file.relative_to(run[0])
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    (folder / "checkpoints" / "step_00000003" / "index" / "index.json").unlink()
+    result = call("inspect", folder)
+    assert result.exit_code == 1
+    assert "index/index.json: missing" in result.output
+    assert "Whole beside it: step_00000002. Name one" in result.output
+    assert call("inspect", folder / "checkpoints" / "step_00000002").exit_code == 0
+
+
+def test_a_folder_of_another_kind_is_not_called_damaged(tmp_path):
+    with ocp.CheckpointManager(tmp_path / "other", item_names=("weights", "data")) as manager:
+        items = {"weights": ocp.args.StandardSave({"w": jnp.ones(2)})}
+        items["data"] = ocp.args.JsonSave({"a": 1})
+        manager.save(5, args=ocp.args.Composite(**items))
+    for path, names in (("other", "['5']"), ("other/5", "'data', 'weights'")):
+        result = call("inspect", tmp_path / path)
+        assert result.exit_code == 1 and "amaged" not in result.output, result.output
+        assert names in result.output and "Name the file itself" in result.output
+    assert call("inspect", tmp_path / "other" / "5" / "weights").exit_code == 0
+
+
+def test_convert_writes_the_old_programs_file(run, tmp_path):
+    call_of_old = "Adam(learning_rate=0.01)"
+    result = call("convert", run[0], tmp_path / "old", "--to", "legacy", "--optimizer", call_of_old)
+    assert result.exit_code == 0, result.output
+    net, batches = Net(), ArrayBatches(regression.samples(), global_batch_size=16)
+    params = run[1].trainer_state.model["net"]["params"]
+    template = legacy_optim.Adam(learning_rate=0.01).create(jax.tree.map(jnp.zeros_like, params))
+    old: Any = serialization.from_bytes(template, (tmp_path / "old").read_bytes())
+    jax.tree.map(np.testing.assert_array_equal, old.target, dict(params))
+    state = run[1].trainer_state.learner["optimizer"]
+    assert int(old.state.step) == 3
+    moment = old.state.param_states["Dense_0"]["kernel"].grad_ema
+    np.testing.assert_array_equal(moment, state.mu["net"]["params"]["Dense_0"]["kernel"])
+    batches.set_state({"position": 3})
+
+    def loss_of(params):
+        batch = next(batches)
+        return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
+
+    old.apply_gradient(jax.grad(loss_of)(old.target))  # the old program goes on
