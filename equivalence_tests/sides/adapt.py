@@ -1,4 +1,4 @@
-"""What a user may hand in as a side, turned into one."""
+"""Anything that a user may hand in as a side, turned into one."""
 
 import inspect
 import sys
