@@ -173,6 +173,14 @@ def test_the_result_of_a_rewrite_is_looked_up_again(case: str):
     assert rewrite(result.code, Options()).code == result.code
 
 
+@pytest.mark.parametrize("name", ["jax.api.jit", "jax.experimental.optimizers.adam", "jax.partial"])
+def test_an_import_that_nothing_uses_goes(name: str):
+    """Left alone it would be an ImportError, and nothing would have said so."""
+    module, _, last = name.rpartition(".")
+    code = f"from {module} import {last}\nfrom flax import optim\nd = optim.Adam(0.1)\n"
+    assert f"import {last}" not in rewrite(code, Options()).code
+
+
 TYPES = {
     "type(x) is jnp.DeviceArray": "isinstance(x, jax.Array)",
     "type(x) == jax.interpreters.xla.DeviceArray": "isinstance(x, jax.Array)",

@@ -37,6 +37,7 @@ _TAKEN_APART = frozenset(
 )
 # What is left to a person is imported on, under its comment.
 REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
+REMOVES += [f"{module}.{n}" for module in _TAKEN_APART for n in gone.names_with_an_equal(module)]
 # Modules and classes, of which a variable may hold one.
 _OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
 # What `import jax` alone does not import.
