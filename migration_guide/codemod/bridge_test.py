@@ -204,21 +204,21 @@ TREES = {
             "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
             "main.py": "from compat import Adam\no = Adam(0.1).create(p)\n",
         },
-        "tx=optax.adam(learning_rate=0.1,",
+        "tx=optax.adam(0.1)",
     ),
     "module-imported-from-another-file": (
         {
             "compat.py": "from flax import optim\n",
             "main.py": "import compat\nd = compat.optim.Adam(0.1)\n",
         },
-        "d = optax.adam(learning_rate=0.1,",
+        "d = optax.adam(0.1)",
     ),
     "star-of-another-file": (
         {
             "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
             "main.py": "from compat import *\nd = Adam(0.1)\n",
         },
-        "d = optax.adam(learning_rate=0.1,",
+        "d = optax.adam(0.1)",
     ),
     "part-of-own-groups-by-a-result": (
         {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from migration_guide.codemod import flow, imports
-from migration_guide.codemod.facts import Facts, fields
+from migration_guide.codemod.facts import Facts, fields, is_property
 from migration_guide.codemod.kinds import (
     ARRAY,
     CLASS,
@@ -290,7 +290,11 @@ class Expressions(abc.ABC):
             return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
         if self._is_something_else(node, base):
             return NOTHING
-        methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]
+        methods = [
+            frozenset([Function(m, bound=1)])
+            for m in self.facts.methods.get(attribute, ())
+            if not is_property(m)
+        ]
         here = self.fields.get(attribute, NOTHING)
         by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
         by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())

@@ -138,6 +138,7 @@ def trained(tx: Any, name: str, dtype: Any, steps: int = 3) -> Any:
     )[0]
 
 
+@pytest.mark.sample(48)
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
