@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from migration_guide.codemod import command, driver, files
-from migration_guide.codemod.context import Options
+from migration_guide.codemod import command, driver
+from migration_guide.codemod.reading import files
+from migration_guide.codemod.writing.context import Options
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
