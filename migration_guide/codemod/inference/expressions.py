@@ -231,7 +231,10 @@ class Expressions(abc.ABC):
             case cst.DictComp():
                 return self._items([node.value])
             case cst.Subscript():
-                return item(self.kind(node.value), flow.index_of(node))
+                inside = item(self.kind(node.value), flow.index_of(node))
+                # What the rule for hyper-parameters writes for own groups.
+                is_list = HYPER_PARAMS in inside and flow.text_of(node) == "hyper_params"
+                return inside | only(LEGACY) if is_list else inside
             case cst.IfExp():
                 return joined([self.kind(node.body), self.kind(node.orelse)])
             case cst.BooleanOperation():
