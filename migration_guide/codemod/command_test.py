@@ -187,7 +187,8 @@ def test_what_a_killed_run_left_is_removed_and_said(
 ):
     (path,) = _tree(tmp_path, 1)
     code = (
-        "import os, signal\nfrom pathlib import Path\nfrom migration_guide.codemod.reading import files\n"
+        "import os, signal\nfrom pathlib import Path\n"
+        "from migration_guide.codemod.reading import files\n"
         "os.fsync = lambda f: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"files.write(Path({str(path)!r}), b'half')"
     )
