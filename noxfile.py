@@ -56,9 +56,22 @@ def tests_lowest(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *session.posargs)
 
 
+@nox.session(python=PYTHONS)
+def tests_next(session: nox.Session) -> None:
+    """Runs the tests with pre-releases of what this leans on; lists by class what they break."""
+    session.install("-e", ".[test]")
+    session.install("--upgrade", "--pre", "jax", "flax", "optax", "orbax-checkpoint")
+    report = Path(session.create_tmp(), "next.xml").resolve()
+    arguments = session.posargs or ("-n", "auto")
+    session.run(
+        "python", "-m", "pytest", f"--junit-xml={report}", *arguments, success_codes=range(256)
+    )
+    session.run("python", "-m", "tools.next_release", str(report))
+
+
 @nox.session(python=PYTHONS[0])
 def tests_full(session: nox.Session) -> None:
-    """Runs every case of the suite, not a slice."""
+    """Runs every case of every test, not a sample."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "-n", "auto", "--equivalence-full", *session.posargs)
 

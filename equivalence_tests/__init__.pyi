@@ -8,5 +8,5 @@ from .proof.prover import prove_equivalence as prove_equivalence
 from .proof.result import Proof as Proof
 from .report.pair import Report as Report
 from .sides.errors import EquivalenceError as EquivalenceError
-from .sides.keras import keras_side as keras_side
-from .sides.pytorch import torch_side as torch_side
+from .sides.frameworks.keras import keras_side as keras_side
+from .sides.frameworks.pytorch import torch_side as torch_side

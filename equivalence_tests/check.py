@@ -15,7 +15,7 @@ from equivalence_tests.output_files import Written, checked
 from equivalence_tests.report import html as html_report
 from equivalence_tests.report import junit, recording
 from equivalence_tests.report import table as report
-from equivalence_tests.sides import problems
+from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Result
 from equivalence_tests.suite.jobs import Chosen, Compilations, chosen, jobs, run_all
@@ -31,7 +31,7 @@ HELD, BROKEN, MISUSE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """What a run writes; None for what is not wanted.
+    """The files that a run writes; None for those that are not wanted.
 
     Attributes:
       json: the results.

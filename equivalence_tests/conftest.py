@@ -1,4 +1,4 @@
-"""What the suite needs wherever it runs, from a checkout or as installed."""
+"""Fixtures that the suite needs wherever it runs, from a checkout or as installed."""
 
 import os
 import sys
@@ -9,6 +9,11 @@ import pytest
 _FLAG = "--xla_force_host_platform_device_count"
 if "jax" not in sys.modules and _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the mark for where the repository's own settings are not there."""
+    config.addinivalue_line("markers", "sample(n): a run of everything takes n of the cases")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,8 +16,8 @@ from flax.training import train_state as flax_train_state
 import legacy_optim
 import optax_bridge
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.sides import problems
 from equivalence_tests.sides import side as sides
+from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.trajectory import driven, trajectory
 from legacy_optim.sgd import _GradientDescentHyperParams
 from optax_bridge.correspondence import ENTRIES

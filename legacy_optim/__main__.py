@@ -1,4 +1,4 @@
-"""`python -m legacy_optim PROGRAM [ARGS...]`, or `-m MODULE`: runs it as it is."""
+"""`python -m legacy_optim PROGRAM [ARGS...]`, or `-m MODULE`: runs it unchanged."""
 
 import os
 import sys

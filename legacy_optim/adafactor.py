@@ -135,8 +135,10 @@ class Adafactor(OptimizerDef):
         if hp.beta1 is not None:
             subtrahend = hp.beta1 * state.m + (1.0 - hp.beta1) * subtrahend
             fields["m"] = subtrahend.astype(self.dtype_momentum)
-        kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
-        return (kept - subtrahend).astype(param.dtype), _AdafactorParamState(**fields)
+        decayed_param = (
+            param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
+        )
+        return (decayed_param - subtrahend).astype(param.dtype), _AdafactorParamState(**fields)
 
     @staticmethod
     def _decay_rate_pow(i: Scalar, exponent: float = 0.8) -> jax.Array:

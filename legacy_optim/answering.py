@@ -16,8 +16,8 @@ Undo = Callable[[], object]
 Answer = Callable[[str, str], Any]
 # From an owner's name to the names in it that something answers for.
 Names = Callable[[str], list[str]]
-# From a dotted name to what to say instead of "no such attribute", or None.
-Said = Callable[[str], str | None]
+# From a dotted name to an explanation in place of "no such attribute", or None.
+Explain = Callable[[str], str | None]
 
 
 class Answering(types.ModuleType):
@@ -26,14 +26,14 @@ class Answering(types.ModuleType):
     Args:
       name: the old name.
       answer: for its attributes.
-      said: for those that nothing answers for.
+      explain: for those that nothing answers for.
       names: which there are, for `from name import *`.
     """
 
-    def __init__(self, name: str, answer: Answer, said: Said, names: Names):
+    def __init__(self, name: str, answer: Answer, explain: Explain, names: Names):
         super().__init__(name)
         self.__dict__["_answering"] = answer
-        self.__dict__["_said"] = said
+        self.__dict__["_explain"] = explain
         self.__dict__["_names"] = names
 
     def __getattr__(self, name: str) -> Any:
@@ -46,10 +46,10 @@ class Answering(types.ModuleType):
         try:
             value = self._answering(self.__name__, name)
         except KeyError:
-            said = self._said(full) or (
+            text = self._explain(full) or (
                 f"module {self.__name__!r} never had {name!r}, or it has no equal today"
             )
-            raise _error(said, sys._getframe(1), self.__name__) from None
+            raise _error(text, sys._getframe(1), self.__name__) from None
         if not isinstance(value, Answering):
             note(full)
         return value
@@ -69,7 +69,7 @@ def member(module: str, path: str) -> Any:
 
 
 def value(dotted: str) -> Any:
-    """What a dotted name is, or a builtin's name; raises KeyError where it is not there."""
+    """Returns what a dotted name, or the name of a builtin, stands for; or raises KeyError."""
     module, _, path = dotted.rpartition(".")
     while module:
         try:
@@ -80,7 +80,7 @@ def value(dotted: str) -> Any:
     return member("builtins", path)
 
 
-def answer_missing(module: types.ModuleType, answer: Answer, said: Said) -> Undo:
+def answer_missing(module: types.ModuleType, answer: Answer, explain: Explain) -> Undo:
     """Makes names answer where the module itself raises AttributeError; nothing else changes.
 
     Returns:
@@ -88,12 +88,12 @@ def answer_missing(module: types.ModuleType, answer: Answer, said: Said) -> Undo
     """
 
     def read(self: types.ModuleType, name: str) -> Any:
-        value = _read(self.__name__, name, answer, said, sys._getframe(1))
+        value = _read(self.__name__, name, answer, explain, sys._getframe(1))
         if value is not _MISSING:
             return value
-        own = vars(self).get("__getattr__")
-        if own is not None:
-            return own(name)  # raises again, with a text of the module's own
+        fallback = vars(self).get("__getattr__")
+        if fallback is not None:
+            return fallback(name)  # raises again, with a text of the module's own
         raise AttributeError(
             f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self
         )
@@ -101,12 +101,12 @@ def answer_missing(module: types.ModuleType, answer: Answer, said: Said) -> Undo
     return _set_class(module, {"__getattr__": read})
 
 
-def answer_missing_of(owner: Any, dotted: str, answer: Answer, said: Said) -> Undo:
+def answer_missing_of(owner: Any, dotted: str, answer: Answer, explain: Explain) -> Undo:
     """As `answer_missing`, for an object that is the only one of its class."""
     cls = type(owner)
 
     def read(self: Any, name: str) -> Any:
-        value = _read(dotted, name, answer, said, sys._getframe(1))
+        value = _read(dotted, name, answer, explain, sys._getframe(1))
         if value is not _MISSING:
             return value
         raise AttributeError(
@@ -181,8 +181,8 @@ def override(module: types.ModuleType, table: Mapping[str, str]) -> Undo:
 _MISSING = object()
 
 
-def _read(owner: str, name: str, answer: Answer, said: Said, frame: types.FrameType) -> Any:
-    """What answers, noted; _MISSING where the name is none that is gone.
+def _read(owner: str, name: str, answer: Answer, explain: Explain, frame: types.FrameType) -> Any:
+    """Returns what answers for a name, and notes it; _MISSING if the name is not one that is gone.
 
     Raises:
       AttributeError: it is gone, and nothing answers; says what to do.
@@ -193,7 +193,7 @@ def _read(owner: str, name: str, answer: Answer, said: Said, frame: types.FrameT
     try:
         value = answer(owner, name)
     except KeyError:
-        text = said(full)
+        text = explain(full)
         if text is not None:
             raise _error(text, frame, owner) from None
         return _MISSING

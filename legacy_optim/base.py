@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import jax_utils, serialization, struct
 
 from legacy_optim.deprecation import say_once
-from legacy_optim.older_layout import grouped_states, refuse_older_weight_norm, ungrouped
+from legacy_optim.older_layout import grouped_states, merge_groups, refuse_older_weight_norm
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
@@ -30,7 +30,7 @@ class OptimizerState:
 
 
 class OptimizerDef:
-    """What an optimizer does, apart from the parameters that it does it to.
+    """An optimizer apart from the parameters: its rule and its hyper-parameters.
 
     A subclass defines `init_param_state` and `apply_param_gradient`, both for a single parameter.
 
@@ -121,12 +121,12 @@ class OptimizerDef:
         """Hyper-parameters with some of them replaced."""
         if not overrides:
             return hyper_params
-        known = getattr(hyper_params, "__dataclass_fields__", overrides)
-        unknown = sorted(set(overrides) - set(known))
+        names = getattr(hyper_params, "__dataclass_fields__", overrides)
+        unknown = sorted(set(overrides) - set(names))
         if unknown:
             raise TypeError(
                 f"{type(self).__name__} has no hyper-parameter {', '.join(unknown)}; it has "
-                f"{', '.join(known)}"
+                f"{', '.join(names)}"
             )
         return hyper_params.replace(**overrides)
 
@@ -379,7 +379,7 @@ class MultiOptimizer(OptimizerDef):
         """Target and state, in the layout of up to flax 0.3.2 as well: one state for each group."""
         groups = grouped_states(state_dict["state"])
         if groups is not None:
-            state = ungrouped(groups, self._groups(opt_target), opt_target)
+            state = merge_groups(groups, self._groups(opt_target), opt_target)
             state_dict = {**state_dict, "state": state}
         return super().restore_state(opt_target, opt_state, state_dict)
 
@@ -414,20 +414,20 @@ class MultiOptimizer(OptimizerDef):
         """Overrides go to every group; `hyper_params=[...]` gives each group its own."""
         self._check_count(hyper_params)
         pairs = zip(self.sub_optimizers, hyper_params, strict=True)
-        return [definition._override(own, overrides) for definition, own in pairs]
+        return [definition._override(group, overrides) for definition, group in pairs]
 
     def _check_count(self, hyper_params: HyperParams) -> None:
         expected = len(self.sub_optimizers)
         if isinstance(hyper_params, Sequence) and len(hyper_params) == expected:
             return
-        found = (
+        problem = (
             f"has {len(hyper_params)} entries"
             if isinstance(hyper_params, Sequence)
             else f"is a {type(hyper_params).__name__}"
         )
         raise ValueError(
-            f"hyper_params {found} for {expected} optimizers: give a list with one for each, e.g. "
-            "[hp.replace(learning_rate=lr) for hp in optimizer.optimizer_def.hyper_params]"
+            f"hyper_params {problem} for {expected} optimizers: give a list with one for each, "
+            "e.g. [hp.replace(learning_rate=lr) for hp in optimizer.optimizer_def.hyper_params]"
         )
 
     def _groups(self, params: Params) -> list[list[int]]:
@@ -438,7 +438,7 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -
     """The learning rate of a step.
 
     Raises:
-      ValueError: there is none.
+      ValueError: neither the constructor nor the step gives one.
     """
     if hyper_params.learning_rate is None:
         name = type(definition).__name__

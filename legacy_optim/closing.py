@@ -1,4 +1,4 @@
-"""What `run` says at a program's end: the old names that it used, and that time's defaults."""
+"""The closing lines of `run`: the old names that a program used, and that time's defaults."""
 
 import os
 import re
@@ -25,10 +25,10 @@ def close(folder: str) -> None:
     Args:
       folder: the working folder that the program started in, to which paths are relative.
     """
-    found = {use for use, _ in uses_module.uses()} | set(uses_module.of_other_processes())
+    uses = {use for use, _ in uses_module.uses()} | set(uses_module.of_other_processes())
     if os.environ.get(settings.QUIET):
         return
-    lines = summary(found, folder)
+    lines = summary(uses, folder)
     stream = sys.__stderr__
     if lines and stream is not None and not stream.closed:
         print("\n".join(lines), file=stream, flush=True)
@@ -37,19 +37,19 @@ def close(folder: str) -> None:
 def summary(uses: Iterable[Use], folder: str) -> list[str]:
     """The closing lines: the old names, where, what to do about them, and the defaults."""
     uses = sorted(uses)
-    found = [use for use in uses if not _is_library(use.file)]
-    lines = _names(found, len(uses) - len(found), folder) if uses else []
-    files = sorted({use.file for use in found if os.path.isfile(use.file)})
+    own_uses = [use for use in uses if not _is_library(use.file)]
+    lines = _names(own_uses, len(uses) - len(own_uses), folder) if uses else []
+    files = sorted({use.file for use in own_uses if os.path.isfile(use.file)})
     if files:
-        shown = [_shown(file, folder) for file in files]
+        shown = [_display_path(file, folder) for file in files]
         more = " ..." if len(files) > 4 else ""
         lines.append(f"To rewrite them for Optax: optax-bridge migrate {' '.join(shown[:4])}{more}")
         lines += _advice(files, folder)
-    return [*_explained(), *lines, *_defaults()]
+    return [*_explanations(), *lines, *_defaults()]
 
 
-def _explained() -> list[str]:
-    """What to do about the name for which the program ended, where its error could not say it."""
+def _explanations() -> list[str]:
+    """Returns the remedy for the name that ended the program, where its error could not hold it."""
     error = getattr(sys, "last_value", None)
     entries = []
     if isinstance(error, AttributeError) and error.name:
@@ -61,14 +61,14 @@ def _explained() -> list[str]:
         for keyword in match[2].split(", "):
             entries += gone.find_keyword_by_ending(function, keyword)
     entries.sort(key=lambda entry: (len(entry.name), entry.name))
-    said = {entry.remedy: entry.message for entry in reversed(entries)}  # the shortest name
-    return [f"optax-bridge: {message}" for message in [*said.values()][::-1][:3]]
+    messages = {entry.remedy: entry.message for entry in reversed(entries)}  # the shortest name
+    return [f"optax-bridge: {message}" for message in [*messages.values()][::-1][:3]]
 
 
-def _names(found: list[Use], elsewhere: int, folder: str) -> list[str]:
+def _names(uses: list[Use], elsewhere: int, folder: str) -> list[str]:
     names: dict[str, list[str]] = {}
-    for use in _longest(found):
-        names.setdefault(use.name, []).append(f"{_shown(use.file, folder)}:{use.line}")
+    for use in _longest(uses):
+        names.setdefault(use.name, []).append(f"{_display_path(use.file, folder)}:{use.line}")
     places_found = sum(map(len, names.values()))
     lines = [
         f"optax-bridge: {_number(len(names), 'old name')} answered in "
@@ -105,7 +105,7 @@ def _defaults() -> list[str]:
 
 
 def _advice(files: list[str], folder: str) -> list[str]:
-    """What the command that started the run has to say about some files.
+    """Returns the lines that the command that started the run adds about some files.
 
     In a process of its own, because the program may have changed anything in this one.
     """
@@ -132,9 +132,9 @@ def _advice(files: list[str], folder: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _longest(found: Iterable[Use]) -> list[Use]:
+def _longest(uses: Iterable[Use]) -> list[Use]:
     """Without `flax.optim` where the same line uses `flax.optim.Adam`."""
-    uses = list(found)
+    uses = list(uses)
     at: dict[tuple[str, int], list[str]] = {}
     for use in uses:
         at.setdefault((use.file, use.line), []).append(use.name)
@@ -153,7 +153,7 @@ def _is_library(file: str) -> bool:
     return "site-packages" in Path(file).parts or "dist-packages" in Path(file).parts
 
 
-def _shown(file: str, folder: str) -> str:
+def _display_path(file: str, folder: str) -> str:
     try:
         return str(Path(file).resolve().relative_to(Path(folder).resolve()))
     except ValueError:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from legacy_optim import settings
-from legacy_optim.closing import _explained, summary
+from legacy_optim.closing import _explanations, summary
 from legacy_optim.uses import Use
 
 POSITIONAL = "some positional-only arguments passed as keyword arguments:"
@@ -97,11 +97,11 @@ def test_a_file_outside_of_the_folder_is_named_whole(
         ("vmod", "x1", ""),
     ],
 )
-def test_a_keyword_that_ended_the_program_is_explained(
+def test_a_keyword_that_ended_the_program_is_explanations(
     said: str, function: str, keywords: str, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     error = TypeError(f"{function}() got {said} '{keywords}'")
     monkeypatch.setattr(sys, "last_value", error, raising=False)
-    lines = _explained()
+    lines = _explanations()
     assert [line.startswith(f"optax-bridge: {name}") for line in lines] == [True] * bool(name)
     assert all(line.endswith("give the argument by position, or leave it out") for line in lines)

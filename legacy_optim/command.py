@@ -57,5 +57,5 @@ def run(
 
 
 def _advice() -> str:
-    """Where that is which says what a migration would do, if a package that can is installed."""
+    """Returns the entry point that says what a migration would do, or the empty text."""
     return next((point.value for point in entry_points(group="legacy_optim.advice")), "")

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the old API says of itself: once a process, at the line of the program that uses it."""
+"""Deprecation warnings: once a process, at the line of the program that uses the old API."""
 
 import contextlib
 import sys

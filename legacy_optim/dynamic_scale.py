@@ -11,7 +11,7 @@ from jax import lax
 
 
 class DynamicScaleResult(NamedTuple):
-    """What a function made by `DynamicScale.value_and_grad` returns.
+    """Result of a function that `DynamicScale.value_and_grad` made.
 
     Attributes:
       dynamic_scale: the scale to use next.
@@ -50,7 +50,7 @@ class DynamicScale(struct.PyTreeNode):
         has_aux: bool = False,
         axis_name: str | None = None,
     ) -> Callable[..., DynamicScaleResult]:
-        """`jax.value_and_grad` on the scaled loss, scaled back.
+        """`jax.value_and_grad` on the scaled_loss loss, scaled_loss back.
 
         Args:
           fun: returns a scalar loss, or (loss, auxiliary output) with `has_aux`.
@@ -63,13 +63,13 @@ class DynamicScale(struct.PyTreeNode):
         """
 
         @functools.wraps(fun)
-        def scaled(*args: Any) -> Any:
+        def scaled_loss(*args: Any) -> Any:
             out = fun(*args)
             return (self.scale * out[0], out[1]) if has_aux else self.scale * out
 
-        grad_fn = jax.value_and_grad(scaled, argnums, has_aux)
+        grad_fn = jax.value_and_grad(scaled_loss, argnums, has_aux)
 
-        def wrapped(*args: Any) -> DynamicScaleResult:
+        def value_and_grad(*args: Any) -> DynamicScaleResult:
             out, grad = grad_fn(*args)
             out = (out[0] / self.scale, out[1]) if has_aux else out / self.scale
             grad = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32) / self.scale, grad)
@@ -80,7 +80,7 @@ class DynamicScale(struct.PyTreeNode):
                 finite &= jnp.all(lax.is_finite(leaf))
             return DynamicScaleResult(self._next(finite), finite, out, grad)
 
-        return wrapped
+        return value_and_grad
 
     def _next(self, finite: jax.Array) -> "DynamicScale":
         grows = self.fin_steps == self.growth_interval

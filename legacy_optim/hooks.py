@@ -1,5 +1,5 @@
 # pyright: strict
-"""What happens when a program imports a module: a function is called right after it.
+"""Finders for `sys.meta_path`: a function is called right after a module was imported.
 
 Standard library's modules are imported late here: what this file imports is in every program's
 process before its first line.
@@ -94,13 +94,13 @@ class SayingWhatIsGone:
         del path, target
         top = fullname.partition(".")[0]
         if top in self._packages and top != fullname and not is_being_imported(top):
-            said = self._gone(fullname)
-            if said is not None:
-                raise ModuleNotFoundError(said, name=fullname)
+            message = self._gone(fullname)
+            if message is not None:
+                raise ModuleNotFoundError(message, name=fullname)
 
 
 def is_being_imported(name: str) -> bool:
-    """Whether a module's code has not run to its end yet."""
+    """True while a module's code is still running."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
 

@@ -12,7 +12,7 @@ from legacy_optim.typing import Params
 OLDER_WEIGHT_NORM = (
     "Up to 0.3.6 WeightNorm kept a `mult` in place of direction and scale, and took other steps: "
     "no later release goes on from it. Its parameters are as good as ever: restore those, and "
-    "start the state anew with create(parameters)."
+    "start with a fresh state, create(parameters)."
 )
 
 
@@ -42,7 +42,7 @@ def refuse_older_weight_norm(state: Any) -> None:
         raise ValueError(f"state: {OLDER_WEIGHT_NORM}")
 
 
-def ungrouped(
+def merge_groups(
     states: Sequence[Mapping[str, Any]], groups: Sequence[Sequence[int]], target: Params
 ) -> dict[str, Any]:
     """The state dict of the last release, from the states of groups.

@@ -60,5 +60,5 @@ def test_the_first_weight_norm_is_refused_by_name(in_a_group: bool) -> None:
     state = saved["state"]["param_states"]["a"]["k"]
     state["mult"] = state.pop("scale")
     del state["direction"]
-    with pytest.raises(ValueError, match=r"Up to 0\.3\.6 WeightNorm kept.*start the state anew"):
+    with pytest.raises(ValueError, match=r"Up to 0\.3\.6 WeightNorm kept.*with a fresh state"):
         serialization.from_state_dict(optimizer, saved)

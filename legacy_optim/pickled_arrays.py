@@ -30,8 +30,8 @@ def read_old_arrays() -> Callable[[], object]:
         return lambda: None
 
     def make(fun: Any, args: Any, arr_state: Any, aval_state: dict[str, Any]) -> Any:
-        known = {key: value for key, value in aval_state.items() if key in _KNOWN}
-        return today(fun, args, arr_state, known)
+        aval_state = {key: value for key, value in aval_state.items() if key in _KNOWN}
+        return today(fun, args, arr_state, aval_state)
 
     # Arrays that are pickled from now on name the function, so that it goes by its name.
     make.__module__, make.__name__, make.__qualname__ = _ARRAY, _MAKES, _MAKES

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a process under `run` does at its start and at its end."""
+"""The start and the end of a process under `run`."""
 
 import atexit
 import os
@@ -9,7 +9,7 @@ from legacy_optim import settings, shim
 
 
 def start() -> None:
-    """What `sitecustomize` calls: installs the old names, and prepares the closing lines."""
+    """Installs the old names and prepares the closing lines; `sitecustomize` calls it."""
     shim.install(old_defaults=not os.environ.get(settings.TODAYS_DEFAULTS))
     if os.environ.get(settings.PROCESS) == settings.NEXT:
         os.environ[settings.PROCESS] = str(os.getpid())

@@ -130,13 +130,13 @@ def _safe_map(function: Callable[..., Any], *lists: Any) -> list[Any]:
 
 
 def _unzip2(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    found = list(pairs)
-    return tuple(a for a, _ in found), tuple(b for _, b in found)
+    pairs = list(pairs)
+    return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
 
 
 def _unzip3(triples: Any) -> tuple[tuple[Any, ...], ...]:
-    found = list(triples)
-    return tuple(tuple(triple[i] for triple in found) for i in range(3))
+    triples = list(triples)
+    return tuple(tuple(triple[i] for triple in triples) for i in range(3))
 
 
 def _id_tap(

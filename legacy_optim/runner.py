@@ -40,21 +40,9 @@ def run(
       The program's exit code, where a process cannot become another one (Windows); elsewhere this
       does not return, but where the interpreter was started so that it cannot work.
     """
-    if sys.flags.ignore_environment or sys.flags.no_site:
-        print(
-            "optax-bridge: python was started with -I, -E or -S, without which the old names "
-            "cannot be there before the program: start it without",
-            file=sys.stderr,
-        )
-        return MISUSE
-    if program.lower().endswith(".ipynb") and not as_module:
-        print(
-            f"optax-bridge: {program}: expected a script, found a notebook, which python takes for "
-            "a dict and does nothing with. Put `import legacy_optim; legacy_optim.install()` into "
-            "its first cell and run it in Jupyter, or run what `jupyter nbconvert --to script "
-            f"{program}` makes of it. To move it to Optax: optax-bridge migrate --write {program}",
-            file=sys.stderr,
-        )
+    problem = _problem_of_python() or ("" if as_module else _problem_of_program(program))
+    if problem:
+        print(f"optax-bridge: {problem}", file=sys.stderr)
         return MISUSE
     becomes = os.name == "posix"
     name = f"legacy_optim-{os.getpid()}-{os.urandom(4).hex()}.uses"
@@ -77,3 +65,25 @@ def run(
     if becomes:
         os.execve(sys.executable, command, environment)
     return subprocess.call(command, env=environment)
+
+
+def _problem_of_python() -> str:
+    """Returns why this interpreter cannot run old programs, or the empty text."""
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        return (
+            "python was started with -I, -E or -S, with which the old names cannot be there "
+            "before the program: start it without"
+        )
+    return ""
+
+
+def _problem_of_program(program: str) -> str:
+    """Returns why a path cannot be run and what to do instead, or the empty text."""
+    if program.lower().endswith(".ipynb"):
+        return (
+            f"{program}: expected a script, found a notebook, which python takes for a dict and "
+            "does nothing with. Put `import legacy_optim; legacy_optim.install()` into its first "
+            f"cell and run it in Jupyter, or run what `jupyter nbconvert --to script {program}` "
+            f"makes of it. To move it to Optax: optax-bridge migrate --write {program}"
+        )
+    return ""

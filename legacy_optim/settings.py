@@ -1,5 +1,5 @@
 # pyright: strict
-"""What `run` tells the processes under it, in environment variables, which they hand on."""
+"""Settings of `run` for the processes under it: environment variables, which they hand on."""
 
 import os
 import sys
@@ -39,12 +39,12 @@ def environment(
         ADVICE: advice,
         USES: uses,
     }
-    kept = {key: value for key, value in settings.items() if value}
-    return {**plain, "PYTHONPATH": os.pathsep.join(path), **kept}
+    variables = {key: value for key, value in settings.items() if value}
+    return {**plain, "PYTHONPATH": os.pathsep.join(path), **variables}
 
 
 def without_settings(environment: "Mapping[str, str]") -> dict[str, str]:
-    """An environment as it was outside of `run`."""
+    """Returns an environment without what `run` added."""
     plain = {key: value for key, value in environment.items() if key not in _ALL}
     path = plain.pop("PYTHONPATH", "")
     rest = "" if path == STARTUP else path.removeprefix(STARTUP + os.pathsep)

@@ -108,7 +108,7 @@ def install(*, old_defaults: bool = False) -> None:
 
     packages = frozenset(_ANSWERS)
     first = hooks.AfterImport(packages, after, _stand_in)
-    last = hooks.SayingWhatIsGone(packages, _said)
+    last = hooks.SayingWhatIsGone(packages, _explanation)
     sys.meta_path.insert(0, first)  # pyright: ignore[reportArgumentType]
     sys.meta_path.append(last)  # pyright: ignore[reportArgumentType]
     _undo.append(lambda: sys.meta_path.remove(first))  # pyright: ignore[reportArgumentType]
@@ -133,12 +133,12 @@ def old_defaults_in_force() -> "dict[str, Any]":
 
 
 def _after_import(module: "ModuleType", old_defaults: bool) -> None:
-    """What changes a module that has just been imported."""
+    """Changes a module that has just been imported."""
     from legacy_optim import answering, gone  # not at every start
 
     name = module.__name__
     if name in gone.owners():
-        _undo.append(answering.answer_missing(module, _answer, _said))
+        _undo.append(answering.answer_missing(module, _answer, _explanation))
         keywords, first = gone.renamed_keywords(name), gone.functions_by_position(name)
         for function in sorted((keywords.keys() | first.keys()) & vars(module).keys()):
             _undo.append(
@@ -152,12 +152,16 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
         _undo.append(read_old_arrays())
         if old_defaults:
             _defaults.update(_put_back(module, _JAX_SETTINGS))
-        _undo.append(answering.answer_missing_of(module.config, "jax.config", _answer, _said))
+        _undo.append(
+            answering.answer_missing_of(module.config, "jax.config", _answer, _explanation)
+        )
     elif name == "flax":
         from legacy_optim.logs import without_note_on_tensorflow  # not at every start
 
         _undo.append(without_note_on_tensorflow())
-        _undo.append(answering.answer_missing_of(module.config, "flax.config", _answer, _said))
+        _undo.append(
+            answering.answer_missing_of(module.config, "flax.config", _answer, _explanation)
+        )
         _put_back(module, _FLAX_SETTINGS)
         if "optim" not in vars(module):
             for part in ("", *SUBMODULES):
@@ -175,7 +179,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
 
 
 def _stand_in(name: str) -> "ModuleSpec | None":
-    """What is loaded in place of a module that is there, but cannot be imported.
+    """Returns what is loaded in place of a module that exists but cannot be imported.
 
     Raises:
       ModuleNotFoundError: nothing can be; says what to install.
@@ -219,7 +223,7 @@ def _add_module(name: str) -> None:
 
     from legacy_optim import answering
 
-    sys.modules[name] = module = answering.Answering(name, _answer, _said, _names)
+    sys.modules[name] = module = answering.Answering(name, _answer, _explanation, _names)
     module.__path__ = []  # a package: the finders are asked for what is below it
     # Programs ask `importlib.util.find_spec("flax.optim")` whether it is there.
     module.__spec__ = ModuleSpec(name, None, is_package=True)
@@ -227,7 +231,7 @@ def _add_module(name: str) -> None:
 
 
 def _answer(owner: str, name: str) -> "Any":
-    """What answers for a name of a module or an object; raises KeyError where nothing does."""
+    """Returns what answers for a name of a module or an object, or raises KeyError."""
     from legacy_optim import answering, gone  # not at every start
 
     full = f"{owner}.{name}"
@@ -265,12 +269,12 @@ def _names(owner: str) -> list[str]:
         module = importlib.import_module(owner.replace("flax.optim", "legacy_optim"))
         return [name for name in vars(module) if not name.startswith("_")]
     answers = _ANSWERS[owner.partition(".")[0]]
-    known = importlib.import_module(answers).NAMES.get(owner, {}) if answers is not None else {}
-    return sorted({*known, *gone.names_with_an_equal(owner)})
+    table = importlib.import_module(answers).NAMES.get(owner, {}) if answers is not None else {}
+    return sorted({*table, *gone.names_with_an_equal(owner)})
 
 
-def _said(full: str) -> str | None:
-    """What to say of a name that is gone and that nothing answers for; None where it is not."""
+def _explanation(full: str) -> str | None:
+    """Returns an explanation of a name that is gone and unanswered; None if it is not gone."""
     from legacy_optim import gone  # not at every start
 
     if hooks.is_being_imported(full.partition(".")[0]):

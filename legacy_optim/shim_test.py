@@ -96,7 +96,7 @@ def test_pre_linen_modules_get_a_clear_answer(folder: Path, line: str):
     (folder / "modules.py").write_text(f"{line}\n", encoding="utf-8")
     done = _run(folder, "modules.py")
     assert done.returncode == 1
-    for part in ("flax 0.3.6 had it, 0.4.0 has not", "flax.linen", "flax==0.3.6"):
+    for part in ("flax 0.3.6 had it, 0.4.0 does not", "flax.linen", "flax==0.3.6"):
         assert part in done.stderr
 
 

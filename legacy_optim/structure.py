@@ -33,8 +33,8 @@ def flattened_like(treedef: TreeDef, tree: PyTree, name: str) -> list[PyTree]:
         expected = treedef.unflatten([_Leaf() for _ in range(treedef.num_leaves)])
         difference = _first_difference(expected, tree, name) or f"{name}: {error}"
     raise ValueError(
-        f"{difference}. Expected a tree like optimizer.target, {_shown(treedef)}; found "
-        f"{_shown(jax.tree.structure(tree))}. {_REMEDY[name]}"
+        f"{difference}. Expected a tree like optimizer.target, {_summary(treedef)}; found "
+        f"{_summary(jax.tree.structure(tree))}. {_REMEDY[name]}"
     )
 
 
@@ -49,7 +49,7 @@ def leaves_by_path(
     Args:
       params: the parameters.
       tree: a tree like them.
-      needed: indices of the leaves that must be there; None stands for the others.
+      needed: indices of the leaves that must be there; the others may be None.
       name: what the user calls the tree.
 
     Raises:
@@ -59,21 +59,21 @@ def leaves_by_path(
     if jax.tree.structure(tree) == treedef:
         return jax.tree.leaves(tree)
     paths = [jax.tree_util.keystr(path) for path, _ in rows]
-    found = {
+    by_path = {
         jax.tree_util.keystr(path): leaf
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
-    if not found.keys() <= set(paths) or any(paths[index] not in found for index in needed):
+    if not by_path.keys() <= set(paths) or any(paths[index] not in by_path for index in needed):
         return flattened_like(treedef, tree, name)  # says what is wrong
-    return [found.get(path) for path in paths]
+    return [by_path.get(path) for path in paths]
 
 
-def _first_difference(expected: PyTree, found: PyTree, place: str) -> str | None:
+def _first_difference(expected: PyTree, actual: PyTree, place: str) -> str | None:
     if isinstance(expected, _Leaf):
         return None
-    if type(expected) is not type(found):
-        return f"{place}: expected a {type(expected).__name__}, found a {type(found).__name__}"
-    wanted, present = _children(expected), _children(found)
+    if type(expected) is not type(actual):
+        return f"{place}: expected a {type(expected).__name__}, found a {type(actual).__name__}"
+    wanted, present = _child_nodes(expected), _child_nodes(actual)
     if missing := [key for key in wanted if key not in present]:
         return f"{place}{missing[0]}: nothing there"
     if extra := [key for key in present if key not in wanted]:
@@ -82,12 +82,12 @@ def _first_difference(expected: PyTree, found: PyTree, place: str) -> str | None
     return next((difference for difference in below if difference), None)
 
 
-def _children(tree: PyTree) -> dict[str, PyTree]:
+def _child_nodes(tree: PyTree) -> dict[str, PyTree]:
     """The nodes one level down, by the key that leads there, as `jax.tree_util.keystr` shows it."""
     rows = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
     return {jax.tree_util.keystr(path): child for path, child in rows}
 
 
-def _shown(treedef: TreeDef) -> str:
+def _summary(treedef: TreeDef) -> str:
     text = str(treedef).removeprefix("TreeDef(").removesuffix(")")
     return text if len(text) <= 500 else f"{text[:500]}..."

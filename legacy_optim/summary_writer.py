@@ -39,7 +39,7 @@ class SummaryWriter:
         """Writes a text, which TensorBoard shows as Markdown.
 
         Raises:
-          ValueError: it is none.
+          ValueError: it is not a text.
         """
         if not isinstance(textdata, str | bytes):
             raise ValueError(f"textdata: expected a text, found a {type(textdata).__name__}")

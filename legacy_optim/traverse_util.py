@@ -250,7 +250,7 @@ class _Leaf:
 
 
 def leaf_indices(traversal: Any, tree: PyTree) -> list[int]:
-    """Which leaves of a tree a traversal selects.
+    """Returns the indices of the leaves that a traversal selects.
 
     Args:
       traversal: anything with `iterate(tree)`. A filter in it sees, in place of each leaf, an

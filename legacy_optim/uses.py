@@ -1,4 +1,4 @@
-"""Which old names a program used, and where."""
+"""The old names that a program used, with their places."""
 
 import collections
 import json
@@ -15,7 +15,7 @@ _OWN = ("legacy_optim", "importlib", "<frozen importlib")
 
 
 class Use(NamedTuple):
-    """Where a program used an old name.
+    """A use of an old name.
 
     Attributes:
       name: dotted, e.g. `flax.optim.Adam`.
@@ -64,6 +64,6 @@ def of_other_processes() -> Iterable[Use]:
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:
-        found = [Use(*json.loads(line)) for line in file]
+        uses = [Use(*json.loads(line)) for line in file]
     os.remove(path)
-    return found
+    return uses

@@ -50,17 +50,17 @@ class WeightNorm(OptimizerDef):
 
     def update_hyper_params(self, **hyper_param_overrides: Any) -> _WeightNormHyperParams:
         """The hyper-parameters of one step; those without `wn_` are the wrapped optimizer's."""
-        own = {
+        values = {
             name: hyper_param_overrides.pop(name, getattr(self.hyper_params, name)) for name in _OWN
         }
         inner = self.wrapped_optimizer.update_hyper_params(**hyper_param_overrides)
-        return self.hyper_params.replace(inner=inner, **own)
+        return self.hyper_params.replace(inner=inner, **values)
 
     def _override(self, hyper_params: HyperParams, overrides: Mapping[str, Any]) -> HyperParams:
-        own = {name: overrides[name] for name in _OWN if name in overrides}
+        values = {name: overrides[name] for name in _OWN if name in overrides}
         inner = {name: value for name, value in overrides.items() if name not in _OWN}
         inner = self.wrapped_optimizer._override(hyper_params.inner, inner)
-        return hyper_params.replace(inner=inner, **own)
+        return hyper_params.replace(inner=inner, **values)
 
     def init_state(self, params: Params) -> OptimizerState:
         eps = self.hyper_params.wn_eps
@@ -76,7 +76,7 @@ class WeightNorm(OptimizerDef):
         directions = treedef.unflatten([direction for direction, _ in parts])
         scales = treedef.unflatten([scale for _, scale in parts])
         state = self.wrapped_optimizer.init_state({"direction": directions, "scale": scales})
-        return _joined(treedef, state, directions, scales)
+        return _join(treedef, state, directions, scales)
 
     def apply_gradient(
         self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
@@ -92,15 +92,15 @@ class WeightNorm(OptimizerDef):
         def merge(directions: Params, scales: Params) -> Params:
             parts = (treedef.flatten_up_to(directions), treedef.flatten_up_to(scales))
             return treedef.unflatten(
-                [_merged(d, s, hyper_params.wn_eps) for d, s in zip(*parts, strict=True)]
+                [_merge(d, s, hyper_params.wn_eps) for d, s in zip(*parts, strict=True)]
             )
 
-        def decayed(direction: jax.Array, grad: jax.Array) -> jax.Array:
+        def decay(direction: jax.Array, grad: jax.Array) -> jax.Array:
             return grad + hyper_params.wn_decay * direction if _is_split(direction) else grad
 
         _, pull_back = jax.vjp(merge, directions, scales)
         direction_grads, scale_grads = pull_back(grads)
-        direction_grads = jax.tree.map(decayed, directions, direction_grads)
+        direction_grads = jax.tree.map(decay, directions, direction_grads)
         new, new_state = self.wrapped_optimizer.apply_gradient(
             hyper_params.inner,
             {"direction": directions, "scale": scales},
@@ -108,10 +108,10 @@ class WeightNorm(OptimizerDef):
             {"direction": direction_grads, "scale": scale_grads},
         )
         new_params = merge(new["direction"], new["scale"])
-        return new_params, _joined(treedef, new_state, new["direction"], new["scale"])
+        return new_params, _join(treedef, new_state, new["direction"], new["scale"])
 
 
-def _joined(
+def _join(
     treedef: TreeDef, state: OptimizerState, directions: Params, scales: Params
 ) -> OptimizerState:
     """The wrapped optimizer's state and the parts, as one state for each parameter."""
@@ -130,7 +130,7 @@ def _squared_norm(param: jax.Array) -> jax.Array:
     return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
 
 
-def _merged(direction: jax.Array, scale: jax.Array, eps: Scalar) -> jax.Array:
+def _merge(direction: jax.Array, scale: jax.Array, eps: Scalar) -> jax.Array:
     if not _is_split(direction):
         return direction
     return direction * (scale * lax.rsqrt(_squared_norm(direction) + eps))

@@ -52,6 +52,7 @@ def _squeezed(code: str) -> str:
     return re.sub(r"[\s'\"]+|,(?=\s*[)\]}])", "", code)
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("name", sorted(rule.name for rule in RULES))
 def test_a_rule_writes_what_its_docstring_shows(name):
     rule = described(name)

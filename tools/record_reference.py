@@ -167,9 +167,9 @@ def _pack(members: dict[str, np.ndarray], name: str, steps: list[replay.Flat]) -
     """
     leaves = [[path, leaf.dtype.name, list(leaf.shape)] for path, leaf in steps[0].items()]
     for number, step in enumerate(steps):
-        found = [[path, leaf.dtype.name, list(leaf.shape)] for path, leaf in step.items()]
-        if found != leaves:
-            raise ValueError(f"{name}: step {number} has leaves {found}, step 0 has {leaves}")
+        current = [[path, leaf.dtype.name, list(leaf.shape)] for path, leaf in step.items()]
+        if current != leaves:
+            raise ValueError(f"{name}: step {number} has leaves {current}, step 0 has {leaves}")
     rows = [b"".join(leaf.tobytes() for leaf in step.values()) for step in steps]
     packed = np.stack([np.frombuffer(row, np.uint8) for row in rows], axis=1)
     if name in members and not np.array_equal(members[name], packed):

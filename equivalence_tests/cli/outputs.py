@@ -1,4 +1,4 @@
-"""What the commands on two sides write: JSON, JUnit's XML, a page; and how they end."""
+"""The files of the commands on two sides, JSON, JUnit's XML, a page, and their exit codes."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ SAME, DIFFERENT, MISUSE = 0, 1, 2
 
 
 class Difference(str):
-    """What is different, in words, of something that took no steps: no error."""
+    """A difference in words, of something that took no steps: no error."""
 
 
 @dataclass(frozen=True)

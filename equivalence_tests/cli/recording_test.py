@@ -13,7 +13,7 @@ import pytest
 from equivalence_tests.check import Files, check
 from equivalence_tests.compare.trees import path_name
 from equivalence_tests.report.recording import NOT_RUN, against, load, save
-from equivalence_tests.sides import digits
+from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
@@ -83,6 +83,16 @@ def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.Capture
     assert "against the recording from cpu" in capsys.readouterr().out
     rows = json.loads(output.read_text())["against"]
     assert {row["verdict"] for row in rows} == {"identical"}
+
+
+def test_a_run_that_differs_from_the_recorded_one_costs_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    still = {"params": {"w": np.zeros((2, 1), np.float32)}}
+    runs = [Result(one, "", trajectory=still) for one in suite.checks(["sgd"])]
+    save(tmp_path / "run", runs, ENVIRONMENT, 2)
+    assert check(["sgd"], steps=2, against=tmp_path / "run") == 1
+    assert "every claim held" in capsys.readouterr().out
 
 
 def test_a_damaged_recording_says_so(tmp_path: Path):

@@ -27,10 +27,10 @@ from equivalence_tests.compare.comparison import NOTICEABLE, Verdict
 from equivalence_tests.compare.trees import signature
 from equivalence_tests.pair.runs import Setup, compared, compared_in_float64
 from equivalence_tests.report.pair import Report
-from equivalence_tests.sides import gradients as given_gradients
-from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted, on_host
-from equivalence_tests.sides.gradients import Gradients
+from equivalence_tests.sides.inputs import gradients as given_gradients
+from equivalence_tests.sides.inputs import problems
+from equivalence_tests.sides.inputs.gradients import Gradients
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side, in_legacy_layout
 from optax_bridge.metadata.trees import Params

@@ -277,6 +277,28 @@ def test_a_rate_in_a_state_is_the_same_rate_in_float64(trained: bool):
     assert report.nature in (Nature.NONE, Nature.ROUNDING), report
 
 
+@pytest.mark.parametrize("other", [jnp.abs, jnp.negative, jnp.positive])
+def test_states_are_compared_where_the_parameters_agree(other: Any):
+    """A trace that nothing reads yet: of another sign it is related, of another kind it is not."""
+
+    def tracing(kind: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            trace = jax.tree.map(lambda t, g: 0.5 * t + kind(g), state, updates)
+            return jax.tree.map(lambda g: -0.25 * g, updates), trace
+
+        return optax.GradientTransformation(
+            lambda params: jax.tree.map(jnp.zeros_like, params), update
+        )
+
+    sides = tracing(jnp.positive), tracing(other)
+    report = check_equivalence(*sides, PARAMS, gradients="normal", steps=STEPS)
+    assert report.parameters is not None and report.parameters.identical
+    assert report.state_compared and report.comparison.leaves == 5  # and the count
+    assert (report.verdict is Verdict.DIFFERENT) is (other is jnp.abs), report
+    assert ("not linearly related" in str(report)) is (other is jnp.abs)
+    assert bool(report.relations) is (other is jnp.negative)
+
+
 def test_a_state_in_which_a_count_differs_is_no_rounding():
     trained = bridge_state(optax.adam(0.1)).apply_gradients(grads=PARAMS)
     report = check_equivalence(trained, optax.adam(0.1), PARAMS, steps=STEPS)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import legacy_optim
-from equivalence_tests.sides import keras, pytorch
 from equivalence_tests.sides.adapt import EquivalenceError, adapted
-from equivalence_tests.sides.foreign import written
+from equivalence_tests.sides.frameworks import keras, pytorch
+from equivalence_tests.sides.frameworks.foreign import written
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import with_own_arguments

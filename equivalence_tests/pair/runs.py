@@ -12,7 +12,7 @@ from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
-from equivalence_tests.sides.gradients import Stream
+from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.python_state import changed, plain_values
 from equivalence_tests.sides.side import Side
@@ -28,7 +28,7 @@ def _moved(leaf: np.ndarray) -> float:
 
 
 class Outcome(NamedTuple):
-    """What comparing two runs gave.
+    """The outcome of comparing two runs.
 
     Attributes:
       both: the comparison of parameters and, where the two have one structure, state.

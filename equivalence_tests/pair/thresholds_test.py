@@ -10,7 +10,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests.pair.thresholds import default_params, sizes_reached
-from equivalence_tests.sides.problems import odd_tree
+from equivalence_tests.sides.inputs.problems import odd_tree
 
 USUAL = [np.shape(leaf) for leaf in jax.tree.leaves(odd_tree(dtypes=("float32",)))]
 

@@ -49,6 +49,7 @@ def train_state_steps(recording: Recording, folder: Path) -> Iterator[Any]:
         yield params, *replay.flatten(saved["state"])
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("case", HALF_PRECISION, ids=lambda case: case.name.partition("/")[2])
 def test_half_precision(case: Case, tmp_path: Path) -> None:
     recording = load.recording(case)

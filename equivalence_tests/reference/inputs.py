@@ -1,4 +1,4 @@
-"""What the recordings start from and are fed with: parameter trees, gradients, learning rates.
+"""Parameter trees, gradients and learning rates of the recordings.
 
 Drawn by NumPy from fixed seeds and stored in the recordings; a replay reads them from there.
 """

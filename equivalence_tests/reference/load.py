@@ -101,10 +101,10 @@ def recording(case: Case, folder: Path = FOLDER) -> Recording:
     expected = json.loads(json.dumps(dataclasses.asdict(case)))
     changed = [key for key in expected if entry["case"].get(key) != expected[key]]
     if changed:
-        found = {key: entry["case"].get(key) for key in changed}
+        recorded = {key: entry["case"].get(key) for key in changed}
         wanted = {key: expected[key] for key in changed}
         raise RecordingError(
-            f"{path}: {case.name!r} was recorded with {found}, the case table says {wanted}. "
+            f"{path}: {case.name!r} was recorded with {recorded}, the case table says {wanted}. "
             f"{_RECORD_AGAIN}"
         )
     checkpoint = path.with_suffix(".msgpack") if is_checkpoint else None

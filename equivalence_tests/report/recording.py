@@ -13,7 +13,7 @@ import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
 from equivalence_tests.output_files import write_bytes_with
-from equivalence_tests.sides import digits
+from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.claim import rounding
@@ -56,7 +56,7 @@ CLOSED_LOOP = rounding(16 * 256, "the same, amplified by the model through the g
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds.
+    """The content of a recording.
 
     Attributes:
       environment: of the machine that recorded.

@@ -10,8 +10,8 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import Nature, Verdict, check_equivalence
-from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import adapted
+from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import trajectory
 from equivalence_tests.sides.widened import _dtype, in_float64, wide, widened

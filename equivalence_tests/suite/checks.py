@@ -19,8 +19,8 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.headline import poisoned_from
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
-from equivalence_tests.sides import digits, problems
 from equivalence_tests.sides import side as sides
+from equivalence_tests.sides.inputs import digits, problems
 from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, trajectory

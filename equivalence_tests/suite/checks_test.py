@@ -14,6 +14,7 @@ def those(odd: bool) -> list:
     return [pytest.param(group, id=str(group[0])) for group in groups(chosen)]
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("group", those(odd=True))
 def test_claim_on_odd_shapes(group, request: pytest.FixtureRequest):
     if group[0].setting > 0 and not request.config.getoption("--equivalence-full"):

@@ -259,6 +259,7 @@ def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
             del sys.modules[module]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     ("faulty", "fault"),
     [(fault, fault) for fault in FAULTS],

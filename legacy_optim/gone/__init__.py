@@ -23,11 +23,11 @@ class Gone(NamedTuple):
     """A name that is gone.
 
     Attributes:
-      name: as it was asked for; `jax.numpy.clip(a_max=)` for a keyword argument.
+      name: the name that was looked up; `jax.numpy.clip(a_max=)` for a keyword argument.
       package: `jax`, whose releases the two following ones are.
       last: the last release that was looked into and had it.
-      since: the first one after it that had not.
-      new: what stands for it today, dotted, a builtin's name or a keyword; None where no single
+      since: the first one after it without it.
+      new: its equal today, dotted, a builtin's name or a keyword; None where no single
         name does.
       remedy: what to do, in a few words.
     """
@@ -43,7 +43,7 @@ class Gone(NamedTuple):
     def message(self) -> str:
         """A sentence with all of it."""
         return (
-            f"{self.name} is gone: {self.package} {self.last} had it, {self.since} has not. "
+            f"{self.name} is gone: {self.package} {self.last} had it, {self.since} does not. "
             f"What to do: {self.remedy}"
         )
 
@@ -61,13 +61,13 @@ def find(dotted: str) -> Gone | None:
     """
     if dotted == "flax.optim" or dotted.startswith("flax.optim."):
         return None
-    known = _positions()
+    positions = _positions()
     name = dotted
-    while name and name not in known:
+    while name and name not in positions:
         name = name.rpartition(".")[0]
     if not name:
         return None
-    package, at = known[name]
+    package, at = positions[name]
     new = remedies.RENAMED.get(dotted) or _inventory()["moved"].get(dotted)
     return _gone(dotted, package, at, new, f"use {new}" if new else remedies.text(dotted))
 
@@ -94,13 +94,13 @@ def find_keyword(function: str, keyword: str) -> Gone | None:
 
 def find_keyword_by_ending(function: str, keyword: str) -> list[Gone]:
     """As `find_keyword`, for a function of which only the end of the name is known."""
-    found = []
+    entries = []
     for name, keywords in _inventory()["keywords"].items():
         if keyword in keywords and f".{name}".endswith(f".{function}"):
             entry = find_keyword(name, keyword)
             assert entry is not None
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def find_module(dotted: str) -> Gone | None:
@@ -115,8 +115,8 @@ def find_module(dotted: str) -> Gone | None:
 def find_attribute(cls: str, attribute: str) -> list[Gone]:
     """As `find`, for an attribute of a class of which only the class's own name is known."""
     owners = [o for o, a in _inventory()["attributes"].items() if attribute in a]
-    found = [find(f"{o}.{attribute}") for o in owners if o.rpartition(".")[2] == cls]
-    return [entry for entry in found if entry is not None]
+    entries = [find(f"{o}.{attribute}") for o in owners if o.rpartition(".")[2] == cls]
+    return [entry for entry in entries if entry is not None]
 
 
 def owners() -> frozenset[str]:
@@ -132,8 +132,8 @@ def modules() -> list[str]:
 
 def names_with_an_equal(module: str) -> list[str]:
     """The names of a module, those of classes in it left out, that are something else today."""
-    known = (*_inventory()["moved"], *remedies.RENAMED)
-    return sorted({name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == module})
+    names = (*_inventory()["moved"], *remedies.RENAMED)
+    return sorted({name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == module})
 
 
 def answered_modules(package: str) -> list[str]:
@@ -146,13 +146,13 @@ def answered_modules(package: str) -> list[str]:
 
 def renamed_keywords(module: str) -> dict[str, dict[str, str]]:
     """A module's functions with keywords that have another name today: old -> new."""
-    found = {}
+    functions = {}
     for function, keywords in remedies.KEYWORDS.items():
         owner, _, name = function.rpartition(".")
         renamed = {old: new for old, new in keywords.items() if new.isidentifier()}
         if owner == module and renamed:
-            found[name] = renamed
-    return found
+            functions[name] = renamed
+    return functions
 
 
 def by_position(function: str) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def _gone(name: str, package: str, at: int, new: str | None, remedy: str | None)
         remedy = (
             "give the argument by position, or leave it out"
             if name.endswith("=)")
-            else f"no public name stands for it: do without, or run this with {package}=={last}"
+            else f"no public name replaces it: do without, or run this with {package}=={last}"
         )
     return Gone(name, package, last, since, new, remedy)
 
@@ -202,9 +202,9 @@ def _inventory() -> dict[str, Any]:
 def _positions() -> dict[str, tuple[str, int]]:
     """Name -> its package, and the position of the last release that had it."""
     inventory = _inventory()
-    found = {name: (remedies.package(name), at) for name, at in inventory["modules"].items()}
+    positions = {name: (remedies.package(name), at) for name, at in inventory["modules"].items()}
     for kind in ("names", "attributes"):
         for owner, members in inventory[kind].items():
             package = remedies.package(owner)
-            found.update({f"{owner}.{name}": (package, at) for name, at in members.items()})
-    return found
+            positions.update({f"{owner}.{name}": (package, at) for name, at in members.items()})
+    return positions

@@ -1,10 +1,10 @@
 # pyright: strict
-"""What to do about names that are gone, written by hand; which names those are, `names.json` says.
+"""Remedies for names that are gone, written by hand; `names.json` lists the names.
 
 Importing this imports neither JAX nor NumPy.
 """
 
-# What stands for a name today: dotted, or a builtin. The same value, or one that does the same.
+# The equal of a name today: dotted, or a builtin. The same value, or one that does the same.
 RENAMED: dict[str, str] = {
     "chex.assert_tree_all_close": "chex.assert_trees_all_close",
     "chex.assert_tree_all_equal_comparator": "chex.assert_trees_all_equal_comparator",
@@ -13,7 +13,6 @@ RENAMED: dict[str, str] = {
     "flax.linen.ConvLSTM": "flax.linen.ConvLSTMCell",
     "flax.linen.recurrent.ConvLSTM": "flax.linen.ConvLSTMCell",
     "jax.config.config": "jax.config",
-    "jax.device_put_replicated": "flax.jax_utils.replicate",
     "jax.experimental.enable_x64": "jax.enable_x64",
     "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
     "jax.experimental.PartitionSpec": "jax.sharding.PartitionSpec",
@@ -34,7 +33,6 @@ RENAMED: dict[str, str] = {
     "jax.numpy.sometrue": "jax.numpy.any",
     "jax.numpy.trapz": "jax.numpy.trapezoid",
     "jax.ops.index": "jax.numpy.s_",
-    "jax.partial": "functools.partial",
     "jax.profiler.StepTraceContext": "jax.profiler.StepTraceAnnotation",
     "jax.profiler.TraceContext": "jax.profiler.TraceAnnotation",
     "jax.profiler.trace_function": "jax.profiler.annotate_function",
@@ -91,9 +89,16 @@ RENAMED: dict[str, str] = {
         for module in ("jax", "jax.api")
         for name in ("flatten", "leaves", "map", "structure", "transpose", "unflatten")
     },
-    "jax.tree_multimap": "jax.tree.map",
-    "jax.api.tree_multimap": "jax.tree.map",
-    "jax.treedef_is_leaf": "jax.tree_util.treedef_is_leaf",
+    **{
+        f"{module}.{name}": new
+        for module in ("jax", "jax.api")
+        for name, new in (
+            ("device_put_replicated", "flax.jax_utils.replicate"),
+            ("partial", "functools.partial"),
+            ("tree_multimap", "jax.tree.map"),
+            ("treedef_is_leaf", "jax.tree_util.treedef_is_leaf"),
+        )
+    },
 }
 
 # Where to look for a name under its own old name, in this order. What is found is in `names.json`.
@@ -176,9 +181,9 @@ ANSWERED = (
 )
 
 _PRE_LINEN = (
-    "nothing stands in for the modules before Linen: port them to flax.linen, which lays "
-    "parameters out anew, or run the program with flax==0.3.6, the last release that has them. "
-    "Its optimizers can move on their own"
+    "nothing replaces the modules before Linen: port them to flax.linen, which lays "
+    "parameters out in another way, or run the program with flax==0.3.6, the last release that "
+    "has them. Its optimizers can move on their own"
 )
 _INTERNAL = (
     "it was a part of JAX's inside; what is public of it today is in jax.extend and jax.core, and "
@@ -192,7 +197,7 @@ _SHARDED = (
     "len(x.sharding.device_set) > 1 are true"
 )
 
-# What to do where no one name stands for it: of a name, or of all that is below it.
+# What to do where no single name replaces it: of a name, or of all that is below it.
 TEXTS: dict[str, str] = {
     "chex.CpuDevice": 'use jax.Device and compare device.platform with "cpu"',
     "chex.GpuDevice": 'use jax.Device and compare device.platform with "gpu"',
@@ -377,7 +382,7 @@ def package(name: str) -> str:
 
 
 def text(name: str) -> str | None:
-    """What to do about a name that no other stands for: its own text, or that of what it is in."""
+    """Returns the remedy for a name without an equal: its own text, or that of what holds it."""
     if name in MOVED:
         return f"its names are in {' and '.join(MOVED[name])} today"
     owner, _, last = name.rpartition(".")

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which names that are gone a file uses, told without running it and faster than by a rewriter."""
+"""Names that are gone in a file, found without running it and faster than by a rewriter."""
 
 import ast
 import builtins
@@ -12,7 +12,7 @@ _PACKAGES = ("chex", "flax", "jax", "numpy", "optax", "orbax")
 def uses_gone_names(source: str) -> list[tuple[int, gone.Gone]]:
     """The lines of a file that use names that are gone, and the names' entries.
 
-    Imports and what is reached through them count, whatever they are called in the file, and so do
+    Imports and what is reached through them count, under any name in the file, and so do
     keyword arguments. Names that a file binds to something else in some other scope may count
     as well: this is meant for telling which files to look at.
 
@@ -30,34 +30,34 @@ def uses_gone_names(source: str) -> list[tuple[int, gone.Gone]]:
         return []
     bound: dict[str, str] = {}
     stars: list[str] = []
-    found: dict[tuple[int, gone.Gone], None] = {}
+    uses: dict[tuple[int, gone.Gone], None] = {}
     nodes = list(ast.walk(tree))
     for node in nodes:
-        for line, entry in _imported(node, bound):
-            found[line, entry] = None
+        for line, entry in _bind_import(node, bound):
+            uses[line, entry] = None
         if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
             stars.append(node.module)
     for node in nodes:  # a module in a variable: `xnp = jax.numpy`
-        name = _dotted(node.value, bound) if isinstance(node, ast.Assign) else ""
+        name = _dotted_name(node.value, bound) if isinstance(node, ast.Assign) else ""
         if isinstance(node, ast.Assign) and name in gone.owners():
             bound |= {t.id: name for t in node.targets if isinstance(t, ast.Name)}
     inner = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
     for node in nodes:
         if isinstance(node, ast.Attribute | ast.Name) and id(node) not in inner:
-            names = [_dotted(node, bound)]
+            names = [_dotted_name(node, bound)]
             if isinstance(node, ast.Name) and node.id not in bound:
                 names += [f"{star}.{node.id}" for star in stars if not hasattr(builtins, node.id)]
             for entry in filter(None, map(gone.find, names)):
-                found[node.lineno, entry] = None
+                uses[node.lineno, entry] = None
         elif isinstance(node, ast.Call):
             for argument in node.keywords:
-                entry = gone.find_keyword(_dotted(node.func, bound), argument.arg or "")
+                entry = gone.find_keyword(_dotted_name(node.func, bound), argument.arg or "")
                 if entry is not None:
-                    found[node.lineno, entry] = None
-    return sorted(found)
+                    uses[node.lineno, entry] = None
+    return sorted(uses)
 
 
-def _imported(node: ast.AST, bound: dict[str, str]) -> list[tuple[int, gone.Gone]]:
+def _bind_import(node: ast.AST, bound: dict[str, str]) -> list[tuple[int, gone.Gone]]:
     """Notes what an import binds; returns what of it is gone."""
     names: list[str] = []
     if isinstance(node, ast.Import):
@@ -71,12 +71,12 @@ def _imported(node: ast.AST, bound: dict[str, str]) -> list[tuple[int, gone.Gone
             names.append(f"{node.module}.{alias.name}".removesuffix(".*"))
     else:
         return []
-    found = [gone.find_module(name) or gone.find(name) for name in names]
-    return [(node.lineno, entry) for entry in found if entry is not None]
+    entries = [gone.find_module(name) or gone.find(name) for name in names]
+    return [(node.lineno, entry) for entry in entries if entry is not None]
 
 
-def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
-    """The dotted name of a chain of names as it was imported, or ""."""
+def _dotted_name(node: ast.expr, bound: dict[str, str]) -> str:
+    """Returns the imported name of a chain of names, or ""."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

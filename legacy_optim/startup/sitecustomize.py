@@ -1,4 +1,4 @@
-"""What a Python process starts with under `run`: the old names, then whatever it would have run.
+"""Starts a Python process under `run`: the old names, then the `sitecustomize` that there was.
 
 Python imports the first `sitecustomize` of its path before the program. `run` puts this folder
 first, so the interpreter itself runs the program, and all that the program starts finds it again.
@@ -14,7 +14,7 @@ def _start() -> None:
     sys.path[:] = [entry for entry in sys.path if entry != here]
     if os.environ.get("LEGACY_OPTIM_PYTHON") == sys.prefix + sys.version:
         # Every Python process pays for what this file imports, so it waits until it is needed.
-        # This very package, whatever the program's own path has under the name.
+        # This very package, even if the program's own path has under the name.
         from importlib.util import module_from_spec, spec_from_file_location
 
         root = os.path.dirname(here)
@@ -31,7 +31,7 @@ def _go_on() -> None:
     """Imports the `sitecustomize` that would have been imported without this one.
 
     Raises:
-      ImportError: there is none, which `site` expects to be told so.
+      ImportError: no other exists; `site` expects this error then.
     """
     from importlib.machinery import PathFinder
 

@@ -139,6 +139,7 @@ class Context:
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
       recipes: `stock` and `exact`, as far as they were written.
+      compared: constructor call of flax.optim -> the call that took its place, for a command line.
       functions: functions that the file gets, by the name that they have there.
     """
 
@@ -153,6 +154,7 @@ class Context:
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     recipes: set[str] = field(default_factory=set)
+    compared: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
 

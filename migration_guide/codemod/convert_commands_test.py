@@ -105,6 +105,42 @@ PROGRAMS = {
 }
 
 
+COMPARED = {
+    "optim.GradientDescent(rate)": ("GradientDescent(learning_rate=0.1)", "optax.sgd"),
+    "optim.Momentum(1e-3, weight_decay=0.1)": (
+        "Momentum(learning_rate=0.001, weight_decay=0.1)",
+        "optax.chain(optax.add_decayed_weights(0.1), optax.sgd",
+    ),
+    "optim.LAMB(beta1=0.8)": ("LAMB(learning_rate=0.1, beta1=0.8)", "optax_bridge.lamb"),
+}
+
+
+@pytest.mark.parametrize("call", COMPARED)
+def test_the_last_line_is_the_next_command_and_it_finds_both_the_same(call: str, tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(f"{HEAD}o = {call}.create(p)\n", encoding="utf-8")
+    report = driver.migrate([path], Options())
+    last = summary.summary(report, Options(), written=True).splitlines()[-1]
+    program, command, *sides = shlex.split(last)
+    old, new = COMPARED[call]
+    assert (program, command, sides[0]) == ("optax-bridge", "compare", old)
+    assert sides[1].startswith(new)
+    result = CliRunner().invoke(app, [command, *sides])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_checkpoint_in_sight_is_checked_next(tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{HEAD}def make():\n    return optim.Adam(0.1).create(p)\n"
+        "o = checkpoints.restore_checkpoint('run', make())\n"
+    )
+    *_, last = summary.next_commands(driver.migrate([path], Options()))
+    program = f"{str(path).lstrip('/')}:make"
+    expected = ["check-resume", "run", "--program", program]
+    assert shlex.split(last)[1:] == [*expected, "--optimizer", "Adam(learning_rate=0.1)"]
+
+
 def _migrated(case: str, recipe: str) -> list[str]:
     name, program = PROGRAMS[case]
     (old,) = (path for path in (SAVED / name).rglob("*") if path.is_file())

@@ -34,6 +34,7 @@ class FileResult:
       counts: rule -> how often it applied.
       refused: why nothing was rewritten, or "".
       checkpoints: files that it restores.
+      compared: constructor calls of flax.optim, each with the call that took its place.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class FileResult:
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
     checkpoints: tuple[Restored, ...] = ()
+    compared: tuple[tuple[str, str], ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -376,6 +378,7 @@ def _said(path: Path, candidate: _Candidate, made: Rewritten, new: str) -> list[
             made.counts,
             refused,
             made.checkpoints,
+            made.compared,
         )
     ]
 

@@ -28,7 +28,7 @@ def test_import_forms(form: str):
     code = IMPORT_FORMS[form].replace("D = ", "x = ").replace("Adam\n", "Adam(1.0)\n")
     code = code.replace("import Adam(1.0)", "import Adam").replace("x = A\n", "x = A(1.0)\n")
     result = rewrite(code, Options())
-    assert "x = optax.adam(learning_rate=1.0, b1=0.9, b2=0.999, eps=1e-08)" in result.code
+    assert "x = optax.adam(1.0)" in result.code
     assert "optim" not in result.code
     assert ("import flax" in result.code) is False
     assert "import optax\n" in result.code

@@ -234,6 +234,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("case", BY_HAND, ids=str)
 def test_left_to_a_person_with_one_comment(case: str):
     before, expected = BY_HAND[case]

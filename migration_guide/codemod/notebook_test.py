@@ -45,7 +45,7 @@ def test_all_else_stays_byte_for_byte(tmp_path: Path, layout: str):
     path.write_text(text, encoding="utf-8")
     new = _migrated(path)
     cells = json.loads(new)["cells"]
-    assert "".join(cells[1]["source"]).endswith(f"tx=optax.sgd(learning_rate=0.1))\n{other}")
+    assert "".join(cells[1]["source"]).endswith(f"tx=optax.sgd(0.1))\n{other}")
     before, after = (dict((p, (s, e)) for p, s, e in spans(t)) for t in (text, new))
     place = ("cells", 1, "source")
     assert new[: after[place][0]] == text[: before[place][0]]

@@ -35,6 +35,7 @@ class Rewritten:
       counts: rule -> how often it applied.
       refused: why the result was thrown away, or "".
       checkpoints: files that the module restores.
+      compared: constructor calls of flax.optim, each with the call that took its place.
     """
 
     code: str
@@ -42,6 +43,7 @@ class Rewritten:
     counts: tuple[tuple[str, int], ...] = ()
     refused: str = ""
     checkpoints: tuple[Restored, ...] = ()
+    compared: tuple[tuple[str, str], ...] = ()
 
 
 _TOO_EARLY = (
@@ -111,7 +113,8 @@ def rewrite(
         dataclasses.replace(checkpoint, recipe=recipe)
         for _, checkpoint in sorted(context.checkpoints.items())
     )
-    return Rewritten(new, listed, tuple(sorted(counts.items())), checkpoints=restored)
+    compared = tuple(sorted(context.compared.items()))
+    return Rewritten(new, listed, tuple(sorted(counts.items())), "", restored, compared)
 
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:

@@ -1,6 +1,7 @@
 """What `migrate` prints below its diff: what changed, what a person has to do, what comes next."""
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,12 @@ _RANDOM_NUMBERS = (
     "Random numbers: JAX draws others than it did then. To keep those, for dropout and initial "
     'parameters too, put jax.config.update("jax_threefry_partitionable", False) behind '
     "`import jax`; `optax-bridge run` does it by itself."
+)
+
+
+_NEXT = (
+    "Next, see that the new optimizers take the same steps as the old ones (where the program "
+    f"computes a learning rate, {RATE} stands for it):"
 )
 
 
@@ -38,6 +45,9 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
     if report.refused:
         parts.append("Left as they are:")
         parts += [f"  {result.path}: {result.refused}" for result in report.refused]
+    commands = next_commands(report) if written else []
+    if commands:
+        parts += [_NEXT, *(f"  {command}" for command in commands)]
     return "\n".join(parts)
 
 
@@ -99,6 +109,23 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
     )
 
 
+def next_commands(report: Report) -> list[str]:
+    """Commands that show whether the rewritten program takes the same steps as the old one."""
+    commands: dict[str, None] = {}
+    for result in report.changed:
+        for old, new in result.compared:
+            commands[shlex.join(["optax-bridge", "compare", old, new])] = None
+    for result in report.changed:
+        for restored in result.checkpoints:
+            if restored.template and restored.optimizers:
+                program = f"{short_path(result.path)}:{restored.template}"
+                parts = ["optax-bridge", "check-resume", restored.path, "--program", program]
+                for path, call in restored.optimizers:
+                    parts += ["--optimizer", f"{path}={call}" if path else call]
+                commands[shlex.join(parts)] = None
+    return list(commands)
+
+
 def _draws(report: Report) -> bool:
     """True if some file that changes seems to draw random numbers."""
     return any(_RANDOM.search(result.new) for result in report.changed)
@@ -122,6 +149,7 @@ def as_json(report: Report, written: bool) -> dict[str, Any]:
         "parsed": report.parsed,
         "seconds": round(report.seconds, 3),
         "convert": convert_commands(report),
+        "next": next_commands(report),
         "notes": [_RANDOM_NUMBERS] if _draws(report) else [],
         "files": [
             {

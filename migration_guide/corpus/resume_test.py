@@ -101,31 +101,25 @@ def _old_file(name: str) -> tuple[str, bytes]:
 
 
 @each_program
-def test_goes_on_as_it_is(program: Path):
+def test_goes_on_as_it_is_and_migrated_exactly_with_the_same_bits(program: Path):
     printed = numbers(_as_they_are().printed[program.stem])
     assert_close(printed, RECORDED[program.stem]["printed"])
+    assert numbers(_migrated(exact=True).printed[program.stem]) == printed
 
 
 @each_program
-def test_goes_on_migrated(program: Path):
+def test_goes_on_migrated_with_nothing_left_by_hand(program: Path):
     printed = numbers(_migrated(exact=False).printed[program.stem])
     assert_close(printed, RECORDED[program.stem]["printed"])
+    report = driver.migrate([program], Options())
+    assert report.changed and not report.refused and not report.by_hand
 
 
 @each_program
-def test_goes_on_migrated_exactly_with_the_same_bits_as_run(program: Path):
-    printed = numbers(_migrated(exact=True).printed[program.stem])
-    assert printed == numbers(_as_they_are().printed[program.stem])
-
-
-@each_program
-def test_train_state_takes_the_recorded_steps(program: Path):
-    assert_close(_stepped(program, "train_state"), RECORDED[program.stem]["next_steps"])
-
-
-@each_program
-def test_train_state_takes_the_same_steps_as_the_optimizer(program: Path):
-    assert _stepped(program, "train_state") == _stepped(program, "optimizer")
+def test_train_state_takes_the_steps_of_the_optimizer_which_are_recorded(program: Path):
+    steps = _stepped(program, "train_state")
+    assert_close(steps, RECORDED[program.stem]["next_steps"])
+    assert steps == _stepped(program, "optimizer")
 
 
 @each_old_file
@@ -141,15 +135,6 @@ def test_what_is_saved_anew_is_of_today(name: str):
     if new.get(path) == data:
         del new[path]
     assert any(b"opt_state" in written or "opt_state" in name for name, written in new.items())
-
-
-@each_program
-def test_nothing_is_left_to_do_by_hand(program: Path):
-    report = driver.migrate([program], Options())
-    assert report.changed
-    said = [(m.line, m.text) for r in report.results for m in r.messages if m.by_hand]
-    assert said == []
-    assert [r.refused for r in report.results if r.refused] == []
 
 
 def test_every_program_that_saves_is_here():

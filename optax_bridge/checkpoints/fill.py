@@ -155,9 +155,9 @@ class LegacyFit(Fit):
         if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
             self.wrong.append((at, "one number of steps", shown([s.tolist() for s in steps])))
             return expected
-        step = self.leaf(expected, steps[0], at, "state")
-        self.check_step(step, at)
-        return step
+        if not self.check_step(steps[0], at):
+            return expected
+        return self.leaf(expected, steps[0], at, "state")
 
     def _check_complete(self, path: Names) -> None:
         """Stops where the parameters are others: their states would all be named as well."""
@@ -234,6 +234,7 @@ class LegacyFit(Fit):
             elif slot.kind is not Kind.FIELD:
                 in_file = (*path, "state", "param_states", *slot.row)
                 self.missing.append(in_file if self.is_by_definition and slot.row else names)
+                self.remedy = OTHER_OPTIMIZER if slot.row else self.remedy
             else:
                 at = places[slot.row]
                 if slot.row in used:

@@ -93,9 +93,11 @@ _OTHER_TYPE = (
     "x.astype(jnp.bfloat16), params) say, or convert the checkpoint's."
 )
 OTHER_STATE_TYPE = (
-    "Its bits would be lost: take the exact transformation (optax_bridge's own, "
-    "from_legacy(definition), --recipe exact), which keeps that dtype."
+    "Its bits would be lost: the exact transformation (optax_bridge's own, "
+    "from_legacy(definition), --recipe exact) keeps that dtype. If it is that already, the "
+    "parameter and its state do not belong together."
 )
+_OTHER_KIND = "Give the template something of that kind, or None, which takes anything."
 BELOW_PARAMS = (
     "The checkpoint has them below 'params', as models before Linen did, and Linen's variables: "
     "make the state of {'params': params}, and give the model state.params as it is."
@@ -207,15 +209,21 @@ class Fit:
                 if name == "opt_state":
                     value = self.opt_state_template(template, fitted.get("params"))
                 owner = OWNERS.get(name, "state")
-                fitted[name] = self.tree(outlined(value), saved[name], at, owner)
-                if name == "step":
-                    self.check_step(fitted[name], at)
+                if name == "step" and not self.check_step(saved[name], at):
+                    fitted[name] = value
+                else:
+                    fitted[name] = self.tree(outlined(value), saved[name], at, owner)
         return fitted
 
     def parameters(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits the parameters of a state, all of which may have another type in floating point."""
         self.params = []
         fitted = self.tree(outlined(template.params), saved, path, "params")
+        self.compare_types(path)
+        return fitted
+
+    def compare_types(self, path: Names) -> None:
+        """Notes parameters of another type than the template's, unless all are of the same one."""
         others = [(at, own, found) for at, own, found in self.params if own != found]
         pairs = {(own, found) for _, own, found in self.params if is_floating(own)}
         if others and len(pairs) == 1:
@@ -226,7 +234,6 @@ class Fit:
             for at, own, found in others:
                 self.wrong.append((at, f"{own}, the template's type", str(found)))
                 self.remedy = _OTHER_TYPE
-        return fitted
 
     def opt_state_template(self, template: Any, params: PyTree) -> Any:
         """The template's optimizer state, with the types that parameters of the checkpoint have.
@@ -313,9 +320,12 @@ class Fit:
                 self.changed = True
                 both_float = is_floating(dtype_of(expected)) and is_floating(dtype_of(saved))
                 return saved if both_float else self._typed(expected, saved, path, owner)
-        self.replicated += _is_copied(expected, saved)
-        self.beside += not own
         self.wrong.append((path, kind(expected), kind(saved)))
+        if array_like(expected) and array_like(saved):
+            self.replicated += _is_copied(expected, saved)
+            self.beside += not own
+        elif self.remedy == SAME_MAKE and not own:
+            self.remedy = _OTHER_KIND
         return expected
 
     def _typed(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
@@ -367,18 +377,26 @@ class Fit:
                 self.remedy = _NOT_FINITE
         return saved
 
-    def check_step(self, step: PyTree, path: Names) -> None:
-        """Notes where a number of steps is none."""
+    def finite_parts(self, tree: PyTree, path: Names, owner: Owner) -> None:
+        """Notes what is not finite in a tree that is fitted to no template."""
+        for names, leaf in leaves(tree):
+            if is_array(leaf):
+                self.finite(None, leaf, (*path, *names), owner)
+
+    def check_step(self, step: PyTree, path: Names) -> bool:
+        """Notes where a number of steps is none; returns whether it may be one."""
         if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):
-            return
+            return True
         if isinstance(step, jax.Array) and not step.is_fully_addressable:
-            return
+            return True
         array = np.asarray(step)
         if array.size == 0:
-            return
+            return True
         if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31:
             self.wrong.append((path, STEPS, shown(array.tolist())))
             self.remedy = _NO_STEPS
+            return False
+        return True
 
     def _key(self, expected: PyTree, saved: PyTree, path: Names) -> Leaf:
         bits = jax.eval_shape(jax.random.key_data, expected)

@@ -51,7 +51,8 @@ class Read:
         states = [] if self.level is not None else list(find_states(self.tree))
         if states:
             where = ", ".join("/".join(path) for path in states if path)
-            return f"{self.format}, a TrainState" + (f" at {where}" if where else "")
+            notes = f" ({self.variant})" if self.variant else ""
+            return f"{self.format}, a TrainState" + (f" at {where}" if where else "") + notes
         variant = f"version {self.version}" if self.version is not None else self.variant
         return f"{self.format}, {variant}" if variant else self.format
 

@@ -48,7 +48,9 @@ def release_warning(installed: Mapping[str, str] | None = None) -> str:
         requirements = metadata.requires(DISTRIBUTION) or ()
     except metadata.PackageNotFoundError:  # a copy that was never installed: nothing is known
         requirements = ()
-    lowest = dict(match.groups() for r in requirements if (match := _LOWEST.match(r)))
+    lowest: dict[str, str] = {
+        match[1]: match[2] for requirement in requirements if (match := _LOWEST.match(requirement))
+    }
     found = []
     for name, newest in NEWEST_TESTED.items():
         version = installed[name]

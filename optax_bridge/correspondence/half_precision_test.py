@@ -58,7 +58,7 @@ def distance(definition: legacy_optim.OptimizerDef, dtype: Any) -> float:
             for name, leaf in jax.tree.map(jnp.transpose, params).items()
         }
         _, sides = run(grads)
-        worst = max(worst, *(_apart(*(side[name] for side in sides), dtype) for name in params))
+        worst = max(worst, *(_apart(sides[0][name], sides[1][name], dtype) for name in params))
     return worst
 
 

@@ -147,6 +147,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.sample(48)
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("name", "optimizer"), PAIRS)

@@ -9,6 +9,7 @@ import optax
 from flax import nnx
 from jax.tree_util import KeyPath
 
+from optax_bridge.checkpoints.fit import Fit
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
@@ -88,6 +89,7 @@ def hand_off(
     optimizer: type[nnx.Optimizer[Any]] = Optimizer,
     collections: Mapping[str, PyTree] | None = None,
     missing: str = "error",
+    allow_nan: bool = False,
 ) -> nnx.Optimizer[M]:
     """Takes a Linen training over: all variables into the module, the rest into an optimizer.
 
@@ -104,16 +106,18 @@ def hand_off(
       optimizer: `Optimizer`, or `nnx.Optimizer`, which keeps no average.
       collections: name -> collection, those that the state has no field for.
       missing: "error", or "keep": variables that the state has nothing for stay as they are.
+      allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
       The optimizer, whose next `update` is the step that the state would have taken.
 
     Raises:
-      ValueError: the module has other parameters, another shape of one, or a variable that the
-        state has nothing for.
+      ValueError: the module has other parameters, another shape or type of one, or a variable that
+        the state has nothing for; a parameter or a moment is not finite.
 
     Warns:
       LeftOverWarning: the state has something that neither module nor optimizer has a place for.
+      ConvertedWarning: all parameters have another type in floating point than the module's.
     """
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
@@ -133,6 +137,9 @@ def hand_off(
             raise ValueError(
                 f"{'/'.join(key_names(path))}: the module has shape {expected}, the state {found}"
             )
+    _check_numbers(
+        state, [(path, arrays(leaf), moved[key_names(path)]) for path, leaf in flat], allow_nan
+    )
     values = [moved[key_names(path)] for path, _ in flat]
     treedef = jax.tree.structure(unboxed(target))
     nnx.update(model, treedef.unflatten(values))
@@ -152,6 +159,19 @@ def hand_off(
         left.append("ema_params")
     say_left(left)
     return made
+
+
+def _check_numbers(
+    state: TrainState, params: list[tuple[Any, Leaf, Leaf]], allow_nan: bool
+) -> None:
+    """Checks types and numbers as restoring does, from the module's parameters and the state's."""
+    fit = Fit("hand_off", allow_nan=allow_nan)
+    for path, expected, value in params:
+        fit.leaf(expected, value, ("params", *key_names(path)), "params")
+    fit.compare_types(("params",))
+    for path, leaf in _flat(state.opt_state):
+        fit.finite(None, leaf, ("opt_state", *key_names(path)), "opt_state")
+    fit.settle()
 
 
 def _moved_state(

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import legacy_optim
 import optax_bridge
-from optax_bridge.checkpoints import LeftOverWarning
+from optax_bridge.checkpoints import ConvertedWarning, LeftOverWarning
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.metadata import axis_metadata
@@ -270,3 +270,32 @@ def test_what_a_module_lacks_is_named_and_what_the_state_lacks_as_well() -> None
     short = plain.replace(batch_stats=jax.tree.map(lambda leaf: leaf[:2], stats))
     with pytest.raises(ValueError, match=r"norm/mean.*\(3,\).*\(2,\)"):
         nnx_optimizer.hand_off(short, NnxNorm(), rename=module_of)
+
+
+@pytest.mark.parametrize("where", ["params", "opt_state"])
+def test_what_is_not_finite_is_handed_over_only_where_asked(where: str) -> None:
+    params = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
+    state = optax_bridge.TrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.momentum(0.1)
+    )
+    state = state.replace(**{where: jax.tree.map(lambda x: x * jnp.nan, getattr(state, where))})
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=rf"'{where}'.*NaN.*allow_nan"):
+        nnx_optimizer.hand_off(state.replace(step=0), model)
+    nnx_optimizer.hand_off(state.replace(step=0), model, allow_nan=True)
+
+
+def test_parameters_of_another_type_are_said_or_refused() -> None:
+    half = {"kernel": jnp.ones((2, 3), jnp.bfloat16), "bias": jnp.zeros(3, jnp.bfloat16)}
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    for params in (half, half | {"bias": jnp.zeros(3)}, half | {"bias": jnp.zeros(3, jnp.int8)}):
+        state = optax_bridge.TrainState.create(
+            apply_fn=None, params=params, tx=optax_bridge.sgd(0.1)
+        )
+        if params is half:
+            with pytest.warns(ConvertedWarning, match="float32 to bfloat16"):
+                nnx_optimizer.hand_off(state, model)
+            model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        else:
+            with pytest.raises(ValueError, match=r"expected float32.*found (bfloat16|int8)"):
+                nnx_optimizer.hand_off(state, model)

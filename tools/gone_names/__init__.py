@@ -1,1 +1,1 @@
-"""How `legacy_optim/gone/names.json` is made: reading old releases, asking the installed ones."""
+"""Maker of `legacy_optim/gone/names.json`: reads old releases, asks the installed ones."""

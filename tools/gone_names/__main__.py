@@ -3,8 +3,7 @@
     python -m tools.gone_names [--cache FOLDER]
 
 Run by `nox -s gone_names` with the newest supported releases. What it writes depends on the
-releases alone: run twice, it writes the same bytes. Where the file was behind it is written anew
-and the exit code is 1.
+releases alone: run twice, it writes the same bytes. If the file was behind, the exit code is 1.
 """
 
 import argparse
@@ -36,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="gone_names")
     parser.add_argument("--cache", type=Path, help="where to keep what was downloaded and read")
     cache = parser.parse_args(argv).cache
-    known = json.loads(TARGET.read_text(encoding="utf-8"))["today"]
-    for package, version in known.items():
+    recorded = json.loads(TARGET.read_text(encoding="utf-8"))["today"]
+    for package, version in recorded.items():
         installed = importlib.metadata.version(releases.RELEASES[package][0])
         if _numbers(installed) < _numbers(version):
             print(f"{package}: expected {version} or later, found {installed}", file=sys.stderr)
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     releases_asked = ", ".join(f"{name} {version}" for name, version in inventory["today"].items())
     print(f"{TARGET}: {releases_asked}: {counts}", file=sys.stderr)
     if before != after:
-        print("It was behind, and is written anew: see `git diff`", file=sys.stderr)
+        print("It was behind, and is now up to date: see `git diff`", file=sys.stderr)
     return int(before != after)
 
 
@@ -65,7 +64,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _inventory(cache: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    inventory: dict[str, Any] = {
         "today": {},
         "moved": {},
         "read": {},
@@ -78,15 +77,15 @@ def _inventory(cache: Path) -> dict[str, Any]:
     for package, (project, old, later) in releases.RELEASES.items():
         versions = [*old.split(), *later.split()]
         reads = [releases.read(package, version, cache) for version in versions]
-        found["today"][package] = importlib.metadata.version(project)
+        inventory["today"][package] = importlib.metadata.version(project)
         shown = [version.rpartition("==")[2] for version in versions]
-        found["read"][package] = [[v, r.how] for v, r in zip(shown, reads, strict=True)]
+        inventory["read"][package] = [[v, r.how] for v, r in zip(shown, reads, strict=True)]
         snapshots = [read.names for read in reads]
-        _compare(package, snapshots, len(old.split()), found)
-    return found
+        _compare(package, snapshots, len(old.split()), inventory)
+    return inventory
 
 
-def _compare(package: str, snapshots: list[Any], old: int, found: dict[str, Any]) -> None:
+def _compare(package: str, snapshots: list[Any], old: int, inventory: dict[str, Any]) -> None:
     """Adds what the old snapshots have and today's packages do not.
 
     Numbers in the result are indices into `read`: of the last release that had it.
@@ -104,57 +103,57 @@ def _compare(package: str, snapshots: list[Any], old: int, found: dict[str, Any]
             continue
         if owner is today.MISSING and today.value(name) is not today.MISSING:
             owner = today.value(name)  # a module then, an object now: `jax.config`
-            found["objects"][name] = last
+            inventory["objects"][name] = last
             if callable(owner):
                 continue  # named like its module, and the module for nothing else
         elif owner is today.MISSING:
-            found["modules"][name] = last
+            inventory["modules"][name] = last
         members = {key for s in snapshots[:old] for key in s.get(name, ())}
         for key in sorted(members):
             at = max(i for i, s in enumerate(snapshots) if key in s.get(name, ()))
             if owner is today.MISSING:
-                _find_moved(name, key, found)
+                _find_moved(name, key, inventory)
                 if f"{name}.{key}" in remedies.RENAMED:
-                    found["names"].setdefault(name, {})[key] = at
+                    inventory["names"].setdefault(name, {})[key] = at
                 continue
             value = today.member(owner, key)
             if value is today.MISSING and not _is_module_today(name, key):
-                found["names"].setdefault(name, {})[key] = at
-                _find_moved(name, key, found)
+                inventory["names"].setdefault(name, {})[key] = at
+                _find_moved(name, key, inventory)
             elif value is not today.MISSING:
                 entries = [s.get(name, {}).get(key, {}) for s in snapshots]
-                _compare_parts(f"{name}.{key}", value, entries, old, found)
+                _compare_parts(f"{name}.{key}", value, entries, old, inventory)
 
 
 def _compare_parts(
-    name: str, value: Any, entries: list[dict[str, Any]], old: int, found: dict[str, Any]
+    name: str, value: Any, entries: list[dict[str, Any]], old: int, inventory: dict[str, Any]
 ) -> None:
     """Adds the attributes and keywords that something lost that is still there."""
     for keyword in sorted({k for e in entries[:old] for k in e.get("keywords", ())}):
         if today.takes(value, keyword) is False:
             at = max(i for i, e in enumerate(entries) if keyword in e.get("keywords", ()))
-            found["keywords"].setdefault(name, {})[keyword] = at
+            inventory["keywords"].setdefault(name, {})[keyword] = at
     for attribute in sorted({a for e in entries[:old] for a in e.get("attributes", ())}):
         at = max(i for i, e in enumerate(entries) if attribute in e.get("attributes", ()))
         member = today.member(value, attribute)
         if member is today.MISSING:
             if not _is_set_by_instances(value, attribute):
-                found["attributes"].setdefault(name, {})[attribute] = at
+                inventory["attributes"].setdefault(name, {})[attribute] = at
             continue
         lists = [e.get("attributes", {}).get(attribute, ()) for e in entries]
         for keyword in sorted({k for keywords in lists[:old] for k in keywords}):
             if today.takes(member, keyword) is False:
                 at = max(i for i, keywords in enumerate(lists) if keyword in keywords)
                 method = f"{name}.{attribute}"
-                found["keywords"].setdefault(method, {})[keyword] = at
+                inventory["keywords"].setdefault(method, {})[keyword] = at
 
 
-def _find_moved(module: str, name: str, found: dict[str, Any]) -> None:
-    """Where a name went, among the modules to which its own module's names went."""
+def _find_moved(module: str, name: str, inventory: dict[str, Any]) -> None:
+    """Adds the place of a name, among the modules to which its own module's names went."""
     for target in remedies.MOVED.get(module, ()):
         value = today.value(f"{target}.{name}")
         if value is not today.MISSING and not isinstance(value, types.ModuleType):
-            found["moved"][f"{module}.{name}"] = f"{target}.{name}"
+            inventory["moved"][f"{module}.{name}"] = f"{target}.{name}"
             return
 
 

@@ -1,4 +1,4 @@
-"""What an installed release has, by importing it: run by the Python that the release is for.
+"""Reads an installed release by importing it, in the Python that the release is for.
 
     python imported.py PACKAGE > snapshot.json
 
@@ -18,19 +18,19 @@ NOT_PUBLIC = ("tests", "testing", "conftest", "examples", "setup", "distutils", 
 
 def snapshot(package):
     """Module -> name -> {"keywords": [...], "attributes": {name: keywords}}."""
-    found = {}
+    modules = {}
     for name in sorted(_modules(package)):
         try:
             module = importlib.import_module(name)
         except BaseException as error:
             print(name, repr(error), file=sys.stderr)
             continue
-        found[name] = {
+        modules[name] = {
             key: _entry(value) if _is_own(module, value) else {}
             for key, value in _members(module).items()
             if _is_of(package, module, value)
         }
-    return found
+    return modules
 
 
 def _modules(package):

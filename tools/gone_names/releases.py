@@ -82,15 +82,15 @@ def read(package: str, version: str, cache: Path) -> Read:
     Raises:
       RuntimeError: it cannot be got; says what pip said.
     """
-    kept = cache / f"{package}-{version}.json"
-    if not kept.exists():
-        found = _imported(package, version, cache) or _source(package, version, cache)
-        kept.write_text(json.dumps([found.how, found.names]), encoding="utf-8")
-    how, names = json.loads(kept.read_text(encoding="utf-8"))
+    snapshot = cache / f"{package}-{version}.json"
+    if not snapshot.exists():
+        result = _read_installed(package, version, cache) or _read_files(package, version, cache)
+        snapshot.write_text(json.dumps([result.how, result.names]), encoding="utf-8")
+    how, names = json.loads(snapshot.read_text(encoding="utf-8"))
     return Read(names, how)
 
 
-def _source(package: str, version: str, cache: Path) -> Read:
+def _read_files(package: str, version: str, cache: Path) -> Read:
     project, _, version = version.rpartition("==")
     project = project or RELEASES[package][0]
     folder = cache / "files" / f"{project}-{version}"
@@ -120,7 +120,7 @@ def _unpack(archive: Path, folder: Path) -> None:
             file.extractall(folder, filter="data")
 
 
-def _imported(package: str, version: str, cache: Path) -> Read | None:
+def _read_installed(package: str, version: str, cache: Path) -> Read | None:
     """None where the release is not among those, or its Python is not on this machine."""
     python_version, more = IMPORTED.get((package, version), ("", ()))
     python = _python(python_version) if python_version else None
@@ -145,9 +145,9 @@ def _imported(package: str, version: str, cache: Path) -> Read | None:
 
 
 def _python(version: str) -> str | None:
-    found = shutil.which(f"python{version}")
-    if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
-        return found
+    python = shutil.which(f"python{version}")
+    if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+        return python
     for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
         return str(path)
     return None

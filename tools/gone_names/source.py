@@ -1,4 +1,4 @@
-"""What a release has, read off its files: nothing is imported, so no release is too old.
+"""Reads a release off its files: nothing is imported, so no release is too old.
 
 Follows imports within the release, stars too. What is bound by anything but a definition, a class,
 an import or a call of a class is a name without parts.
@@ -19,7 +19,7 @@ _NOT_PUBLIC = ("tests", "testing", "conftest", "examples", "internal_test_util",
 
 @dataclass
 class Bound:
-    """What a name is bound to.
+    """The value of a name.
 
     Attributes:
       keywords: names of parameters that may be given by keyword, None where unknown.
@@ -64,18 +64,18 @@ class Release:
 
     def snapshot(self) -> Snapshot:
         """Every public module's public names."""
-        found: Snapshot = {}
+        snapshot: Snapshot = {}
         for module in self._files:
             parts = module.split(".")
             if any(p.startswith("_") or p in _NOT_PUBLIC or p.endswith("_test") for p in parts):
                 continue
             package = self._files[module].name == "__init__.py"
-            found[module] = {
+            snapshot[module] = {
                 name: _entry(bound) if package or not bound.public else {}
                 for name, bound in sorted(self.names(module).items())
                 if is_public(name) and not bound.whole_module and (package or not bound.outside)
             }
-        return found
+        return snapshot
 
     def names(self, module: str) -> dict[str, Bound]:
         """The names that a module binds."""
@@ -98,7 +98,7 @@ class Release:
         return module in self._files
 
     def package_of(self, module: str, level: int) -> str:
-        """What `from . import` means in a module."""
+        """Returns the package that `from . import` means in a module."""
         parts = module.split(".")
         drop = level - 1 if self._files[module].name == "__init__.py" else level
         return ".".join(parts[: len(parts) - drop])
@@ -158,9 +158,9 @@ class _Reader:
                         if not name.startswith("_"):
                             self._names[name] = bound
                 continue
-            self._names[alias.asname or alias.name] = self._imported(source, alias.name)
+            self._names[alias.asname or alias.name] = self._from_import(source, alias.name)
 
-    def _imported(self, source: str, name: str) -> Bound:
+    def _from_import(self, source: str, name: str) -> Bound:
         if self._release.has(source):
             names = self._release.names(source)
             if name in names:
@@ -207,24 +207,24 @@ class _Reader:
 
     def _value(self, node: ast.expr) -> Bound:
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._resolved(node) or Bound()
+            return self._resolve(node) or Bound()
         if isinstance(node, ast.Call):
-            called = self._resolved(node.func)
+            called = self._resolve(node.func)
             if called is not None and called.attributes is not None:
                 attributes = called.attributes | called.instance
                 return dataclasses.replace(called, keywords=None, attributes=attributes)
             # jit(f), partial(jit, ...)(f), wraps(numpy.f)(f): f with another outside.
             if len(node.args) == 1:
-                inner = self._resolved(node.args[0])
+                inner = self._resolve(node.args[0])
                 if inner is not None and inner.attributes is None:
                     return inner
         return Bound()
 
-    def _resolved(self, node: ast.expr) -> Bound | None:
+    def _resolve(self, node: ast.expr) -> Bound | None:
         if isinstance(node, ast.Name):
             return self._names.get(node.id)
         if isinstance(node, ast.Attribute):
-            value = self._resolved(node.value)
+            value = self._resolve(node.value)
             if value is None:
                 return None
             if value.module is not None and self._release.has(value.module):
@@ -238,7 +238,7 @@ class _Reader:
         is_open = False
         constructor: list[str] | None = None
         for base in node.bases:
-            bound = self._resolved(base)
+            bound = self._resolve(base)
             if bound is None or bound.attributes is None:
                 is_open = is_open or not isinstance(base, ast.Name) or base.id != "object"
                 continue
@@ -257,11 +257,13 @@ class _Reader:
                 for target in part.targets:
                     if isinstance(target, ast.Name):
                         attributes[target.id] = Bound()
-        own = [p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"]
+        constructors = [
+            p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"
+        ]
         instance: dict[str, Bound] = {}
-        if own:
-            instance = {name: Bound() for name in _set_on_self(own[0]) if is_public(name)}
-            bound = _function(own[0], method=True)
+        if constructors:
+            instance = {name: Bound() for name in _set_on_self(constructors[0]) if is_public(name)}
+            bound = _function(constructors[0], method=True)
             constructor, is_open = bound.keywords, bound.open
         elif fields:
             constructor = fields

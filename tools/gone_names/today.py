@@ -38,19 +38,19 @@ def member(owner: Any, name: str) -> Any:
 
 
 def value(dotted: str) -> Any:
-    """What a dotted name is today, or MISSING; a name without dots is a builtin."""
+    """Returns the value of a dotted name today, or MISSING; without dots it is a builtin."""
     parts = dotted.split(".")
     if len(parts) == 1:
         return member(importlib.import_module("builtins"), dotted)
     for split in range(len(parts), 0, -1):
-        found = module(".".join(parts[:split]))
-        if found is not MISSING and found is not UNKNOWN:
+        current = module(".".join(parts[:split]))
+        if current is not MISSING and current is not UNKNOWN:
             for part in parts[split:]:
-                found = member(found, part)
-                if found is MISSING:
+                current = member(current, part)
+                if current is MISSING:
                     break
-            if found is not MISSING:
-                return found
+            if current is not MISSING:
+                return current
     return MISSING
 
 
@@ -64,5 +64,5 @@ def takes(function: Any, keyword: str) -> bool | None:
         return None
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return True
-    found = parameters.get(keyword)
-    return found is not None and found.kind is not found.POSITIONAL_ONLY
+    parameter = parameters.get(keyword)
+    return parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from equivalence_tests.sides import digits
+from equivalence_tests.sides.inputs import digits
 from equivalence_tests.sides.precision import pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, place, trajectory

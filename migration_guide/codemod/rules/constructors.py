@@ -7,8 +7,8 @@ Before:
 
 After:
 
-    definition = optax.adamw(learning_rate=1e-3, weight_decay=wd, b1=0.9, b2=0.999, eps=1e-08)
-    definition = optax_bridge.momentum()
+    definition = optax.adamw(1e-3, weight_decay=wd)
+    definition = optax_bridge.momentum(decay=0.9)
 
 What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical
 or differs in rounding alone in all dtypes that the program's parameters may have, else (and with
@@ -19,14 +19,15 @@ arithmetic.
 import libcst as cst
 
 from migration_guide.codemod import partition, settings, standalone
-from migration_guide.codemod.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.context import Context, keyword
+from migration_guide.codemod.definitions import RATE
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
-from migration_guide.codemod.tree import comments
+from migration_guide.codemod.written_calls import exact_template, in_place, shortened
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
 from optax_bridge.correspondence.choice import ANY_DTYPE
 from optax_bridge.correspondence.claim import FULL_PRECISION
-from optax_bridge.correspondence.recipe import Setting, Source, imports, render
+from optax_bridge.correspondence.recipe import Source, imports, render
 
 _MIXED = (
     "stays on optax_bridge with the rest of the program, whose steps give hyper-parameters to "
@@ -78,10 +79,12 @@ def rewrite_call(
         recipe = Call(entry.port, tuple(groups))
         new = updated.with_changes(func=context.dotted(recipe.target))
     else:
-        recipe, places = _recipe(context, original, entry, entry.defaults() | values)
-        new = _in_place(context, updated, recipe, places, given)
-    if new is None:
-        new = _written(context, updated, recipe)
+        everything = entry.defaults() | values
+        template = _template(context, original, entry, everything)
+        recipe = shortened(entry, template, everything, given)
+        _note_for_comparing(context, entry, template, values)
+        new = in_place(context, updated, template, recipe, given)
+        new = new or _written(context, updated, recipe)
     context.needed.update(module.split(".")[0] for module in imports(recipe))
     context.keep_comments(original, new)
     return new
@@ -98,10 +101,10 @@ def rewrite_reference(
     return None
 
 
-def _recipe(
+def _template(
     context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
-) -> tuple[Call, dict[str, str]]:
-    """The recipe, and under which of its keywords each legacy setting stands."""
+) -> Call:
+    """The recipe that stands for an optimizer, with a placeholder for each setting."""
     wanted = "exact" if context.options.exact or context.rate_per_call else "stock"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
     sign = context.half_precision
@@ -111,9 +114,7 @@ def _recipe(
         if choice.kind == "exact":
             context.note(original, _HALF.format(choice.call.target, sign, choice.reason))
     context.recipes.add(choice.kind)
-    if choice.kind == "exact":
-        return choice.call, {hp.legacy: hp.port for hp in entry.hyper_params}
-    return choice.call, _places(entry, values)
+    return exact_template(entry) if choice.kind == "exact" else _stock_template(entry, values)
 
 
 def _say_where_it_differs(
@@ -133,11 +134,23 @@ def _keeps_half_precision(context: Context) -> bool:
     return all(entry.around.dtypes >= ANY_DTYPE for entry in entries if entry is not None)
 
 
-def _places(entry: Entry, values: dict[str, object]) -> dict[str, str]:
-    """Legacy setting -> the keyword of the stock recipe under which it stands."""
-    variant = next(variant for variant in entry.stock if variant.fits(values))
-    slots = variant.recipe.kwargs.items()
-    return {v.name: key for key, v in slots if isinstance(v, Setting)}
+def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
+    return next(variant.recipe for variant in entry.stock if variant.fits(values))
+
+
+def _note_for_comparing(
+    context: Context, entry: Entry, template: Call, values: dict[str, object]
+) -> None:
+    """Notes the old and the new call with numbers alone, for the command that compares them."""
+    rate = values.get("learning_rate")
+    known = {name: value for name, value in values.items() if name != "learning_rate"}
+    if any(isinstance(value, Source | Call) for value in known.values()):
+        return
+    if "learning_rate" in entry.defaults():
+        known = {"learning_rate": rate if isinstance(rate, float) else float(RATE)} | known
+    given = {name: keyword(name, cst.Name(name)) for name in known}
+    new = shortened(entry, template, entry.defaults() | known, given)
+    context.compared[render(Call(entry.legacy.__name__, (), known))] = render(new)
 
 
 def _standalone(
@@ -151,22 +164,26 @@ def _standalone(
     planned = context.once(schedule.provable)
     if planned is not None:  # a schedule takes the place of the one rate that a step gives
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
-        recipe = choose_recipe(Described(entry, everything), "standalone").call
-        return _written(context, updated, recipe)
+        template = _stock_template(entry, everything)
+        rate = {"learning_rate": keyword("learning_rate", cst.Name(planned.function))}
+        return _written(context, updated, shortened(entry, template, everything, rate | given))
     overridden = context.analysis.overridden | context.analysis.project.overridden
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
         everything = entry.defaults() | values
-        recipe = choose_recipe(Described(entry, everything), "standalone").call
+        template = _stock_template(entry, everything)
+        recipe = shortened(entry, template, everything, given)
+        _note_for_comparing(context, entry, template, values)
         context.recipes.add("stock")
-        new = _in_place(context, updated, recipe, _places(entry, everything), given)
+        new = in_place(context, updated, template, recipe, given)
         return new or _written(context, updated, recipe)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
     symbols = {name: Source(name) for name in names}
     symbols |= {name: Source(name, source.value) for name, source in bound.items()}
     everything = entry.defaults() | values | symbols
-    recipe = choose_recipe(Described(entry, everything), "standalone").call
+    named = {name: keyword(name, cst.Name(name)) for name in [*names, *given]}
+    recipe = shortened(entry, _stock_template(entry, everything), everything, named)
     context.needed.add("jax")
     start = entry.defaults() | values
     # What each step must give is not a number until then, so that none is forgotten in silence.
@@ -195,48 +212,3 @@ def _pair(group: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpres
     assert isinstance(group, cst.Tuple)
     selector, tx = group.elements
     return selector.value, tx.value
-
-
-def _in_place(
-    context: Context,
-    updated: cst.Call,
-    recipe: Call,
-    places: dict[str, str],
-    given: dict[str, cst.Arg],
-) -> cst.Call | None:
-    """The call with its own arguments renamed, layout and comments kept; None if it cannot be."""
-    if recipe.args or any(isinstance(value, Call) for value in recipe.kwargs.values()):
-        return None
-    rest = dict(recipe.kwargs)
-    args = []
-    for name, arg in given.items():
-        port = places.get(name)
-        if port in rest:
-            args.append(with_keyword(arg, port))
-            del rest[port]
-    added = [keyword(name, context.source(render(value))) for name, value in rest.items()]
-    given_last = updated.args[-1] if updated.args else None
-    everything = [*args, *added]
-    if given_last is not None and everything:
-        # What follows the last argument, a line break before the bracket say, follows the last one
-        # still.
-        if added and args and isinstance(args[-1].comma, cst.Comma):
-            if comments(args[-1].comma):
-                return None
-            everything[len(args) - 1] = args[-1].with_changes(comma=_between(args))
-        elif added and args:
-            everything[len(args) - 1] = args[-1].with_changes(
-                whitespace_after_arg=cst.SimpleWhitespace("")
-            )
-        everything[-1] = everything[-1].with_changes(
-            comma=given_last.comma, whitespace_after_arg=given_last.whitespace_after_arg
-        )
-    return updated.with_changes(func=context.dotted(recipe.target), args=separated(everything))
-
-
-def _between(args: list[cst.Arg]) -> cst.Comma:
-    """The comma, with its line break, that this call has between its arguments."""
-    for arg in args[:-1]:
-        if isinstance(arg.comma, cst.Comma) and not comments(arg.comma):
-            return arg.comma
-    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -13,7 +13,7 @@ After:
     import functools
     x = np.zeros(3, float)
     y = jnp.where(jnp.clip(x, max=1.0) > 0, x, 0)
-    # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 has not. What to do: ...
+    # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 does not. What to do: ...
     z = jax.soft_pmap(f)(y)
 
 Which names those are, and what stands for them, is the inventory of `legacy_optim.gone`, made from

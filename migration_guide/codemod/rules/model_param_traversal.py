@@ -9,7 +9,7 @@ Before:
 After:
 
     kernels = optax_bridge.path_mask(lambda path, _: "kernel" in path)
-    definition = optax_bridge.multi_optimizer((kernels, optax.sgd(learning_rate=0.1, ...)))
+    definition = optax_bridge.multi_optimizer((kernels, optax.sgd(0.1, ...)))
 
 Both see the same '/'-joined paths. A file that also updates or iterates through a traversal keeps
 it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well; so does what goes

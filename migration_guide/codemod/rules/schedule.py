@@ -11,7 +11,7 @@ Before:
 
 After:
 
-    optimizer = ...momentum(learning_rate=learning_rate_fn)...
+    optimizer = ...momentum(learning_rate=learning_rate_fn, decay=0.9)...
 
     def train_step(optimizer, batch):
         lr = learning_rate_fn(optimizer.step)

@@ -14,12 +14,12 @@ import flax
 from flax import jax_utils
 from flax import linen as nn
 from flax.training import checkpoints
+from flax.training.dynamic_scale import DynamicScale
 import jax
 from jax import lax
 import jax.numpy as jnp
-import flax.training.dynamic_scale
-import optax_bridge
 import numpy as np
+import optax_bridge
 from sklearn.datasets import load_digits
 
 BATCH_SIZE = 128
@@ -70,7 +70,7 @@ class TrainState:
     step: int
     optimizer: optax_bridge.TrainState
     batch_stats: Any
-    dynamic_scale: flax.training.dynamic_scale.DynamicScale
+    dynamic_scale: DynamicScale
 
 
 def get_datasets():
@@ -111,9 +111,9 @@ def create_train_state(rng):
     init = jax.jit(functools.partial(ResNet().init, train=False))
     variables = init(rng, jnp.ones((1, 8, 8, 1)))
     batch_stats, params = flax.core.pop(variables, 'params')
-    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax_bridge.momentum(nesterov=True))
+    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax_bridge.momentum(decay=0.9, nesterov=True))
     return TrainState(step=0, optimizer=optimizer, batch_stats=batch_stats,
-                      dynamic_scale=flax.training.dynamic_scale.DynamicScale(growth_interval=50))
+                      dynamic_scale=DynamicScale(growth_interval=50))
 
 
 def train_step(state, batch):

@@ -7,9 +7,9 @@ from flax import linen as nn
 from flax.training import checkpoints
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax_bridge
-import numpy as np
 from sklearn.datasets import load_digits
 
 BATCH_SIZE = 128
@@ -55,7 +55,7 @@ def cross_entropy_loss(logits, labels):
 
 def create_optimizer(rng, learning_rate, beta):
     params = CNN().init(rng, jnp.ones((1, 8, 8, 1)))['params']
-    optimizer_def = optax.sgd(learning_rate=learning_rate, momentum=beta, nesterov=False)
+    optimizer_def = optax.sgd(learning_rate=learning_rate, momentum=beta)
     return optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optimizer_def)
 
 

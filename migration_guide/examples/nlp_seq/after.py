@@ -17,8 +17,8 @@ from flax import linen as nn
 from flax.training import checkpoints
 import jax
 import jax.numpy as jnp
-import optax_bridge
 import numpy as np
+import optax_bridge
 
 SOURCES = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'sources.txt'
 BATCH_SIZE = 32
@@ -134,7 +134,7 @@ def train_and_evaluate(workdir, num_steps):
     rng, init_rng = jax.random.split(jax.random.PRNGKey(0))
     init = jax.jit(functools.partial(Tagger().init, train=False))
     params = init(init_rng, jnp.zeros((1, LENGTH), jnp.int32))['params']
-    optimizer_def = optax_bridge.adam(b2=0.98, eps=1e-9, weight_decay=0.01)
+    optimizer_def = optax_bridge.adam(b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.01)
     optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optimizer_def)
     optimizer = optax_bridge.checkpoints.restore_checkpoint(ckpt_dir, optimizer)
     for step in range(int(optimizer.step) + 1, num_steps + 1):

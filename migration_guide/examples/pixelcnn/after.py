@@ -13,8 +13,8 @@ from flax.training import checkpoints
 import jax
 from jax import lax
 import jax.numpy as jnp
-import optax_bridge
 import numpy as np
+import optax_bridge
 from sklearn.datasets import load_digits
 
 BATCH_SIZE = 64

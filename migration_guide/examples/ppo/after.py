@@ -12,8 +12,8 @@ from flax.training import checkpoints
 import gymnasium
 import jax
 import jax.numpy as jnp
-import optax_bridge
 import numpy as np
+import optax_bridge
 
 NUM_ITERATIONS = 40
 SAVE_EVERY = 20

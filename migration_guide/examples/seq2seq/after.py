@@ -9,9 +9,9 @@ from flax import linen as nn
 from flax.training import checkpoints
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax_bridge
-import numpy as np
 
 PROSE = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'prose.txt'
 BATCH_SIZE = 128
@@ -123,7 +123,7 @@ def train_and_evaluate(workdir, num_steps):
     ckpt_dir = os.path.abspath(workdir)
     letters = jnp.zeros((1, LONGEST), jnp.int32)
     params = Seq2Seq().init(jax.random.PRNGKey(0), letters, letters)['params']
-    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax.adam(learning_rate=0.01, b1=0.9, b2=0.999, eps=1e-08))
+    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax.adam(learning_rate=0.01))
     optimizer = optax_bridge.checkpoints.restore_checkpoint(ckpt_dir, optimizer)
     for step in range(int(optimizer.step) + 1, num_steps + 1):
         optimizer, loss = train_step(optimizer, get_batch(train, step))

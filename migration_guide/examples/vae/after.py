@@ -7,9 +7,9 @@ from flax import linen as nn
 from flax.training import checkpoints
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax_bridge
-import numpy as np
 from sklearn.datasets import load_digits
 
 BATCH_SIZE = 1024
@@ -91,7 +91,7 @@ def train_and_evaluate(workdir, num_steps):
     ckpt_dir = os.path.abspath(workdir)
     rng, key = jax.random.split(jax.random.PRNGKey(0))
     params = VAE().init(key, jnp.ones((1, 64)), rng)['params']
-    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax.adam(learning_rate=3e-3, b1=0.9, b2=0.999, eps=1e-08))
+    optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax.adam(learning_rate=3e-3))
     optimizer = optax_bridge.checkpoints.restore_checkpoint(ckpt_dir, optimizer)
     for step in range(int(optimizer.step) + 1, num_steps + 1):
         optimizer, loss = train_step(optimizer, get_batch(train, step), rng)

@@ -15,8 +15,8 @@ from flax.training import checkpoints
 import jax
 from jax import lax
 import jax.numpy as jnp
-import optax_bridge
 import numpy as np
+import optax_bridge
 
 NAMES = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'names.tsv'
 BATCH_SIZE = 64
@@ -191,7 +191,7 @@ def train_and_evaluate(workdir, num_steps):
     ckpt_dir = os.path.abspath(workdir)
     tokens = jnp.ones((1, LENGTH), jnp.int32)
     params = jax.jit(Transformer().init)(jax.random.PRNGKey(0), tokens, tokens)['params']
-    optimizer_def = optax_bridge.adam(learning_rate=learning_rate_fn, b2=0.98, eps=1e-9, weight_decay=WEIGHT_DECAY)
+    optimizer_def = optax_bridge.adam(learning_rate=learning_rate_fn, b1=0.9, b2=0.98, eps=1e-9, weight_decay=WEIGHT_DECAY)
     optimizer = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optimizer_def)
     optimizer = optax_bridge.checkpoints.restore_checkpoint(ckpt_dir, optimizer)
     for step in range(int(optimizer.step) + 1, num_steps + 1):

@@ -30,7 +30,7 @@ def formats() -> dict[str, Format]:
 
 
 def names() -> str:
-    """The formats in words: `Flax msgpack, npz, T5X and Orbax`."""
+    """Returns the formats in words: `npz, T5X, Trainer, Flax msgpack and Orbax`."""
     *most, last = (format.name for format in formats().values())
     return f"{', '.join(most)} and {last}"
 

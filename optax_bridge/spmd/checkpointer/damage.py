@@ -1,7 +1,6 @@
 """Checksums of the files of a checkpoint, and what a run says when they do not hold."""
 
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -11,9 +10,15 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import args as ocp_args
 
-ITEM = "checksums"
-_FILE = "crc32.txt"
-_BLOCK = 2**24
+from optax_bridge.checkpoints.formats.trainer import (
+    CHECKSUMS,
+    checksum_lines,
+    problem_of,
+    read_checksums,
+    without_checksums,
+)
+
+ITEM = Path(CHECKSUMS).parent.name
 
 
 class DamagedCheckpointError(ValueError):
@@ -37,12 +42,12 @@ class ChecksumHandler(ocp.CheckpointHandler):
         if jax.process_index() != 0:
             return
         folder = Path(directory).parent
-        lines = [
-            f"{_crc32(file):08x} {file.stat().st_size} {file.relative_to(folder).as_posix()}\n"
+        files = [
+            file
             for file in sorted(folder.glob("*/**/*"))
             if file.is_file() and Path(directory) not in file.parents
         ]
-        Path(directory, _FILE).write_text("".join([*lines, _last_line(lines)]))
+        Path(directory, Path(CHECKSUMS).name).write_text(checksum_lines(folder, files))
 
 
 class SaveChecksums(ocp_args.CheckpointArgs):
@@ -57,24 +62,17 @@ def damage_of(folder: Path) -> list[str]:
 
     To be called by all processes: each reads its part of the files.
     """
-    file = folder / ITEM / _FILE
-    try:
-        *lines, last = file.read_text().splitlines(keepends=True)
-        if not lines or last != _last_line(lines):
-            raise ValueError
-        entries = [line.rstrip("\n").split(" ", 2) for line in lines]
-    except (OSError, ValueError):
-        state = "damaged" if file.exists() else "missing"
-        return [f"{file.relative_to(folder)}: {state}, which has the checksums of all other files"]
+    entries = read_checksums(folder)
+    if entries is None:
+        return [without_checksums(folder)]
     count, index = jax.process_count(), jax.process_index()
     is_wrong = np.zeros(len(entries), bool)
     for number in range(index, len(entries), count):
-        crc, size, name = entries[number]
-        is_wrong[number] = _problem(folder / name, int(size), crc) is not None
+        is_wrong[number] = problem_of(folder, entries[number]) is not None
     if count > 1:
         is_wrong = np.any(multihost_utils.process_allgather(is_wrong), axis=0)
     wrong = [entry for entry, bad in zip(entries, is_wrong, strict=True) if bad]
-    return [f"{name}: {_problem(folder / name, int(size), crc)}" for crc, size, name in wrong]
+    return [problem_of(folder, entry) or f"{entry[2]}: damaged" for entry in wrong]
 
 
 def damage_message(
@@ -104,34 +102,3 @@ def damage_message(
         f"with checkpointer.fall_back=True a run does so itself. Checkpoints after it are then "
         f"set aside, that of step {parsed_step} too."
     )
-
-
-def _problem(file: Path, size: int, crc: str) -> str | None:
-    """Returns what is wrong with a file, None if nothing is."""
-    try:
-        actual_size = file.stat().st_size
-        if actual_size != size:
-            return f"{size} bytes expected, found {actual_size}"
-        return None if f"{_crc32(file):08x}" == crc else "other bytes than were written"
-    except FileNotFoundError:
-        return "missing"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-
-
-def _crc32(file: Path) -> int:
-    value = 0
-    for block in _blocks(file):
-        value = zlib.crc32(block, value)
-    return value
-
-
-def _blocks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            yield block
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    """The checksum of the lines before it."""
-    return f"{zlib.crc32(''.join(lines).encode()):08x}\n"

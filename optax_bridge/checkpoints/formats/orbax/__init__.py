@@ -2,6 +2,7 @@
 """Orbax checkpoints, as `optax-bridge convert` writes a `TrainState` unless told otherwise."""
 
 import gc
+import json
 from pathlib import Path
 
 import jax
@@ -15,8 +16,21 @@ from optax_bridge.metadata.trees import PyTree
 
 
 def _find(path: Path) -> Path | None:
-    names = (METADATA, "_CHECKPOINT_METADATA")
-    return path if any((path / name).is_file() for name in names) else None
+    if (path / METADATA).is_file():
+        return path
+    return path if _handlers_of(path) is not None else None
+
+
+def _handlers_of(path: Path) -> str | None:
+    """Returns the handler of a folder that was saved whole; None for one of several items."""
+    file = path / "_CHECKPOINT_METADATA"
+    if not file.is_file():
+        return None
+    try:
+        handlers = json.loads(file.read_text(encoding="utf-8"))["item_handlers"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""  # damaged, as the reader will say of what else there is
+    return None if handlers and isinstance(handlers, dict) else str(handlers)
 
 
 def _read(path: Path) -> Contents:
@@ -42,4 +56,5 @@ OWN = (
     r"|[^/]+/(\.zarray|zarr\.json|c|(c/)?\d+([./]\d+)*)"
 )
 
-FORMAT = Format("Orbax", "orbax", find=_find, read=_read, write=_write, own=OWN)
+# Steps of a trainer have its outline as well.
+FORMAT = Format("Orbax", "orbax", find=_find, read=_read, write=_write, own=OWN, is_general=True)

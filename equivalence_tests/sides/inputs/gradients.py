@@ -1,4 +1,4 @@
-"""What a user may hand in as gradients, turned into a function of the step and the parameters."""
+"""Gradients as a user may hand them in, as a function of the step and the parameters."""
 
 import itertools
 import operator
@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from equivalence_tests.compare.trees import first_mismatch, signature
-from equivalence_tests.sides import problems
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from equivalence_tests.sides.inputs import problems
 from optax_bridge._text import did_you_mean
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 

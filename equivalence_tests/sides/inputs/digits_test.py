@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equivalence_tests.sides import digits
+from equivalence_tests.sides.inputs import digits
 
 
 def test_the_digits_are_those_of_scikit_learn():

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.foreign import checked, has_base, written
+from equivalence_tests.sides.frameworks.foreign import checked, has_base, written
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
@@ -66,7 +66,7 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
 
 
 def is_keras_optimizer(value: Any) -> bool:
-    """Whether this is a class of Keras optimizers; imports nothing."""
+    """True if this is a class of Keras optimizers; imports nothing."""
     return has_base(value, "keras.", "BaseOptimizer")
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from equivalence_tests.sides import problems
+from equivalence_tests.sides.inputs import problems
 
 
 @pytest.mark.parametrize("dtypes", [("float32",), ("float32", "bfloat16"), ("float16",)], ids=str)

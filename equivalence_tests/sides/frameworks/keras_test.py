@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from equivalence_tests import EquivalenceError, Verdict, check_equivalence, keras_side
-from equivalence_tests.sides import keras as keras_sides
+from equivalence_tests.sides.frameworks import keras as keras_sides
 
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.float32(0.5)}
 

@@ -1,0 +1,1 @@
+"""Optimizers of PyTorch and Keras as sides."""

@@ -1,0 +1,1 @@
+"""The inputs of sides: parameters, streams of gradients, models and data."""

@@ -1,0 +1,160 @@
+"""What other commands make of a trainer's run."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from flax import serialization
+from typer.testing import CliRunner
+
+import legacy_optim
+import optax_bridge
+from optax_bridge.cli.app import app
+from optax_bridge.spmd import optimizers
+from optax_bridge.spmd.config import config_for_class, config_for_function
+from optax_bridge.spmd.examples import regression
+from optax_bridge.spmd.input import ArrayBatches
+from optax_bridge.spmd.layer import BaseModel, ThirdPartyLayer
+from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.transformation import transformation_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+KEY = jax.random.PRNGKey(0)
+
+
+class Net(nn.Module):
+    """What an old program has."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.tanh(nn.Dense(16)(x)))[:, 0]
+
+
+class LinenRegression(BaseModel):
+    """The old program's loss around the old program's module."""
+
+    def __init__(self, cfg, *, parent):
+        super().__init__(cfg, parent=parent)
+        net = ThirdPartyLayer.default_config()
+        self._add_child("net", net.set(module=config_for_class(Net), example_inputs=[(1, 8)]))
+
+    def forward(self, input_batch):
+        return jnp.mean(jnp.square(self.net(input_batch["x"]) - input_batch["y"])), {}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run of three steps, and its trainer."""
+    folder = tmp_path_factory.mktemp("run")
+    cfg = regression.trainer(steps=3, save_every=1, mesh_shape=(1, 1)).set(dir=str(folder))
+    cfg.model = LinenRegression.default_config().set(dtype=jnp.float32)
+    cfg.learner.optimizer = config_for_class(legacy_optim.Adam).set(learning_rate=0.01)
+    cfg.checkpointer.keep_last_n = 2
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+    trainer.run(KEY)
+    return folder, trainer
+
+
+def call(*args):
+    return CliRunner().invoke(app, list(map(str, args)))
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints", "checkpoints/step_00000003"])
+def test_inspect_knows_a_run_its_folder_and_a_step(run, part):
+    result = call("inspect", run[0] / part)
+    assert result.exit_code == 0, result.output
+    first, step = result.output.splitlines()[:2]
+    assert "step_00000003: Trainer, a TrainState (steps 2, 3; parameters from " in first
+    assert "model/net/params; beside it prng_key), 14 arrays" in first and step == "step 3"
+    facts = json.loads(call("inspect", run[0] / part, "--json").output)
+    assert facts["step"] == 3 and facts["path"].endswith("step_00000003")
+
+
+def test_inspect_of_a_damaged_step_names_the_whole_ones(run, tmp_path):
+    folder = Path(tmp_path, "run")
+    for file in (run[0] / "checkpoints").rglob("*"):
+        if file.is_file():
+            copy = folder / file.relative_to(run[0])
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    (folder / "checkpoints" / "step_00000003" / "index" / "index.json").unlink()
+    result = call("inspect", folder)
+    assert result.exit_code == 1
+    assert "index/index.json: missing" in result.output
+    assert "Whole beside it: step_00000002. Name one" in result.output
+    assert call("inspect", folder / "checkpoints" / "step_00000002").exit_code == 0
+
+
+def test_a_folder_of_another_kind_is_not_called_damaged(tmp_path):
+    with ocp.CheckpointManager(tmp_path / "other", item_names=("weights", "data")) as manager:
+        items = {"weights": ocp.args.StandardSave({"w": jnp.ones(2)})}
+        items["data"] = ocp.args.JsonSave({"a": 1})
+        manager.save(5, args=ocp.args.Composite(**items))
+    for path, names in (("other", "['5']"), ("other/5", "'data', 'weights'")):
+        result = call("inspect", tmp_path / path)
+        assert result.exit_code == 1 and "amaged" not in result.output, result.output
+        assert names in result.output and "Name the file itself" in result.output
+    assert call("inspect", tmp_path / "other" / "5" / "weights").exit_code == 0
+
+
+def test_convert_writes_the_old_programs_file(run, tmp_path):
+    call_of_old = "Adam(learning_rate=0.01)"
+    result = call("convert", run[0], tmp_path / "old", "--to", "legacy", "--optimizer", call_of_old)
+    assert result.exit_code == 0, result.output
+    net, batches = Net(), ArrayBatches(regression.samples(), global_batch_size=16)
+    params = run[1].trainer_state.model["net"]["params"]
+    template = legacy_optim.Adam(learning_rate=0.01).create(jax.tree.map(jnp.zeros_like, params))
+    old: Any = serialization.from_bytes(template, (tmp_path / "old").read_bytes())
+    jax.tree.map(np.testing.assert_array_equal, old.target, dict(params))
+    state = run[1].trainer_state.learner["optimizer"]
+    assert int(old.state.step) == 3
+    moment = old.state.param_states["Dense_0"]["kernel"].grad_ema
+    np.testing.assert_array_equal(moment, state.mu["net"]["params"]["Dense_0"]["kernel"])
+    batches.set_state({"position": 3})
+
+    def loss_of(params):
+        batch = next(batches)
+        return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
+
+    old.apply_gradient(jax.grad(loss_of)(old.target))  # the old program goes on
+
+
+def _sides():
+    adam = config_for_function(optax_bridge.adam).set(learning_rate=0.01)
+    learner = Learner.default_config().set(optimizer=adam)
+    return {
+        "optimizer": adam,
+        "definition": config_for_class(legacy_optim.Adam).set(learning_rate=0.01),
+        "learner": learner,
+        "trainer": regression.trainer().set(learner=learner),
+        "transformation": optimizers.from_optax(adam.instantiate()),
+        "preset": config_for_function(optimizers.adam_optimizer).set(
+            learning_rate=0.01, b1=0.9, b2=0.999, eps=1e-8
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", _sides())
+def test_a_config_is_the_transformation_that_it_makes(kind):
+    params = {"w": jnp.linspace(-1.0, 1.0, 5), "b": {"c": jnp.ones(3)}}
+    tx: Any = transformation_of(_sides()[kind])
+    if kind == "definition":
+        assert isinstance(tx, legacy_optim.Adam)
+        return
+    assert isinstance(tx, optax_bridge.ExactTransformation) is (kind != "preset")
+    states = [
+        optax_bridge.TrainState.create(apply_fn=None, params=params, tx=each)
+        for each in (tx, optax_bridge.adam(0.01))
+    ]
+    step = jax.jit(lambda state: state.apply_gradients(grads=jax.tree.map(jnp.cos, state.params)))
+    for _ in range(3):
+        states = [step(state) for state in states]
+    same = functools.partial(np.testing.assert_allclose, rtol=0 if kind != "preset" else 1e-5)
+    jax.tree.map(same, states[0].params, states[1].params)
