@@ -16,7 +16,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from migration_guide.codemod import flow, imports, legacy_arguments, use
 from migration_guide.codemod.expressions import Expressions
-from migration_guide.codemod.facts import Callable_, parameters
+from migration_guide.codemod.facts import Callable_, is_property, parameters
 from migration_guide.codemod.kinds import (
     CLASS,
     FOREIGN,
@@ -186,6 +186,8 @@ class Analysis(Expressions):
                 found.append(flow.annotation(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
             self._returns[function] = self._grown(old, joined(found))
+            if isinstance(function, cst.FunctionDef) and is_property(function):
+                self.assign_field(function.name.value, self._returns[function])
 
     def _of_call(self, node: cst.Call) -> Kind:
         return flow.call(self, node)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from migration_guide.codemod import flow, imports
-from migration_guide.codemod.facts import Facts, fields
+from migration_guide.codemod.facts import Facts, fields, is_property
 from migration_guide.codemod.kinds import (
     ARRAY,
     CLASS,
@@ -230,7 +230,10 @@ class Expressions(abc.ABC):
             case cst.DictComp():
                 return self._items([node.value])
             case cst.Subscript():
-                return item(self.kind(node.value), flow.index_of(node))
+                inside = item(self.kind(node.value), flow.index_of(node))
+                # What the rule for hyper-parameters writes for own groups.
+                is_list = HYPER_PARAMS in inside and flow.text_of(node) == "hyper_params"
+                return inside | only(LEGACY) if is_list else inside
             case cst.IfExp():
                 return joined([self.kind(node.body), self.kind(node.orelse)])
             case cst.BooleanOperation():
@@ -290,7 +293,11 @@ class Expressions(abc.ABC):
             return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
         if self._is_something_else(node, base):
             return NOTHING
-        methods = [frozenset([Function(m, bound=1)]) for m in self.facts.methods.get(attribute, ())]
+        methods = [
+            frozenset([Function(m, bound=1)])
+            for m in self.facts.methods.get(attribute, ())
+            if not is_property(m)
+        ]
         here = self.fields.get(attribute, NOTHING)
         by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
         by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())

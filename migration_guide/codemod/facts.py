@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migration_guide.codemod.tree import children, is_statement, walk
+from migration_guide.codemod.tree import children, is_statement, last_name, walk
 
 Callable_ = cst.FunctionDef | cst.Lambda
 
@@ -163,6 +163,14 @@ def parameters(node: Callable_) -> list[cst.Param]:
     """Those that can be given by position, in order, then the keyword-only ones."""
     p = node.params
     return [*p.posonly_params, *p.params, *p.kwonly_params]
+
+
+def is_property(node: cst.FunctionDef) -> bool:
+    """Whether a method is read as an attribute."""
+    return any(
+        last_name(decorator.decorator) in ("cached_property", "property")
+        for decorator in node.decorators
+    )
 
 
 def fields(node: cst.ClassDef) -> list[str]:

@@ -94,6 +94,13 @@ def index_of(node: cst.Subscript) -> int | None:
     )
 
 
+def text_of(node: cst.Subscript) -> str:
+    """The index of a subscript that is written as a text, or ""."""
+    index = node.slice[0].slice
+    value = index.value if isinstance(index, cst.Index) else None
+    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""
+
+
 def call(a: Inference, node: cst.Call) -> Kind:
     """What a call returns."""
     if node in a.external:

@@ -38,6 +38,10 @@ CASES = {
     "partial-by-position": (
         f"import functools\ndef f(k, o): o.target\nfunctools.partial(f, 1)({MADE})\n"
     ),
+    "property": (
+        f"class T:\n    def __init__(self): self.all = dict(a={MADE})\n    @property\n"
+        "    def opt(self): return self.all['a']\n    def f(self): return self.opt.target\n"
+    ),
     "walrus": f"print((x := {MADE}).target, x.target)\n",
     "got": f"d = dict(a={MADE})\nd.get('a').target\nd.pop('a').target\n",
     "values": f"for v in dict(a={MADE}).copy().values(): v.target\n",

@@ -21,6 +21,11 @@ from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_g
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import averaged
 
+INSTEAD = (
+    "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
+    "optimizer.apply_gradients(grads=grads)"
+)
+
 
 def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
@@ -74,11 +79,7 @@ def rewrite_call(
     if context.is_optimizer(func.value):
         call, targets = unpacked(context.statement(original))
         if call is not original or not _can(context, original, targets):
-            context.by_hand(
-                original,
-                "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
-                "optimizer.apply_gradients(grads=grads)",
-            )
+            context.by_hand(original, INSTEAD)
     return None
 
 

@@ -42,7 +42,7 @@ _NAMES = (
     "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
     "counts of steps in opt_state; "
 )
-_EITHER = (
+EITHER = (
     "optax_bridge.checkpoints.from_state_dict(state, saved) takes either, and "
     "flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
 )
@@ -98,7 +98,7 @@ def _holds_some(context: Context) -> bool:
 
 def _names(context: Context) -> str:
     """What to do about the names; Flax's own TrainState has no way back."""
-    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
+    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else EITHER)
 
 
 def _has_template(call: cst.Call) -> bool:
