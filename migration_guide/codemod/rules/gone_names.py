@@ -23,9 +23,10 @@ the releases. Names with a rule of their own are left to it.
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod import constants, imports
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.tree import dotted, root_name
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.tree import dotted, root_name
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context
 
 RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
 IN_DEFINITIONS = True
