@@ -31,7 +31,7 @@ HELD, BROKEN, MISUSE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """What a run writes; None for what is not wanted.
+    """The files that a run writes; None for those that are not wanted.
 
     Attributes:
       json: the results.

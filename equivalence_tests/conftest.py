@@ -1,4 +1,4 @@
-"""What the suite needs wherever it runs, from a checkout or as installed."""
+"""Fixtures that the suite needs wherever it runs, from a checkout or as installed."""
 
 import os
 import sys

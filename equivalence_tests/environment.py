@@ -1,4 +1,4 @@
-"""What decides bits here: versions, devices and flags."""
+"""Everything that decides bits here: versions, devices and flags."""
 
 import os
 from typing import Any

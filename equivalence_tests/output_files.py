@@ -69,7 +69,7 @@ def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
 
 
 def why_no_file(file: Path) -> str | None:
-    """What keeps a file from being written; None if nothing does."""
+    """Returns the reason why a file cannot be written; None if it can."""
     if file.exists() and not (file.is_file() or file.is_dir()):
         return None  # /dev/stdout, say
     folder = file.resolve().parent
@@ -100,7 +100,7 @@ def checked(files: Mapping[str, Path | None], folder: Path | None) -> None:
 
 
 def why_not_writable(folder: Path) -> str | None:
-    """What keeps a report from being written into a folder; None if nothing does.
+    """Returns the reason why a report cannot be written into a folder; None if it can.
 
     The folder is made if it is not there.
     """
@@ -114,7 +114,7 @@ def why_not_writable(folder: Path) -> str | None:
 
 
 def _why_closed(folder: Path) -> str | None:
-    """What keeps files from being made in a folder; only trying tells, on any file system."""
+    """Returns the reason why no file can be made in a folder; only trying tells."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return None

@@ -150,6 +150,7 @@ def test_the_packages_that_list_their_names_are_in_the_reference():
         "terminal",
         "examples",
         "forward",
+        "transformation",
         "loss_curve",
         "progress",
     }

@@ -15,7 +15,7 @@ from optax_bridge.cli.app import app
 
 
 class Done(NamedTuple):
-    """What a command left."""
+    """A command's exit code and output."""
 
     code: int
     out: str

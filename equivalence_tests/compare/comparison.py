@@ -22,7 +22,7 @@ from optax_bridge.metadata.trees import PyTree
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two trajectories first differ.
+    """The place where two trajectories first differ.
 
     Attributes:
       step: number of the step, the first one being 1.
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class LeafDistance:
-    """How far one leaf is from its other side.
+    """The distance of one leaf from its other side.
 
     Attributes:
       path: of the leaf.

@@ -23,7 +23,7 @@ from equivalence_tests.compare.comparison import (
 
 @dataclass(frozen=True)
 class Extent:
-    """How far two trajectories are apart in a part of what was compared.
+    """The distance of two trajectories in a part of what was compared.
 
     Attributes:
       leaf: path of the leaf that is farthest apart, a parameter's where one is.
@@ -64,7 +64,7 @@ def poisoned(found: Comparison) -> Extent | None:
 
 
 def poisoned_from(gradients: Any, apart: Sequence[str] = ()) -> dict[str, int]:
-    """What `compare` is told of given gradients: part of a path -> first step that is not finite.
+    """Returns the `poisoned` of `compare`: part of a path -> first step that is not finite.
 
     Args:
       gradients: tree of arrays of shape (steps, ...).
@@ -90,7 +90,7 @@ HALFWAY = 2.0**-14
 
 
 def is_rounding_before(found: Comparison, wide: Comparison, bound: float) -> bool:
-    """Whether what is apart on finite inputs is as little in float64 as rounding is.
+    """True if what is apart on finite inputs is as little in float64 as rounding is.
 
     Args:
       found: the comparison.
@@ -111,7 +111,7 @@ def headline(
     bound: float | None = None,
     wide: Comparison | None = None,
 ) -> str:
-    """What a reader sees first.
+    """Returns the line that a reader sees first.
 
     Args:
       found: the comparison.
@@ -141,7 +141,7 @@ def headline(
 
 
 def poisoned_line(found: Comparison, text: str) -> str:
-    """What a NaN or an infinity among the gradients does; empty where it adds nothing new.
+    """Returns the effect of gradients that are not finite; empty where it adds nothing new.
 
     Args:
       found: the comparison.

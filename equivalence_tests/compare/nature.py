@@ -1,4 +1,4 @@
-"""What a difference is made of: rounding, or another algorithm."""
+"""The nature of a difference: rounding, or another algorithm."""
 
 import enum
 import math
@@ -20,7 +20,7 @@ _OF_A_CONSTANT = 2.0**-21
 
 
 class Nature(enum.Enum):
-    """What a difference is made of."""
+    """The nature of a difference."""
 
     NONE = "no difference"
     ROUNDING = "rounding"
@@ -48,7 +48,7 @@ def nature(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE
 
 
 def is_of_a_constant(found: Comparison, wide: Comparison | None, bound: float = NOTICEABLE) -> bool:
-    """Whether a difference is as little as a constant makes that one side holds in float32.
+    """True if a difference is as little as a constant makes that one side holds in float32.
 
     A moment or a step that is lost makes another update altogether.
 

@@ -1,4 +1,4 @@
-"""Where XLA for CPUs compiles a loop as one function: parameters of one element round with it.
+"""Loops that XLA for CPUs compiles as one function: parameters of one element round with them.
 
 From JAX 0.11.1 on it may do so with loops that hold no matrix product of some size. What the
 operations on parameters of one element read is then loaded once for several, by an order that the
@@ -14,7 +14,7 @@ FIRST = (0, 11, 1)
 
 
 def may_be() -> bool:
-    """Whether this JAX, on this platform, compiles loops so."""
+    """True if this JAX, on this platform, compiles loops so."""
     return jax.default_backend() == "cpu" and jax.__version_info__ >= FIRST
 
 

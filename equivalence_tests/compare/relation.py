@@ -1,4 +1,4 @@
-"""How the states of two sides are related where their parameters agree: leaf by leaf, linearly.
+"""Relations of two sides' states where their parameters agree: leaf by leaf, linear.
 
 A trace that has the learning rate inside is the other one times the rate, a counter may start at 1
 with its schedule shifted, two moments may have each other's name: the parameters agree, and so does
@@ -19,7 +19,7 @@ _ROUNDING = 256.0
 
 
 class Relation(NamedTuple):
-    """What a leaf of the right state is: `factor * leaf + offset`, `leaf` of the left one.
+    """A leaf of the right state as `factor * leaf + offset`, `leaf` of the left one.
 
     Attributes:
       leaf: path of a leaf of the left state.
@@ -32,7 +32,7 @@ class Relation(NamedTuple):
     offset: int = 0
 
     def is_equal(self, path: str) -> bool:
-        """Whether the leaf at a path is the same on both sides, but for rounding."""
+        """True if the leaf at a path is the same on both sides, but for rounding."""
         return self.leaf == path and abs(self.factor - 1) <= 1e-6 and not self.offset
 
 

@@ -40,7 +40,7 @@ def shapes_text(signatures: Iterable[tuple[tuple[int, ...], str]]) -> str:
 
 
 def is_numeric(dtype: str) -> bool:
-    """Whether arrays of the dtype can be compared: real numbers or flags, no names or objects."""
+    """True if arrays of the dtype can be compared: real numbers or flags, no names or objects."""
     if dtype in ("bool", "object"):
         return dtype == "bool"
     kinds = (jnp.floating, jnp.integer)
@@ -51,7 +51,7 @@ def first_mismatch(
     expected: Mapping[str, tuple[tuple[int, ...], str | None]],
     found: Mapping[str, tuple[tuple[int, ...], str]],
 ) -> str | None:
-    """What is wrong with the first leaf that does not fit; None if all do. No dtype is any."""
+    """Returns the fault of the first leaf that does not fit; None if all do. No dtype is any."""
     for path in [*expected, *found]:
         if path not in found:
             return f"{path}: expected shape {expected[path][0]}, found no such leaf"

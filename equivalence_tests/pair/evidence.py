@@ -1,4 +1,4 @@
-"""What is known of two optimizers: the runs and the proof, as one verdict."""
+"""Evidence on two optimizers: the runs and the proof, as one verdict."""
 
 import textwrap
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Evidence:
 
     @property
     def disagreement(self) -> str:
-        """Why the runs and the proof say different things; empty where they do not."""
+        """The reason why the runs and the proof say different things; empty where they do not."""
         if self.proof is None:
             return ""
         ran, proved = self.runs.verdict, self.proof.verdict

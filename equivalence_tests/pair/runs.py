@@ -28,7 +28,7 @@ def _moved(leaf: np.ndarray) -> float:
 
 
 class Outcome(NamedTuple):
-    """What comparing two runs gave.
+    """The outcome of comparing two runs.
 
     Attributes:
       both: the comparison of parameters and, where the two have one structure, state.

@@ -1,4 +1,4 @@
-"""Which known setting explains a difference: a search over the settings of both sides.
+"""A search over the settings of both sides for those that explain a difference.
 
 Frameworks call the same thing by other names and have other defaults: where an epsilon stands,
 whether momentum looks ahead, whether weight decay is part of the gradient. Settings of that kind
@@ -49,7 +49,7 @@ class Settings(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         ...
 
     @property

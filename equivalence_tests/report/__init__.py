@@ -1,1 +1,1 @@
-"""What is shown of results: tables, pages, JUnit, recordings."""
+"""Results as tables, pages, JUnit's XML and recordings."""

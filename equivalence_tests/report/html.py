@@ -196,7 +196,7 @@ def write(
 
 
 def _summary(items: Sequence[Item]) -> tuple[str, str]:
-    """What the page says first, and its colour's class."""
+    """Returns the page's headline, and its colour's class."""
     bad = sum(not one.held for one in items)
     if len(items) == 1 and not items[0].claims:
         return items[0].headline, f"as-{_class(items[0])}"
@@ -228,8 +228,8 @@ def _picture(items: Sequence[Item]) -> str:
 
 
 def _cell(squares: Sequence[str]) -> str:
-    across = math.ceil(math.sqrt(1.6 * len(squares)))  # of the picture's squares, 11 pixels each
-    return f'<td><div style="width:{11 * across}px">{"".join(squares)}</div></td>'
+    across = math.ceil(math.sqrt(1.6 * len(squares)))  # of the picture's squares, 13 pixels each
+    return f'<td><div style="width:{13 * across}px">{"".join(squares)}</div></td>'
 
 
 def _case(one: Item, *, is_open: bool) -> str:

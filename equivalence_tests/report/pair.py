@@ -23,7 +23,7 @@ from optax_bridge.correspondence import Verdict
 
 @dataclass(frozen=True)
 class Report:
-    """Whether two optimizers are the same.
+    """The report of two optimizers: whether they are the same.
 
     Attributes:
       names: of the two sides.
@@ -88,7 +88,7 @@ class Report:
 
     @property
     def is_of_a_constant(self) -> bool:
-        """Whether the difference is as little as a constant held in float32 makes."""
+        """True if the difference is as little as a constant held in float32 makes."""
         return is_of_a_constant(self.agreeing, self.wide, self.bound)
 
     @property
@@ -98,7 +98,7 @@ class Report:
 
     @property
     def compared(self) -> str:
-        """What was compared, and under which conditions."""
+        """The trees that were compared, and the conditions."""
         what = "parameters and state" if self.state_compared else "parameters (states not alike)"
         return f"{what}, {self.comparison.leaves} leaves, at every step; {self.pinned}"
 
@@ -113,7 +113,7 @@ class Report:
 
     @property
     def agreeing(self) -> Comparison:
-        """What decides: parameters and state, or the parameters where the states are related."""
+        """The comparison that decides: of parameters and state, or of parameters alone."""
         return self.parameters if self.relations and self.parameters else self.comparison
 
     @property
@@ -123,7 +123,7 @@ class Report:
 
     @property
     def about_states(self) -> str:
-        """How the states are related, or that they alone differ; "" where neither is so."""
+        """The relation of the states, or that they alone differ; "" where neither is so."""
         differ = self.verdict is Verdict.DIFFERENT
         if self.relations:
             agree = "" if differ else "the parameters agree; "

@@ -15,6 +15,7 @@ from equivalence_tests.compare.headline import relative_text
 
 HEIGHT = 240
 NAMED = 6  # tensors with a colour of their own; the others are grey
+DRAWN = 30  # tensors that are drawn at all, the farthest
 _TOP, _BOTTOM = 10, 42  # room for the infinite ones above; for zero and the steps below
 
 
@@ -73,7 +74,7 @@ def divergence(
     scale = _scale([*series, list(bounds.values()), () if there is None else there])
     ulp = min((leaf.eps for leaf in leaves if leaf.eps < 1), default=1.0)
     lines = []
-    for number, leaf in reversed([*enumerate(leaves)]):  # the farthest above the others
+    for number, leaf in reversed([*enumerate(leaves[:DRAWN])]):  # the farthest above the others
         kind = f"c{number}" if number < NAMED else "rest"
         cut = leaf.poisoned_from
         values = series[number]
@@ -88,7 +89,7 @@ def divergence(
 
 
 def key(found: Comparison, *, wide: Comparison | None = None, bound: float | None = None) -> str:
-    """What the lines of `divergence` are, as HTML; empty if nothing differs."""
+    """Returns the key to the lines of `divergence` as HTML; empty if nothing differs."""
     leaves = _ordered(found)
     if not leaves:
         return ""
@@ -98,7 +99,9 @@ def key(found: Comparison, *, wide: Comparison | None = None, bound: float | Non
         for number, leaf in enumerate(leaves[:NAMED])
     ]
     if len(leaves) > NAMED:
-        parts.append(f'<span><i class="rest"></i>{len(leaves) - NAMED} others that differ</span>')
+        fewer = f", {DRAWN - NAMED} of them drawn" if len(leaves) > DRAWN else ""
+        others = f"{len(leaves) - NAMED} others that differ{fewer}"
+        parts.append(f'<span><i class="rest"></i>{others}</span>')
     same = found.leaves - len(leaves)
     if same > 0:
         parts.append(f"<span>{same} identical, not drawn</span>")

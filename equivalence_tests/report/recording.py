@@ -56,7 +56,7 @@ CLOSED_LOOP = rounding(16 * 256, "the same, amplified by the model through the g
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds.
+    """The content of a recording.
 
     Attributes:
       environment: of the machine that recorded.

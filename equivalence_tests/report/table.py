@@ -120,7 +120,7 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def _proved(results: Sequence[Result]) -> str:
-    """What is proved of results for all inputs."""
+    """Returns the verdicts that are proved of results for all inputs."""
     return ", ".join(dict.fromkeys(escape(r.proved) for r in results if r.proved))
 
 
@@ -265,7 +265,7 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 
 def natures_line(results: Sequence[Result]) -> str:
-    """What the differences are made of, and what decided it; empty if there are none."""
+    """Returns the nature of the differences, and what decided it; empty if there are none."""
     found = [
         (nature(result.comparison, result.wide).value, result.wide is not None)
         for result in results

@@ -54,7 +54,7 @@ def old_checkpoint(checkpoint: Path) -> Read:
 
 
 def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
-    """What the legacy program restores: by Flax; of formats that Flax does not read, by ours.
+    """Restores as the legacy program does: by Flax; formats that Flax does not read, by ours.
 
     Args:
       read: the checkpoint.

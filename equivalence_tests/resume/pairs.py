@@ -34,7 +34,7 @@ def _taken(tree: PyTree, index: int) -> PyTree:
 
 
 def _are_copies(tree: PyTree) -> bool:
-    """Whether what every leaf has along its first axis is the same, bit for bit."""
+    """True if what every leaf has along its first axis is the same, bit for bit."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(on_host(tree))]
     return all(part.tobytes() == array[0].tobytes() for array in arrays for part in array[1:])
 

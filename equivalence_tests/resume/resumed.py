@@ -1,4 +1,4 @@
-"""How an old checkpoint goes on: restored by the old program, and by the migrated one.
+"""An old checkpoint goes on: restored by the old program, and by the migrated one.
 
 The old checkpoint is restored twice: by Flax into the legacy optimizers that wrote it, and by this
 package into the states of the migrated program. Both sides then take steps on the same gradients.
@@ -40,7 +40,7 @@ from optax_bridge.metadata.trees import Leaf, PyTree
 
 @dataclass(frozen=True)
 class Resumed:
-    """What was found of one checkpoint.
+    """The comparison of one checkpoint, restored both ways.
 
     Attributes:
       reports: path of each optimizer in the program's state -> the comparison of its two sides.
@@ -69,7 +69,7 @@ class Resumed:
 
     @property
     def beside(self) -> str:
-        """What beside the steps is different, in lines; empty if nothing is."""
+        """The differences beside the steps, in lines; empty if there are none."""
         lines = {
             "restored differently: {}": self.unequal,
             "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
@@ -82,7 +82,7 @@ class Resumed:
 
     @property
     def differs_by_a_constant(self) -> bool:
-        """Whether all that is different is as little as a constant held in float32 makes."""
+        """True if all that is different is as little as a constant held in float32 makes."""
         apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
         return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
 
@@ -246,7 +246,7 @@ def _those(tree: PyTree, kind: type) -> dict[str, Any]:
 
 
 def _described(found: Any) -> str:
-    """What was made in a state's place."""
+    """Returns the kind of an object that was made in a state's place."""
     name = type(found).__name__
     if name.endswith("State"):
         return f"{name}, the state of an optimizer alone"
@@ -400,7 +400,7 @@ def _copies(those: Mapping[str, Any], *within: str) -> int | None:
 def _equal(
     one: PyTree, other: PyTree, copies: tuple[int | None, int | None] = (None, None)
 ) -> bool:
-    """Whether two trees have the same numbers, on every device where one side is replicated."""
+    """True if two trees have the same numbers, on every device where one side is replicated."""
     a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
     return len(a) == len(b) and all(
         _same(x, y, copies[0]) or _same(y, x, copies[1]) for x, y in zip(a, b, strict=True)

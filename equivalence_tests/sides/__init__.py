@@ -1,1 +1,1 @@
-"""What is compared: optimizers as sides, the gradients that they get, real models and data."""
+"""Optimizers as sides, the gradients that they get, real models and data."""

@@ -1,6 +1,7 @@
-"""What a user may hand in as a side, turned into one."""
+"""Anything that a user may hand in as a side, turned into one."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,8 @@ SideLike = Any
 
 EXPECTED = (
     "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, "
-    "torch_side(torch.optim.AdamW, lr=...), or a pair of functions: init(params) -> state, "
+    "torch_side(torch.optim.AdamW, lr=...), a config of an optimizer, a learner or a trainer, or a "
+    "pair of functions: init(params) -> state, "
     "step(grads, state, params) -> (params, state)"
 )
 
@@ -40,6 +42,7 @@ def adapted(side: SideLike) -> Side:
     """
     if isinstance(side, Side):
         return side
+    side = _made_by_config(side)
     if isinstance(side, legacy_optim.OptimizerDef):
         return _legacy(side, side.create)
     if isinstance(side, legacy_optim.Optimizer):
@@ -59,6 +62,23 @@ def adapted(side: SideLike) -> Side:
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
     raise EquivalenceError(f"{EXPECTED}; found {_described(side)}")
+
+
+def _made_by_config(side: Any) -> Any:
+    """Returns the transformation of a config of `optax_bridge.spmd`; anything else as it is."""
+    optimizers = sys.modules.get("optax_bridge.spmd.optimizers")  # without it there are none
+    config = sys.modules.get("optax_bridge.spmd.config")
+    is_config = config is not None and isinstance(side, config.InstantiableConfig)
+    if not is_config and not (
+        optimizers is not None and isinstance(side, optimizers.PartitionedGradientTransformation)
+    ):
+        return side
+    from optax_bridge.spmd.transformation import transformation_of
+
+    try:
+        return transformation_of(side)
+    except ValueError as error:
+        raise EquivalenceError(str(error)) from error
 
 
 def _described(side: Any) -> str:

@@ -1,4 +1,4 @@
-"""What keeps two sides from being compared."""
+"""The error of two sides that cannot be compared."""
 
 
 class EquivalenceError(ValueError):

@@ -1,4 +1,4 @@
-"""What a side keeps in Python: a counter in a closure, an attribute, a global variable.
+"""Values that a side keeps in Python: a counter in a closure, an attribute, a global variable.
 
 A program that JAX compiles, or that a proof follows, is written down once: what the step changes in
 Python is changed then, and never again. Such a side would be taken for one that does the same at
@@ -35,7 +35,7 @@ def plain_values(*functions: Callable[..., Any]) -> dict[str, object]:
 def changed(
     before: Mapping[str, object], after: Mapping[str, object], *, new: bool
 ) -> dict[str, str]:
-    """What is another value now: where -> both values as text.
+    """Returns the values that changed: where -> both values as text.
 
     Args:
       before: of `plain_values`.

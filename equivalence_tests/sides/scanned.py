@@ -1,11 +1,11 @@
-"""What `jax.lax.scan` says of its operation, in every release of JAX."""
+"""The operands of `jax.lax.scan`, in every release of JAX."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def constants_and_carry(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many of a scan's inputs are constants, and how many are its carry; then come the rows.
+    """Returns the numbers of a scan's constants and of its carry; then come the rows.
 
     Args:
       params: of the equation; with jax 0.12 they hold a tree of the inputs in place of the counts.

@@ -92,7 +92,7 @@ def in_legacy_layout(side: Side, definition: legacy_optim.OptimizerDef) -> Side:
 
 
 def state_view(state: PyTree, definition: legacy_optim.OptimizerDef) -> dict[str, PyTree]:
-    """What a TrainState holds; its step is the one on which all counts agree, else -1."""
+    """Returns a TrainState's content; its step is the one on which all counts agree, else -1."""
     view = legacy_view(state.to_legacy(definition))
     counts = [count for _, count in tree_get_all_with_path(state.opt_state, "count")]
     agree = jnp.all(jnp.stack([jnp.asarray(count) == state.step for count in counts] or [True]))
@@ -101,7 +101,7 @@ def state_view(state: PyTree, definition: legacy_optim.OptimizerDef) -> dict[str
 
 
 def legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, PyTree]:
-    """What a legacy optimizer holds."""
+    """Returns a legacy optimizer's content."""
     return {"params": optimizer.target, "state": optimizer.state}
 
 

@@ -54,7 +54,7 @@ def trajectory(
     parts: int = 1,
     resumed: bool = False,
 ) -> PyTree:
-    """What a side shows after every step.
+    """Returns the view of a side after every step.
 
     Args:
       side: a side, whose steps are then taken in one program (`scan`), or a driven one.

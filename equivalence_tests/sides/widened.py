@@ -212,7 +212,7 @@ def _while(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
 
 
 def _same_in_both(side: Side, params: dict[str, Any], given: Sequence[Any]) -> bool:
-    """Whether the side does the same in its own dtypes and in float64, but for the dtypes."""
+    """True if the side does the same in its own dtypes and in float64, but for the dtypes."""
 
     def program(params: dict[str, Any], given: Any) -> tuple[PyTree, PyTree]:
         state = side.init(jax.tree.map(jnp.asarray, params))
@@ -229,7 +229,7 @@ def _same_in_both(side: Side, params: dict[str, Any], given: Sequence[Any]) -> b
 
 
 def _close(own: Leaf, other: Leaf) -> bool:
-    """Whether two first states are the same but for rounding."""
+    """True if two first states are the same but for rounding."""
     if jax.tree.structure(own) != jax.tree.structure(other):
         return False
     for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True):
@@ -249,7 +249,7 @@ def _plain(value: Leaf) -> np.ndarray:
 
 
 def _alike(own: Leaf, other: Leaf) -> bool:
-    """Whether two programs do the same; `other` may not round to less than float64."""
+    """True if two programs do the same; `other` may not round to less than float64."""
     own, other = (_Program(getattr(each, "jaxpr", each)) for each in (own, other))
     if other.narrows or len(own.steps) != len(other.steps):
         return False

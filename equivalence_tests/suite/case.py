@@ -30,23 +30,23 @@ class Case(Protocol):
 
     @property
     def problem(self) -> str:
-        """What is trained: `SYNTHETIC`, or the name of a model."""
+        """The problem that is trained: `SYNTHETIC`, or the name of a model."""
         ...
 
     @property
     def rate(self) -> str:
-        """Where the learning rate comes from, e.g. `"constant"`."""
+        """The source of the learning rate, e.g. `"constant"`."""
         ...
 
     @property
     def column(self) -> str:
-        """What the case is about, its column in the report's picture."""
+        """The subject of the case, its column in the report's picture."""
         ...
 
 
 @dataclass
 class Result:
-    """What one recipe gave in one check.
+    """The outcome of one recipe in one check.
 
     Attributes:
       case: the case.
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def held(self) -> bool:
-        """Whether the claim held. Being identical where only rounding was promised is no breach."""
+        """True if the claim held. Being identical where only rounding was promised is no breach."""
         if self.failed or not self.proof_held:
             return False
         if self.claim is None or self.comparison is None:

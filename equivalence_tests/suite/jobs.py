@@ -41,7 +41,7 @@ Job = tuple[str, Callable[[], list[Result]]]
 
 
 class Compilations:
-    """How many programs were compiled since it was made, and how many came from the cache."""
+    """The number of programs that were compiled since it was made, and that came from the cache."""
 
     def __init__(self):
         self._asked = self._cached = 0
@@ -65,7 +65,7 @@ class Compilations:
 
 
 class Chosen(NamedTuple):
-    """What a command asks for.
+    """The cases that a command asks for.
 
     Attributes:
       checks: the optimizers' own cases.

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 MADE = "optim.Adam(0.1).create(p)"
 CASES = {
@@ -37,6 +37,10 @@ CASES = {
     ),
     "partial-by-position": (
         f"import functools\ndef f(k, o): o.target\nfunctools.partial(f, 1)({MADE})\n"
+    ),
+    "property": (
+        f"class T:\n    def __init__(self): self.all = dict(a={MADE})\n    @property\n"
+        "    def opt(self): return self.all['a']\n    def f(self): return self.opt.target\n"
     ),
     "walrus": f"print((x := {MADE}).target, x.target)\n",
     "got": f"d = dict(a={MADE})\nd.get('a').target\nd.pop('a').target\n",

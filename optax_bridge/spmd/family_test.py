@@ -1,5 +1,6 @@
 """What other commands make of a trainer's run."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ from flax import serialization
 from typer.testing import CliRunner
 
 import legacy_optim
-from optax_bridge.cli import app
-from optax_bridge.spmd.config import config_for_class
+import optax_bridge
+from optax_bridge.cli.app import app
+from optax_bridge.spmd import optimizers
+from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches
 from optax_bridge.spmd.layer import BaseModel, ThirdPartyLayer
+from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.transformation import transformation_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 KEY = jax.random.PRNGKey(0)
@@ -119,3 +124,37 @@ def test_convert_writes_the_old_programs_file(run, tmp_path):
         return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
 
     old.apply_gradient(jax.grad(loss_of)(old.target))  # the old program goes on
+
+
+def _sides():
+    adam = config_for_function(optax_bridge.adam).set(learning_rate=0.01)
+    learner = Learner.default_config().set(optimizer=adam)
+    return {
+        "optimizer": adam,
+        "definition": config_for_class(legacy_optim.Adam).set(learning_rate=0.01),
+        "learner": learner,
+        "trainer": regression.trainer().set(learner=learner),
+        "transformation": optimizers.from_optax(adam.instantiate()),
+        "preset": config_for_function(optimizers.adam_optimizer).set(
+            learning_rate=0.01, b1=0.9, b2=0.999, eps=1e-8
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", _sides())
+def test_a_config_is_the_transformation_that_it_makes(kind):
+    params = {"w": jnp.linspace(-1.0, 1.0, 5), "b": {"c": jnp.ones(3)}}
+    tx: Any = transformation_of(_sides()[kind])
+    if kind == "definition":
+        assert isinstance(tx, legacy_optim.Adam)
+        return
+    assert isinstance(tx, optax_bridge.ExactTransformation) is (kind != "preset")
+    states = [
+        optax_bridge.TrainState.create(apply_fn=None, params=params, tx=each)
+        for each in (tx, optax_bridge.adam(0.01))
+    ]
+    step = jax.jit(lambda state: state.apply_gradients(grads=jax.tree.map(jnp.cos, state.params)))
+    for _ in range(3):
+        states = [step(state) for state in states]
+    same = functools.partial(np.testing.assert_allclose, rtol=0 if kind != "preset" else 1e-5)
+    jax.tree.map(same, states[0].params, states[1].params)

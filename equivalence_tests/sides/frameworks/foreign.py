@@ -1,4 +1,4 @@
-"""What sides of other frameworks have in common."""
+"""Parts that sides of other frameworks have in common."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ def written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def checked(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
-    """What is made, if it is of a class.
+    """Makes an object and returns it, if it is of a class.
 
     Args:
       make: makes it.
@@ -34,7 +34,7 @@ def checked(make: Callable[[], Any], kind: type, expected: str, what: str) -> An
 
 
 def has_base(value: Any, module: str, name: str) -> bool:
-    """Whether this is a class with a base of that name; imports nothing."""
+    """True if this is a class with a base of that name; imports nothing."""
     return isinstance(value, type) and any(
         base.__module__.startswith(module) and base.__name__ == name for base in value.__mro__
     )

@@ -66,7 +66,7 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
 
 
 def is_keras_optimizer(value: Any) -> bool:
-    """Whether this is a class of Keras optimizers; imports nothing."""
+    """True if this is a class of Keras optimizers; imports nothing."""
     return has_base(value, "keras.", "BaseOptimizer")
 
 

@@ -78,7 +78,7 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
 
 
 def is_torch_optimizer(value: Any) -> bool:
-    """Whether this is a class of PyTorch optimizers; imports nothing."""
+    """True if this is a class of PyTorch optimizers; imports nothing."""
     return has_base(value, "torch.optim.optimizer", "Optimizer")
 
 
@@ -112,7 +112,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _own_state(state: Any) -> dict[str, Any]:
-    """What PyTorch keeps for a tensor; other than tensors and numbers is left out."""
+    """Returns PyTorch's state of a tensor; other than tensors and numbers is left out."""
     return {
         name: _array(value) if hasattr(value, "detach") else value
         for name, value in state.items()

@@ -1,1 +1,1 @@
-"""What sides are given: parameters, streams of gradients, models and data."""
+"""The inputs of sides: parameters, streams of gradients, models and data."""

@@ -1,4 +1,4 @@
-"""What a user may hand in as gradients, turned into a function of the step and the parameters."""
+"""Gradients as a user may hand them in, as a function of the step and the parameters."""
 
 import itertools
 import operator

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the suite feeds to optimizers: odd parameter trees and hostile streams of gradients."""
+"""The suite's inputs: odd parameter trees and hostile streams of gradients."""
 
 from typing import Any
 

@@ -44,7 +44,7 @@ class MatrixCase:
 
     @property
     def program(self) -> "MatrixCase":
-        """What decides the compiled programs: cases that agree here share them."""
+        """The values that decide the compiled programs: cases that agree here share them."""
         return replace(self, recipe="exact", mode="free", stream="normal")
 
     @property

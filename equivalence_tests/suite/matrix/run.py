@@ -149,7 +149,7 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
 
 
 def _in_one_function(case: MatrixCase, claim: Claim, left: PyTree, right: PyTree) -> bool:
-    """Whether only parameters of one element differ, in a loop that is compiled as one function."""
+    """True if only parameters of one element differ, in a loop that is compiled as one function."""
     if claim.verdict is not Verdict.IDENTICAL or case.drive in LOOPS or not one_function.may_be():
         return False
     larger = [

@@ -59,7 +59,7 @@ def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
 
 
 def can_run() -> bool:
-    """Whether there are enough devices on this CPU, and XLA can be pinned."""
+    """True if there are enough devices on this CPU, and XLA can be pinned."""
     return len(jax.devices("cpu")) >= DEVICES and can_be_pinned()
 
 
@@ -95,7 +95,7 @@ def run(case: ShardedCase) -> Result:
 
 
 def claim(split: Sequence[str]) -> Claim:
-    """What a program promises that splits these sums over devices."""
+    """Returns the promise of a program that splits these sums over devices."""
     if not split:
         return identical("no sum is split over devices")
     return rounding(ROUNDING_ULP, f"split over devices: {', '.join(split)}")
@@ -120,7 +120,7 @@ def jobs(some: Sequence[ShardedCase]) -> list[tuple[str, Callable[[], list[Resul
 
 
 def is_sharded(result: Result) -> bool:
-    """Whether a result is of such a case."""
+    """True if a result is of such a case."""
     return isinstance(result.case, ShardedCase)
 
 
@@ -159,6 +159,6 @@ def table(results: Sequence[Result]) -> Table:
 
 
 def described(case: ShardedCase) -> str:
-    """How a case lies, in a table's cell."""
+    """Returns the layout of a case, for a table's cell."""
     processes = f", {case.processes} processes" if case.processes > 1 else ""
     return case.layout + processes + (", given gradients" if case.drive == GIVEN else "")

@@ -12,7 +12,7 @@ DEVICES = 8
 
 @dataclass(frozen=True)
 class Layout:
-    """How a training lies on the mesh.
+    """A layout of a training on the mesh.
 
     Attributes:
       mesh: names and sizes of the mesh's axes.

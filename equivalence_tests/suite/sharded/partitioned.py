@@ -52,7 +52,7 @@ def _operations(name: str) -> list[str]:
 
 @functools.cache
 def compiler_options() -> dict[str, Any]:
-    """What is pinned of XLA's choices, of those that this version of it knows."""
+    """Returns the pinned ones of XLA's choices, of those that this version of it knows."""
     known = {}
     for name, value in _CHOICES.items():
         try:
@@ -64,5 +64,5 @@ def compiler_options() -> dict[str, Any]:
 
 
 def can_be_pinned() -> bool:
-    """Whether all can be pinned that is known to tell layouts apart; in an older XLA it cannot."""
+    """True if all can be pinned that is known to tell layouts apart; in an older XLA it cannot."""
     return compiler_options().keys() == _CHOICES.keys()

@@ -25,15 +25,15 @@ import re
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, separated
-from migration_guide.codemod.kinds import Function, Instance
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import Function, Instance
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing.context import Context, separated
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
-_PERHAPS = (
+PERHAPS = (
     "if this is what a module's init returned, it is a dict now: flax.core.{}(it) takes either"
 )
-_NO_LONGER = (
+NO_LONGER = (
     "what a module's init and apply return is a dict now, no FrozenDict: if that may come here, "
     "ask for (dict, flax.core.FrozenDict), or the other branch is taken"
 )
@@ -47,14 +47,14 @@ def rewrite_call(
 ) -> cst.BaseExpression | None:
     """See the module."""
     if _asks_for_frozen(context, original):
-        context.by_hand(original, _NO_LONGER)
+        context.by_hand(original, NO_LONGER)
         return None
     func, old = updated.func, original.func
     if not isinstance(func, cst.Attribute) or not isinstance(old, cst.Attribute):
         return None
     if func.attr.value in _METHODS and not original.args and _is_method(context, old):
         if not _is_frozen(context, old.value, set()):
-            context.remark(original, _PERHAPS.format(func.attr.value))
+            context.remark(original, PERHAPS.format(func.attr.value))
             return None
         function = context.dotted(f"flax.core.{func.attr.value}")
         return updated.with_changes(func=function, args=[cst.Arg(func.value)])
@@ -81,7 +81,7 @@ def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.
     """`type(params) is FrozenDict`."""
     del updated
     if any(_are_frozen(context, part.comparator) for part in original.comparisons):
-        context.by_hand(original, _NO_LONGER)
+        context.by_hand(original, NO_LONGER)
 
 
 def _asks_for_frozen(context: Context, call: cst.Call) -> bool:

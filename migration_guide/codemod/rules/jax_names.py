@@ -19,7 +19,7 @@ person.
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 # What `import jax` alone imports; other new names are left to the rule for names that are gone.
 _IMPORTED = ("flax.jax_utils", "jax", "jax.nn", "jax.numpy", "jax.random", "jax.sharding")
@@ -29,13 +29,13 @@ EQUAL = {"jax.host_id": "jax.process_index", "jax.host_count": "jax.process_coun
     if (entry := gone.find(name)) and name.startswith("jax.") and entry.new
     if entry.new.rpartition(".")[0] in _IMPORTED
 }
-_BY_HAND = {
+BY_HAND = {
     "jax.host_ids": "list(range(jax.process_count()))",
     "jax.lib.xla_bridge.get_backend": "jax.devices()[0].client",
 }
 
 IN_DEFINITIONS = True
-ANSWERS_FOR = {*EQUAL, *_BY_HAND}
+ANSWERS_FOR = {*EQUAL, *BY_HAND}
 REMOVES = {*EQUAL, "jax.config"}
 
 
@@ -54,8 +54,8 @@ def rewrite_reference(
 ) -> cst.BaseExpression | None:
     """See the module."""
     name = context.name(original)
-    if name in _BY_HAND:
-        context.by_hand(original, f"JAX has removed {name}: {_BY_HAND[name]}")
+    if name in BY_HAND:
+        context.by_hand(original, f"JAX has removed {name}: {BY_HAND[name]}")
         return None
     new = EQUAL.get(name)
     if new is None:

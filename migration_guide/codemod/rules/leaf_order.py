@@ -20,14 +20,14 @@ they were taken apart, in a program that reads and writes no arrays, are nobody'
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.rules.pickled import holds_optimizer
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.writing.context import Context
 
 _STRUCTURES = ("tree_structure", "structure")
 _LEAVES = ("tree_flatten", "flatten", "tree_leaves", "leaves")
 _FILES = ("numpy.load", "numpy.save", "pickle.", "joblib.", "h5py.")
-_ORDER = (
+ORDER = (
     "leaves in their order: those of an Optimizer were the state's, then the target's; a "
     "TrainState's are step, params, opt_state, so that a file of leaves without names is read "
     "wrongly, perhaps without an error. Read an old file into old = jax.tree.unflatten("
@@ -49,7 +49,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         return
     kept = name in _STRUCTURES or context.once(_uses_files)
     if kept and holds_optimizer(context, original.args[0].value):
-        context.by_hand(original, _ORDER)
+        context.by_hand(original, ORDER)
 
 
 def _uses_files(context: Context) -> bool:

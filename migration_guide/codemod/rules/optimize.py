@@ -15,11 +15,16 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
-from migration_guide.codemod import standalone
-from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import averaged
+from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
+
+INSTEAD = (
+    "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
+    "optimizer.apply_gradients(grads=grads)"
+)
 
 
 def rewrite_statement(
@@ -74,11 +79,7 @@ def rewrite_call(
     if context.is_optimizer(func.value):
         call, targets = unpacked(context.statement(original))
         if call is not original or not _can(context, original, targets):
-            context.by_hand(
-                original,
-                "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
-                "optimizer.apply_gradients(grads=grads)",
-            )
+            context.by_hand(original, INSTEAD)
     return None
 
 

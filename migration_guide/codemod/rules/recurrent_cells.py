@@ -20,14 +20,14 @@ names and values.
 import libcst as cst
 
 from legacy_optim.shim import CELLS
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 _CELLS = {f"flax.linen.{module}{cell}" for module in ("", "recurrent.") for cell in CELLS}
 _SIZE = (
     "a cell has `features` now, the size of its carry: {cell}(features=hidden_size); "
     "`optax-bridge run` still takes it from the carry"
 )
-_CARRY = (
+CARRY = (
     "a cell is told its size now, and makes its carry itself: {cell}(features=size, "
     "parent=None).initialize_carry(rng, (*batch_dims, 1)), where the last number decides nothing"
 )
@@ -41,7 +41,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     if name in _CELLS and not _says_features(original):
         context.by_hand(original, _SIZE.format(cell=name.rpartition(".")[2]))
     elif method == "initialize_carry" and owner in _CELLS:
-        context.by_hand(original, _CARRY.format(cell=owner.rpartition(".")[2]))
+        context.by_hand(original, CARRY.format(cell=owner.rpartition(".")[2]))
 
 
 def _says_features(call: cst.Call) -> bool:

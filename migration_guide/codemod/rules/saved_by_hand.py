@@ -26,11 +26,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migration_guide.codemod import lookups, tree
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import OPTIMIZER, STATE, Function, within
+from migration_guide.codemod.inference.kinds import OPTIMIZER, STATE, Function, within
+from migration_guide.codemod.reading import tree
+from migration_guide.codemod.reading.tree import argument, last_name
 from migration_guide.codemod.rules.restoring import reads_nothing_old
-from migration_guide.codemod.tree import argument, last_name
+from migration_guide.codemod.writing import lookups
+from migration_guide.codemod.writing.context import Context
 
 _MAKERS = (
     "load_state_dict", "msgpack_restore", "restore_checkpoint", "restore_dict", "state_dict",
@@ -42,7 +43,7 @@ _NAMES = (
     "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
     "counts of steps in opt_state; "
 )
-_EITHER = (
+EITHER = (
     "optax_bridge.checkpoints.from_state_dict(state, saved) takes either, and "
     "flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
 )
@@ -98,7 +99,7 @@ def _holds_some(context: Context) -> bool:
 
 def _names(context: Context) -> str:
     """What to do about the names; Flax's own TrainState has no way back."""
-    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else _EITHER)
+    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else EITHER)
 
 
 def _has_template(call: cst.Call) -> bool:

@@ -1,0 +1,50 @@
+"""The closing line: counts of each recipe, and whether every claim held."""
+
+import numpy as np
+import pytest
+
+from equivalence_tests.compare.comparison import compare
+from equivalence_tests.report.table import closing_line
+from equivalence_tests.suite.case import Result
+from equivalence_tests.suite.checks import Check
+from optax_bridge.correspondence.claim import Claim, different, identical, rounding
+
+ONE = np.ones((2, 1), np.float32)
+RIGHT = {"same": ONE, "near": ONE * np.float32(1 + 2e-7), "far": 2 * ONE}
+CLAIMS = {"same": identical(), "near": rounding(8, "order"), "far": different("another formula")}
+
+
+def result(recipe: str, found: str, claim: Claim | None = None) -> Result:
+    comparison = compare({"w": ONE}, {"w": RIGHT[found]})
+    check = Check("adam", 0, recipe=recipe)
+    return Result(check, "", claim=claim or CLAIMS[found], comparison=comparison)
+
+
+STOPPED = Result(Check("adam", 0, recipe="stock"), "", note="out of luck", failed=True)
+
+
+@pytest.mark.parametrize(
+    ("results", "line"),
+    [
+        ([result("exact", "same")] * 2, "exact: 2 of 2 identical; every claim held"),
+        (
+            [result("exact", "same"), *(result("stock", found) for found in RIGHT)],
+            "exact: 1 of 1 identical; public Optax alone: 1 identical, 1 rounding only, 1 "
+            "different as said; every claim held",
+        ),
+        (
+            [result("exact", "near", identical())],
+            "exact: 1 rounding only; 1 claims did NOT hold",
+        ),
+        (
+            [result("stock", "far", rounding(8, "order"))],
+            "public Optax alone: 1 different; 1 claims did NOT hold",
+        ),
+        (
+            [result("stock", "same"), STOPPED],
+            "public Optax alone: 1 identical, 1 stopped by an error; 1 claims did NOT hold",
+        ),
+    ],
+)
+def test_the_counts_are_those_of_the_results(results: list[Result], line: str):
+    assert closing_line(results) == line
