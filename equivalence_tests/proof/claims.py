@@ -34,7 +34,7 @@ from optax_bridge.correspondence import UnsupportedSetting
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a claim, as plain data that goes from one process to another.
+    """The result for one claim, as plain data that goes from one process to another.
 
     Attributes:
       task: the claim.

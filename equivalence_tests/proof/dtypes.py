@@ -1,4 +1,4 @@
-"""What dtypes are, and which numbers they hold.
+"""Kinds of dtypes, and the numbers that they hold.
 
 Of signed integers with 32 bits or more a proof assumes, and says so, that they do not overflow: a
 count of steps does not get there. All others wrap round within a few hundred steps, or at 0, so
@@ -17,7 +17,7 @@ NO_OVERFLOW = "whole numbers do not overflow"
 
 
 class Aval(Protocol):
-    """What is known of an array before it is computed."""
+    """The shape and the dtype of an array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -26,47 +26,47 @@ class Aval(Protocol):
 
     @property
     def dtype(self) -> DType:
-        """What its elements are."""
+        """The dtype of its elements."""
         ...
 
 
 def is_float(dtype: DTypeLike) -> bool:
-    """Whether elements are rounded real numbers."""
+    """True if elements are rounded real numbers."""
     return jnp.issubdtype(dtype, jnp.floating)
 
 
 def is_whole(dtype: DTypeLike) -> bool:
-    """Whether elements are integers; booleans are none."""
+    """True if elements are integers; booleans are none."""
     return jnp.issubdtype(dtype, jnp.integer)
 
 
 def is_complex(dtype: DTypeLike) -> bool:
-    """Whether elements are complex numbers."""
+    """True if elements are complex numbers."""
     return jnp.issubdtype(dtype, jnp.complexfloating)
 
 
 def is_key(dtype: DTypeLike) -> bool:
-    """Whether elements are typed random keys, which are no numbers."""
+    """True if elements are typed random keys, which are no numbers."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def is_discrete(dtype: DTypeLike) -> bool:
-    """Whether elements are neither real nor complex numbers: integers, say, or booleans."""
+    """True if elements are neither real nor complex numbers: integers, say, or booleans."""
     return not jnp.issubdtype(dtype, jnp.inexact)
 
 
 def is_unsigned(dtype: DTypeLike) -> bool:
-    """Whether elements are integers of 0 or more."""
+    """True if elements are integers of 0 or more."""
     return jnp.issubdtype(dtype, jnp.unsignedinteger)
 
 
 def is_wide(dtype: DTypeLike) -> bool:
-    """Whether it is a signed integer dtype with 32 bits or more."""
+    """True if it is a signed integer dtype with 32 bits or more."""
     return jnp.issubdtype(dtype, jnp.signedinteger) and jnp.iinfo(dtype).bits >= 32
 
 
 def holds(source: DTypeLike, target: DTypeLike) -> bool:
-    """Whether every number of an integer or boolean dtype is one of the other."""
+    """True if every number of an integer or boolean dtype is one of the other."""
     if source == np.bool_ or source == target:
         return True
     own, other = jnp.iinfo(source), jnp.iinfo(target)
@@ -74,13 +74,13 @@ def holds(source: DTypeLike, target: DTypeLike) -> bool:
 
 
 def is_in_range(number: int, dtype: DTypeLike) -> bool:
-    """Whether an integer dtype has a number."""
+    """True if an integer dtype has a number."""
     info = jnp.iinfo(dtype)
     return info.min <= number <= info.max
 
 
 def keeps(narrow: DTypeLike, wide: DTypeLike) -> bool:
-    """Whether every value of a floating-point or boolean dtype is one of the other."""
+    """True if every value of a floating-point or boolean dtype is one of the other."""
     if narrow == np.bool_:
         return jnp.issubdtype(wide, jnp.number)
     if not (is_float(narrow) and is_float(wide)):

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What keeps a proof from being tried, and what keeps it from being finished."""
+"""Errors: a proof that cannot be tried, and one that cannot be finished."""
 
 from equivalence_tests.sides.adapt import EquivalenceError
 

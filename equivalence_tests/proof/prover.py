@@ -194,7 +194,7 @@ def _case(
     if best.level is not Level.UNKNOWN:
         return done(best)
     if relation is None:
-        for world, proofs in _guessed(given, (left, right)):  # noqa: B007
+        for world, proofs in _guess_relations(given, (left, right)):  # noqa: B007
             if proofs.level is not Level.UNKNOWN:
                 return done(proofs)
     example = None
@@ -212,7 +212,9 @@ def _case(
     return done(best, counterexample=example, stopped=stopped)
 
 
-def _guessed(given: Inputs, sides: tuple[Program, Program]) -> Iterator[tuple[World, Induction]]:
+def _guess_relations(
+    given: Inputs, sides: tuple[Program, Program]
+) -> Iterator[tuple[World, Induction]]:
     """Inductions with relations that are more than equalities."""
     try:
         derived = Fits(sides, given).derived()

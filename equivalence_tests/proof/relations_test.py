@@ -110,7 +110,7 @@ def _moment(of: Callable[..., Any]) -> Any:
     return _stepping(jnp.zeros_like, lambda n, p, m, g: (p - 0.1 * of(n, m, g), of(n, m, g)))
 
 
-def _stacked(axis: int) -> Any:
+def _stack_rows(axis: int) -> Any:
     """Adam with both moments in one array."""
 
     def step(n: Any, p: Any, both: Any, g: Any) -> Any:
@@ -136,8 +136,8 @@ LAID_OUT: dict[str, tuple[Any, Any, str]] = {
         "= 9 * state[0].ema['k'] - 8 * state[1].ema['k']",
     ),
     "flat": (optax.flatten(_MOMENTUM), _MOMENTUM, "state[0].trace['k']] in a row"),
-    "stacked": (_stacked(0), optax.adam(1e-3), "state[0].nu['k']] in a row"),
-    "stacked behind": (_stacked(-1), optax.adam(1e-3), "in a row along axis 2"),
+    "stacked": (_stack_rows(0), optax.adam(1e-3), "state[0].nu['k']] in a row"),
+    "stacked behind": (_stack_rows(-1), optax.adam(1e-3), "in a row along axis 2"),
     "turned": (
         _stepping(lambda p: jnp.zeros_like(p.T), lambda n, p, m, g: (
             p - 0.1 * (0.9 * m + g.T).T, 0.9 * m + g.T

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What came of a proof."""
+"""The result of a proof."""
 
 import functools
 import json
@@ -56,7 +56,7 @@ class CaseProof:
 
     @property
     def open(self) -> list[Obligation]:
-        """What could not be proved."""
+        """The obligations that could not be proved."""
         return [o for o in self.induction.obligations if o.equality.level is Level.UNKNOWN]
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class CaseProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """Whether two optimizers are the same, for all inputs.
+    """True if two optimizers are the same, for all inputs.
 
     Attributes:
       names: of the sides.
@@ -107,7 +107,7 @@ class Proof:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What has to hold for the verdict."""
+        """The assumptions under which the verdict holds."""
         texts: dict[str, None] = dict.fromkeys(self.notes)
         for case in self.cases:
             for obligation in case.induction.obligations:
@@ -128,7 +128,7 @@ class Proof:
 
     @functools.cached_property
     def scope(self) -> Scope:
-        """What the verdict holds for: shapes, dtypes, leaves, settings.
+        """The scope of the verdict: shapes, dtypes, leaves, settings.
 
         Where some element is computed from others than those at its place, by a sum say, the proof
         is for the shapes that were given. Else it speaks for other shapes as far as the sides do

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a proof quantifies over: shapes, dtypes, leaves, settings and steps.
+"""The scope of a proof: shapes, dtypes, leaves, settings and steps.
 
 Both sides are traced again with sizes that are symbols. A side can look at these in Python, and
 Python then takes one of two branches, so the looks are recorded: every read of a shape, and every
@@ -35,7 +35,7 @@ _COVERAGES = (ANY, ANY_SIZE, GIVEN)
 
 @dataclass(frozen=True)
 class Scope:
-    """What a verdict holds for.
+    """The shapes, dtypes, leaves and settings for which a verdict holds.
 
     Attributes:
       leaves: path of each parameter -> its dtype. Sides that look at dtypes, or at the names or
@@ -137,7 +137,7 @@ def _same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
 
 
 def _results(side: Program, given: Inputs) -> list[Node]:
-    """What a side computes at its start and in a step, states and parameters."""
+    """Returns the nodes of a side's states and parameters at its start and after a step."""
     world = World(given)
     start, step = world.start(side), world.step(side, world.symbols(side))
     return [node for nodes in (*start, *step) for node in nodes]

@@ -256,7 +256,7 @@ def test_parts_that_are_computed_of_one_another_are_not_followed_for_ever():
     kind = np.dtype(np.float32)
     a, b = (graph.leaf(name, (), kind) for name in "ab")
     larger = graph.apply("add", (a, b), (), (), kind)
-    comparer._merged[a.id] = larger  # as if `a` had been found to be `a + b`
+    comparer._older[a.id] = larger  # as if `a` had been found to be `a + b`
     assert comparer.compare(larger, b).level is Level.UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""What the correspondence claims, proved: every case, exact and stock, in every dtype."""
+"""The claims of the correspondence: every case, exact and stock, in every dtype."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
 
 
 def _wanted(task: Task, only: Sequence[str]) -> bool:
-    """Whether a task is one of each kind of name that is given."""
+    """True if a task is one of each kind of name that is given."""
     kinds = ((ENTRIES, task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
     return all(own in only or not any(name in known for name in only) for known, own in kinds)
 
@@ -119,7 +119,7 @@ class Statement:
 
 
 def statements(task: Task) -> tuple[Claim, list[Statement]]:
-    """What is claimed, and what is to be proved for it.
+    """Returns the claim of a task, and the statements that prove it.
 
     The case with symbols for its numbers; where bits are claimed, with the numbers as well: what
     Python computes of them before JAX does is rounded otherwise.

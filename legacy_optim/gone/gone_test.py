@@ -62,6 +62,9 @@ def test_the_inventory_is_right_about_what_is_installed():
     for name in remedies.TEXTS:
         below = any(known.startswith(f"{name}.") for known in gone.names())
         assert gone.find(name) is not None or below, name
+    for name in ("device_put_replicated", "partial", "device_put_sharded", "treedef_is_leaf"):
+        then, later = gone.find(f"jax.api.{name}"), gone.find(f"jax.{name}")
+        assert then and later and (then.new, then.remedy) == (later.new, later.remedy)
     # legacy_optim stands for flax.optim
     for name in ("jax.jit", "jax.config.update", "flax.linen.Dense", "flax.optim.Adam"):
         assert gone.find(name) is None

@@ -13,7 +13,6 @@ RENAMED: dict[str, str] = {
     "flax.linen.ConvLSTM": "flax.linen.ConvLSTMCell",
     "flax.linen.recurrent.ConvLSTM": "flax.linen.ConvLSTMCell",
     "jax.config.config": "jax.config",
-    "jax.device_put_replicated": "flax.jax_utils.replicate",
     "jax.experimental.enable_x64": "jax.enable_x64",
     "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
     "jax.experimental.PartitionSpec": "jax.sharding.PartitionSpec",
@@ -34,7 +33,6 @@ RENAMED: dict[str, str] = {
     "jax.numpy.sometrue": "jax.numpy.any",
     "jax.numpy.trapz": "jax.numpy.trapezoid",
     "jax.ops.index": "jax.numpy.s_",
-    "jax.partial": "functools.partial",
     "jax.profiler.StepTraceContext": "jax.profiler.StepTraceAnnotation",
     "jax.profiler.TraceContext": "jax.profiler.TraceAnnotation",
     "jax.profiler.trace_function": "jax.profiler.annotate_function",
@@ -91,9 +89,16 @@ RENAMED: dict[str, str] = {
         for module in ("jax", "jax.api")
         for name in ("flatten", "leaves", "map", "structure", "transpose", "unflatten")
     },
-    "jax.tree_multimap": "jax.tree.map",
-    "jax.api.tree_multimap": "jax.tree.map",
-    "jax.treedef_is_leaf": "jax.tree_util.treedef_is_leaf",
+    **{
+        f"{module}.{name}": new
+        for module in ("jax", "jax.api")
+        for name, new in (
+            ("device_put_replicated", "flax.jax_utils.replicate"),
+            ("partial", "functools.partial"),
+            ("tree_multimap", "jax.tree.map"),
+            ("treedef_is_leaf", "jax.tree_util.treedef_is_leaf"),
+        )
+    },
 }
 
 # Where to look for a name under its own old name, in this order. What is found is in `names.json`.

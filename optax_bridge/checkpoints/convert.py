@@ -17,7 +17,6 @@ from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.formats.registry import written_as
 from optax_bridge.checkpoints.locate import (
     at_path,
-    check_parameters,
     choose_part,
     find_parts,
     find_states,
@@ -27,7 +26,7 @@ from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import convert_tree
-from optax_bridge.checkpoints.trees import is_array, is_state, leaves
+from optax_bridge.checkpoints.trees import is_state, leaves
 from optax_bridge.checkpoints.write import Progress, compare, write
 from optax_bridge.correspondence import Choice
 from optax_bridge.correspondence.choice import RecipeKind
@@ -201,11 +200,8 @@ def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
         return read.tree
     else:
         chosen = choose_part(read.tree, read.path, part)
-        check_parameters(chosen, read.path)
         params, at = chosen.target, (*chosen.path, "target")
     fit = Fit(read.path, allow_nan=allow_nan)
-    for path, leaf in leaves(params):
-        if is_array(leaf):
-            fit.finite(None, leaf, (*at, *path), "params")
+    fit.finite_parts(params, at, "params")
     fit.settle()
     return params

@@ -2,7 +2,6 @@
 
 import contextlib
 import fnmatch
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,8 @@ from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.locate import (
     Part,
-    candidates,
-    entry_of_class,
-    looks_like,
-    refuse_older,
     rows,
     shapes_of,
-    within,
 )
 from optax_bridge.checkpoints.trees import Names, is_array, leaves, numbered
 from optax_bridge.correspondence import Described, UnsupportedSetting
@@ -117,49 +111,6 @@ def _groups(groups: Any, expression: str) -> tuple[Any, ...]:
 def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
     """A traversal of the leaves whose '/'-joined path, `/encoder/kernel`, fits a pattern."""
     return legacy_optim.ModelParamTraversal(lambda path, _: fnmatch.fnmatchcase(path, pattern))
-
-
-@describing()
-def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDef]:
-    """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
-
-    Which settings have no part in the shapes, learning rates and decays, nothing says: they are
-    the class's own.
-
-    Raises:
-      CheckpointError: the fields fit several classes, or none.
-    """
-    refuse_older(part, place)
-    names = candidates(part, place)
-    entry = entry_of_class(names[0]) if len(names) == 1 else None
-    if entry is not None and entry.parts is not None:
-        inner = within(part, entry, place)
-        if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
-            made = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
-            return [definition for definition in made if definition is not None]
-    if entry is None or entry.parts is not None:
-        parts = None if entry is None else entry.parts
-        example = "Adam(learning_rate=1e-3)" if parts is None else parts.example
-        raise CheckpointError(
-            f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
-            f"fields that fit {looks_like(part, place)}",
-            f"Say which: --optimizer '{example}', or optimizer_def= in Python.",
-        )  # fmt: skip
-    if entry.inferred is not None:
-        return [entry.legacy(**entry.inferred(rows(part, place)))]
-    switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
-    defaults = entry.defaults()
-    tries = []
-    for count in range(len(switches) + 1):
-        for chosen in itertools.combinations(switches, count):
-            tries.append(entry.legacy(**{name: not defaults[name] for name in chosen}))
-    return tries
-
-
-def _is_plain(names: list[str]) -> bool:
-    """Whether this is one class, and it holds no others."""
-    entry = entry_of_class(names[0]) if len(names) == 1 else None
-    return entry is not None and entry.parts is None
 
 
 @describing()

@@ -377,6 +377,12 @@ class Fit:
                 self.remedy = _NOT_FINITE
         return saved
 
+    def finite_parts(self, tree: PyTree, path: Names, owner: Owner) -> None:
+        """Notes what is not finite in a tree that is fitted to no template."""
+        for names, leaf in leaves(tree):
+            if is_array(leaf):
+                self.finite(None, leaf, (*path, *names), owner)
+
     def check_step(self, step: PyTree, path: Names) -> bool:
         """Notes where a number of steps is none; returns whether it may be one."""
         if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):

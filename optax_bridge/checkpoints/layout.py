@@ -9,11 +9,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.fit import LAYOUT
-from optax_bridge.checkpoints.locate import is_train_state
+from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, numbered
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -44,6 +45,31 @@ class Layout:
     def steps_at(self, step: Any) -> dict[str, Any]:
         """The steps that stood beside the optimizer, as they are at another step."""
         return {name: _made(kind, int(np.asarray(step))) for name, kind in self.steps.items()}
+
+
+def rest_of(tree: PyTree, part: Part) -> tuple[dict[str, PyTree], Layout]:
+    """What a checkpoint holds beside an optimizer, each leaf once, and where it held that one."""
+    rest = _without(tree, part.path) if part.path else {}
+    others = {name: _unreplicated(value, part.copies) for name, value in rest.items()}
+    return others, layout_of(part.path, others, part.step)
+
+
+def _unreplicated(tree: PyTree, copies: int | None) -> PyTree:
+    """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
+    arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
+    if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
+        return tree
+    if any(len({row.tobytes() for row in np.asarray(leaf)}) > 1 for leaf in arrays):
+        return tree  # each device has its own: random keys, batch statistics
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
+
+
+def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
+    """The tree without what stands at the path, as dicts."""
+    tree = numbered(tree)
+    rest = {name: value for name, value in tree.items() if name != path[0]}
+    below = _without(tree[path[0]], path[1:]) if path[1:] else None
+    return rest | ({path[0]: below} if below else {})
 
 
 def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:

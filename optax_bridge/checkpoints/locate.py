@@ -1,5 +1,6 @@
 """Finds optimizers and states in a tree of names and arrays, and says what they look like."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +9,11 @@ import jax
 import ml_dtypes
 import numpy as np
 
+import legacy_optim
+from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.trees import Names, is_array, leaves, legacy_states
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, legacy_states
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -50,6 +53,12 @@ class Part:
     def is_grouped(self) -> bool:
         """Whether this is MultiOptimizer's layout up to flax 0.3.2."""
         return isinstance(self.param_states, list)
+
+    @property
+    def dtypes(self) -> set[str]:
+        """The names of the types in floating point that its parameters have."""
+        found = (leaf.dtype for _, leaf in leaves(self.target))
+        return {str(dtype) for dtype in found if is_floating(dtype)}
 
     @property
     def name(self) -> str:
@@ -280,11 +289,13 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
       name: its path, `models/generator`; None if there is only one.
 
     Raises:
-      CheckpointError: there is none, or none of that name, or several and no name is given.
+      CheckpointError: there is none, or none of that name, or several and no name is given; its
+        parameters are no arrays of numbers in floating point.
     """
     parts = find_parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
+        _check_parameters(fitting[0], place)
         return fitting[0]
     if not parts and any(True for _ in find_states(tree)):
         raise CheckpointError(
@@ -315,7 +326,7 @@ def named(paths: Iterable[Names], part: str | None) -> list[Names]:
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
 
 
-def check_parameters(part: Part, place: Place) -> None:
+def _check_parameters(part: Part, place: Place) -> None:
     """Checks that the target has arrays of floating-point numbers only.
 
     Raises:
@@ -331,3 +342,45 @@ def check_parameters(part: Part, place: Place) -> None:
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
                 "flax.optim never trained such a leaf; take it out of the optimizer's target.",
             )  # fmt: skip
+
+
+@describing()
+def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDef]:
+    """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
+
+    Which settings have no part in the shapes, learning rates and decays, nothing says: they are
+    the class's own.
+
+    Raises:
+      CheckpointError: the fields fit several classes, or none.
+    """
+    names = candidates(part, place)
+    entry = entry_of_class(names[0]) if len(names) == 1 else None
+    if entry is not None and entry.parts is not None:
+        inner = within(part, entry, place)
+        if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
+            made = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
+            return [definition for definition in made if definition is not None]
+    if entry is None or entry.parts is not None:
+        parts = None if entry is None else entry.parts
+        example = "Adam(learning_rate=1e-3)" if parts is None else parts.example
+        raise CheckpointError(
+            f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
+            f"fields that fit {looks_like(part, place)}",
+            f"Say which: --optimizer '{example}', or optimizer_def= in Python.",
+        )  # fmt: skip
+    if entry.inferred is not None:
+        return [entry.legacy(**entry.inferred(rows(part, place)))]
+    switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
+    defaults = entry.defaults()
+    tries = []
+    for count in range(len(switches) + 1):
+        for chosen in itertools.combinations(switches, count):
+            tries.append(entry.legacy(**{name: not defaults[name] for name in chosen}))
+    return tries
+
+
+def _is_plain(names: list[str]) -> bool:
+    """Whether this is one class, and it holds no others."""
+    entry = entry_of_class(names[0]) if len(names) == 1 else None
+    return entry is not None and entry.parts is None

@@ -54,7 +54,7 @@ def test_the_first_weight_norm_is_refused_by_name():
         lambda: convert_state(saved),
         lambda: convert_state(saved, definition),
     ):
-        with pytest.raises(CheckpointError, match=r"Up to 0\.3\.6 WeightNorm .*start the state"):
+        with pytest.raises(CheckpointError, match=r"Up to 0\.3\.6 WeightNorm .*fresh state"):
             restore()
 
 

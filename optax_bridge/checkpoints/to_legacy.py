@@ -161,10 +161,8 @@ def back(
     params, step = state["params"], state["step"]
     fit = Fit(read.path, allow_nan=allow_nan)
     fit.check_step(step, (*states[0], "step"))
-    for name in ("params", "opt_state"):
-        for path, leaf in leaves(state[name]):
-            if is_array(leaf):
-                fit.finite(None, leaf, (*states[0], name, *path), name)
+    fit.finite_parts(params, (*states[0], "params"), "params")
+    fit.finite_parts(state["opt_state"], (*states[0], "opt_state"), "opt_state")
     fit.settle()
     number = int(np.asarray(step))
     opt_state = _state_of(state["opt_state"], definition, params, read.path)

@@ -18,7 +18,6 @@ from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
     focused,
-    infer_definitions,
     is_transformation,
     shape_of_state,
     ungrouped,
@@ -31,28 +30,24 @@ from optax_bridge.checkpoints.layout import (
     Layout,
     beside,
     fields_filled,
-    layout_of,
     placed_among,
     renamed,
+    rest_of,
     with_lists,
 )
 from optax_bridge.checkpoints.locate import (
     Part,
-    check_parameters,
     choose_part,
     find_parts,
+    infer_definitions,
     refuse_older,
     rows,
 )
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.trees import (
     Names,
-    is_array,
-    is_floating,
     is_state,
-    leaves,
     listed_leaves,
-    numbered,
 )
 from optax_bridge.checks import check_definition
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
@@ -138,7 +133,6 @@ def convert_tree(
         check_definition(optimizer_def, "optimizer_def", or_transformation=True)
     chosen = choose_part(tree, place, part)
     refuse_older(chosen, place)
-    check_parameters(chosen, place)
     if optimizer_def is None:
         possible: list[Any] = list(infer_definitions(chosen, place))
     else:
@@ -171,7 +165,7 @@ def _converted(
             found = dataclasses.replace(part, param_states=ungrouped(part, definition, place))
         definition = focused(definition, part, place)
         kind = recipe or ("exact" if exact else "standalone")
-        choice = choose_recipe(definition, kind, _dtypes(part.target))
+        choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
             raise UnsupportedSetting(f"{choice.reason}. Take the exact transformation: exact=True.")
         tx = from_legacy(definition, exact) if recipe is None else build(choice.call)
@@ -180,41 +174,13 @@ def _converted(
         check_axes_of_t5x(tx, part.target, place)
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
-    for path, leaf in leaves(part.target):
-        fit.finite(None, leaf, (*part.path, "target", *path), "params")
+    fit.finite_parts(part.target, (*part.path, "target"), "params")
     fields = ((names, row) for names, _, row in rows(found, place))
     step = np.asarray(part.step, np.int32)
     opt_state = fit.filled(template, part.target, fields, step, part.path)
     fit.settle()
-    beside_it = _without(tree, part.path) if part.path else {}
-    others = {}
-    if isinstance(beside_it, dict):
-        others = {name: _unreplicated(value, part.copies) for name, value in beside_it.items()}
-    layout = layout_of(part.path, others, part.step)
+    others, layout = rest_of(tree, part)
     return Converted(definition, tx, choice, part.target, opt_state, step, others, layout)
-
-
-def _dtypes(params: Params) -> set[str]:
-    """The names of the dtypes in floating point that parameters have."""
-    return {str(leaf.dtype) for _, leaf in leaves(params) if is_floating(leaf.dtype)}
-
-
-def _unreplicated(tree: PyTree, copies: int | None) -> PyTree:
-    """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
-    arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
-    if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
-        return tree
-    if any(len({row.tobytes() for row in np.asarray(leaf)}) > 1 for leaf in arrays):
-        return tree  # each device has its own: random keys, batch statistics
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
-
-
-def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
-    """The tree without what stands at the path, as dicts."""
-    tree = numbered(tree)
-    rest = {name: value for name, value in tree.items() if name != path[0]}
-    below = _without(tree[path[0]], path[1:]) if path[1:] else None
-    return rest | ({path[0]: below} if below else {})
 
 
 def from_legacy_checkpoint(

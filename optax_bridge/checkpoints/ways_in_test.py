@@ -161,8 +161,15 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", REFUSED)
-@pytest.mark.parametrize("way", WAYS)
+# Every way, and every damage by each of three that go on otherwise.
+MAIN_WAYS = ("restore_checkpoint", "from_legacy_checkpoint", "convert")
+MAIN_DAMAGES = ("NaN in a moment", "step that wraps to 0", "truth values")
+
+
+@pytest.mark.parametrize(
+    ("way", "damage"),
+    [(w, d) for w in WAYS for d in REFUSED if w in MAIN_WAYS or d in MAIN_DAMAGES],
+)
 def test_every_way_in_refuses_the_same(way: str, damage: str, tmp_path: Path) -> None:
     path, change, said = REFUSED[damage]
     with pytest.raises(CheckpointError, match=said) as error:
@@ -172,8 +179,10 @@ def test_every_way_in_refuses_the_same(way: str, damage: str, tmp_path: Path) ->
     assert any(f"['{name}']" in str(error.value) for name in names)
 
 
-@pytest.mark.parametrize("damage", NOT_FINITE)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "damage"),
+    [(w, d) for w in WAYS for d in NOT_FINITE if w in MAIN_WAYS or d in MAIN_DAMAGES],
+)
 def test_what_is_not_finite_is_let_through_where_asked(
     way: str, damage: str, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["orbax", "msgpack"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adam", "adafactor_bfloat16", "multi_optimizer", "odd_names"])
 def test_there_and_back(name: str, file_format: str, tmp_path: Path) -> None:
     source, optimizer = FILES / f"{name}.msgpack", ["--optimizer", OPTIMIZERS[name]]
     if "bfloat16" in name:  # which public Optax keeps otherwise, and convert says so
@@ -290,8 +290,11 @@ def test_convert_in_json(tmp_path: Path) -> None:
     assert found["source"] == ADAM and found["format"] == "Flax msgpack"
 
 
-@pytest.mark.parametrize("path", sorted(FILES.glob("*.msgpack")), ids=lambda path: path.stem)
-def test_inspect_lists_every_leaf(path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["adam", "chunked", "dictionary", "odd_names", "params_only", "tuple"]
+)
+def test_inspect_lists_every_leaf(name: str) -> None:
+    path = FILES / f"{name}.msgpack"
     done = bridge("inspect", path)
     assert done.exit_code == 0 and done.stderr == ""
     assert "Flax msgpack" in done.stdout

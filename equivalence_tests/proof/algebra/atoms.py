@@ -24,7 +24,7 @@ Index = int | str | tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """What is no polynomial.
+    """A value that is no polynomial: an input, a root, a sum, a condition, a function.
 
     Attributes:
       kind: `leaf`, `index`, `root`, `positive`, `zero`, `sum`, `function`, `array`, `special`.

@@ -46,9 +46,9 @@ class Conditions(Quotients):
         if len(value.den) == 1 and self._nonneg(value.den):  # a root, which the sign is not of
             num, below = value.num, self.one
         else:
-            num, below = self._reduced(value.num * value.den)
+            num, below = self._apply_relations(value.num * value.den)
         while not below.is_constant():  # a radicand's denominator, which may be negative
-            num, below = self._reduced(num * below)
+            num, below = self._apply_relations(num * below)
         if (squared := self._without_root(num)) is not None:
             return self._positive(squared)
         lead = self._lead(num)
@@ -181,7 +181,7 @@ class Conditions(Quotients):
         return conditions
 
     def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
-        """Whether two values are equal where none of some conditions holds."""
+        """True if two values are equal where none of some conditions holds."""
         names: dict[str | int, Any] = {f"g{gen}": 0 for gen in conditions}
         a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
         return self.equal(a, b)

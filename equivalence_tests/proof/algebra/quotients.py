@@ -80,14 +80,14 @@ class Quotients:
 
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
-        self._worked(len(poly))
+        self._count_work(len(poly))
         rows: dict[int, dict[Any, fmpq]] = {}
         for monomial, coefficient in poly.to_dict().items():
             rest = (*monomial[:gen], 0, *monomial[gen + 1 :])
             rows.setdefault(monomial[gen], {})[rest] = coefficient
         return {power: self.ctx.from_dict(row) for power, row in rows.items()}
 
-    def _reduced(self, poly: fmpq_mpoly) -> tuple[fmpq_mpoly, fmpq_mpoly]:
+    def _apply_relations(self, poly: fmpq_mpoly) -> tuple[fmpq_mpoly, fmpq_mpoly]:
         """Numerator and denominator of a polynomial after all relations."""
         poly, den = poly, self.one
         while True:
@@ -99,7 +99,7 @@ class Quotients:
                     poly, factor = self._root_out(poly, gen)
                     den = den * factor
                     break
-                if atom.kind in ("positive", "zero") and (new := self._indicated(poly, gen)):
+                if atom.kind in ("positive", "zero") and (new := self._apply_indicator(poly, gen)):
                     poly = new[0]
                     break
             else:
@@ -117,7 +117,7 @@ class Quotients:
             total = total + term * self.gen(gen) ** (power % order)
         return total, radicand.den**most
 
-    def _indicated(self, poly: fmpq_mpoly, gen: int) -> tuple[fmpq_mpoly] | None:
+    def _apply_indicator(self, poly: fmpq_mpoly, gen: int) -> tuple[fmpq_mpoly] | None:
         """A polynomial after the relations of one indicator; None if they change nothing."""
         atom = self.atoms[gen]
         rows = self.coefficients(poly, gen)
@@ -135,7 +135,7 @@ class Quotients:
         return (rows.get(0, self.ctx.constant(0)) + on * self.gen(gen),)
 
     def _follows(self, first: Atom, second: Atom) -> bool | None:
-        """Whether one condition holds where another does; None if that is open.
+        """True if one condition holds where another does; None if that is open.
 
         `x > -1` holds where `x > 1` does, and `x = 0` does not.
         """
@@ -161,9 +161,9 @@ class Quotients:
 
     def make(self, num: fmpq_mpoly, den: fmpq_mpoly) -> Rat:
         """The normal form of a quotient."""
-        self._worked(8 + len(num) + len(den))
-        num, over = self._reduced(num)
-        den, under = self._reduced(den)
+        self._count_work(8 + len(num) + len(den))
+        num, over = self._apply_relations(num)
+        den, under = self._apply_relations(den)
         if den.is_zero():
             raise Undecided("a denominator is zero, whatever the input")
         if num.is_zero():
@@ -177,7 +177,7 @@ class Quotients:
             num, den = num / lead, den / lead
         return Rat(num, den)
 
-    def _worked(self, terms: int) -> None:
+    def _count_work(self, terms: int) -> None:
         self.work -= terms
         if self.work < 0:
             raise Undecided("the normal form takes too long")
@@ -227,7 +227,7 @@ class Quotients:
 
     def _inverse(self, b: Rat) -> Rat:
         if b.num.is_zero():
-            return self._undefined()
+            return self._make_undefined()
         self.assume(b, "is not 0")
         return self.make(b.den, b.num)
 
@@ -241,11 +241,11 @@ class Quotients:
         return result
 
     def is_zero(self, a: Rat) -> bool:
-        """Whether a value is zero for all inputs."""
-        return self._reduced(a.num)[0].is_zero()
+        """True if a value is zero for all inputs."""
+        return self._apply_relations(a.num)[0].is_zero()
 
     def equal(self, a: Rat, b: Rat) -> bool:
-        """Whether two values are equal for all inputs for which both are defined.
+        """True if two values are equal for all inputs for which both are defined.
 
         Case by case of the indicators: `where(x == 0, 1, p / x)` is not `where(x == 0, 2, p / x)`,
         although both are p / x wherever that is defined.
@@ -261,7 +261,7 @@ class Quotients:
                 on = rows.get(1, self.ctx.constant(0))
                 on = self._with_roots(on, den, atom) % atom.args[0].num
                 num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
-        return self._reduced(num)[0].is_zero()
+        return self._apply_relations(num)[0].is_zero()
 
     def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
         """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""
@@ -300,7 +300,7 @@ class Quotients:
     # Signs
 
     def nonneg(self, value: Rat) -> bool:
-        """Whether a value is known to be 0 or more, wherever it is defined."""
+        """True if a value is known to be 0 or more, wherever it is defined."""
         return all(self._nonneg(poly) for poly in value)
 
     def _nonneg(self, poly: fmpq_mpoly) -> bool:
@@ -315,7 +315,7 @@ class Quotients:
         )
 
     def above_zero(self, value: Rat) -> bool:
-        """Whether a value is known to be more than 0."""
+        """True if a value is known to be more than 0."""
         constant = value.num.to_dict().get((0,) * self._capacity, 0)
         return self.nonneg(value) and constant > 0
 
@@ -358,12 +358,12 @@ class Quotients:
         self._special |= set(self.atoms_of(value))
         return value
 
-    def _undefined(self) -> Rat:
-        """What is computed of infinity, or 1 / 0: nothing is known of it, so it equals nothing."""
+    def _make_undefined(self) -> Rat:
+        """Returns a value of which nothing is known, as 1 / 0: it equals nothing."""
         return self.special(f"{UNDEFINED} {next(self._fresh)}")
 
     def is_special(self, *values: Rat) -> bool:
-        """Whether something in values is no number."""
+        """True if something in values is no number."""
         return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
 
     def leaf(
@@ -396,7 +396,7 @@ class Quotients:
         return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
 
     def argument_of(self, value: Rat, name: str) -> Rat | None:
-        """What a function is of, where a value is nothing but that function."""
+        """Returns the argument of a value that is one call of a function; None of other values."""
         gens = self.used(value.num)
         if len(gens) != 1 or value != Rat(self.gen(gens[0]), self.one):
             return None
@@ -429,7 +429,7 @@ class Quotients:
             if self._special and self.is_special(*args):
                 shared = {self.by_key.get(("special", UNDEFINED))}
                 only = self._special & set(self.atoms_of(*args)) == shared
-                return self.special(UNDEFINED) if only else self._undefined()
+                return self.special(UNDEFINED) if only else self._make_undefined()
             return function(list(args))
         cases = []
         for number in (1, 0):

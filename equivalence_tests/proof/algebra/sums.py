@@ -66,7 +66,7 @@ class Sums(Powers):
 
     def _total(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
         symbols = {symbol for symbol, _ in bounds}
-        body = self._rationalised(body, symbols)
+        body = self._rationalise(body, symbols)
         own = {gen for gen in self.atoms_of(body) if self.atoms[gen].free & symbols}
         content = self.ctx.constant(0)
         for row in self._split(body.den, own).values():
@@ -83,7 +83,7 @@ class Sums(Powers):
             for monomial, row in self._split(num, own).items():
                 front = self.make(row, content)
                 term = self.make(self.ctx.from_dict({monomial: 1}), den)
-                result = self.add(result, self.mul(front, self._summed(term, bounds)))
+                result = self.add(result, self.mul(front, self._sum_of_monomial(term, bounds)))
         return result
 
     def _split(self, poly: fmpq_mpoly, own: set[int]) -> dict[Exponents, fmpq_mpoly]:
@@ -95,7 +95,7 @@ class Sums(Powers):
             rows.setdefault(inside, {})[outside] = coefficient
         return {inside: self.ctx.from_dict(row) for inside, row in rows.items()}
 
-    def _rationalised(self, body: Rat, symbols: set[str]) -> Rat:
+    def _rationalise(self, body: Rat, symbols: set[str]) -> Rat:
         """A quotient without square roots of what depends on indices in its denominator."""
         for _ in range(8):
             for gen in self.used(body.den):
@@ -110,7 +110,7 @@ class Sums(Powers):
             body = self.make(body.num * other, body.den * other)
         return body
 
-    def _summed(self, term: Rat, bounds: list[tuple[str, int]]) -> Rat:
+    def _sum_of_monomial(self, term: Rat, bounds: list[tuple[str, int]]) -> Rat:
         """The sum of a monomial over a denominator: a product of sums that share no index."""
         result = self.number(1)
         free = self.free(term)
@@ -118,11 +118,11 @@ class Sums(Powers):
             if symbol not in free:
                 result = self.mul(result, self.number(size))
         bounds = [bound for bound in bounds if bound[0] in free]
-        for factor, own in self._unrelated(term, bounds):
-            result = self.mul(result, self._sum_atom(*self._merged(factor, own)))
+        for factor, own in self._independent_factors(term, bounds):
+            result = self.mul(result, self._sum_atom(*self._merge_sums(factor, own)))
         return result
 
-    def _unrelated(
+    def _independent_factors(
         self, term: Rat, bounds: list[tuple[str, int]]
     ) -> list[tuple[Rat, list[tuple[str, int]]]]:
         """A product as factors that have no index in common, each with its indices."""
@@ -143,7 +143,7 @@ class Sums(Powers):
             joined.append((names, part))
         return [(part, [b for b in bounds if b[0] in names]) for names, part in joined]
 
-    def _merged(
+    def _merge_sums(
         self, term: Rat, bounds: list[tuple[str, int]]
     ) -> tuple[Rat, list[tuple[str, int]]]:
         """A sum of a sum as one sum over all their indices."""

@@ -6,7 +6,7 @@ from equivalence_tests.proof.primitives import is_elementwise
 
 
 def ends_of_parts(node: Node, axis: int) -> tuple[int, ...]:
-    """Where the arrays end of which a node consists, element by element; empty if it is one."""
+    """Returns the ends of the arrays that a node joins along an axis; empty if it joins none."""
     ends = _ends(node, axis, {})
     return (*sorted(ends), node.shape[axis]) if ends else ()
 

@@ -1,4 +1,4 @@
-"""What was to prove as plain data, from which another program can check it.
+"""The obligations of a proof as plain data, from which another program can check it.
 
 What occurs more than once stands in tables and is referred to by its number: operations in `nodes`,
 atoms in `atoms`, quotients of polynomials in `quotients`, texts in `texts`.

@@ -42,7 +42,7 @@ class CertificateError(ValueError):
 
 @dataclass
 class Checked:
-    """What was checked.
+    """The amount that a check has covered.
 
     Attributes:
       points: runs in exact arithmetic.
@@ -172,7 +172,7 @@ class _Run:
                     exact=True,
                 )
                 self._agree(shown, f"after step {step + 1}")
-                self._related(states, f"after step {step + 1}")
+                self._check_relation(states, f"after step {step + 1}")
                 if step > 0 or self.case.get("after_first") is None:
                     self._forms(hyper, before, grads, states, shown)
             self.checked.points += 1
@@ -233,7 +233,7 @@ class _Run:
         for path, a, b in zip(self.given.paths, *shown, strict=True):
             self._equal(a, b, f"{path} {when}")
 
-    def _related(self, states: Pair, when: str) -> None:
+    def _check_relation(self, states: Pair, when: str) -> None:
         ours, theirs = self.case["symbols"]
         for i, name in enumerate(ours):
             for j, other in enumerate(theirs):

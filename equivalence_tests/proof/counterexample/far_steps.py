@@ -86,7 +86,7 @@ class FarRun:
         results = []
         for side, state in zip(self.sides, self.states, strict=True):
             with interpreter.precise(), interpreter.ties_are_equal():
-                inputs = [_lifted(np.asarray(leaf)) for leaf in (*state, *grads)]
+                inputs = [_lift(np.asarray(leaf)) for leaf in (*state, *grads)]
                 values = interpreter.exactly(side.step, inputs)[len(side.paths) :]
             results.append([value for array in values for value in array.flat])
         return any(
@@ -95,7 +95,7 @@ class FarRun:
         )
 
 
-def _lifted(leaf: np.ndarray) -> np.ndarray:
+def _lift(leaf: np.ndarray) -> np.ndarray:
     return interpreter.lifted(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 

@@ -74,7 +74,7 @@ class Counterexample:
 
     @property
     def difference(self) -> float:
-        """How far apart they are there."""
+        """The distance between both values."""
         return abs(self.left - self.right)
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,13 +106,21 @@ class Counterexample:
             lines.append(
                 f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}"
             )
-        lines += [f"  {path} = {value}" for path, value in self.params.items()]
+        lines += [f"  {path} = {_shortened(value)}" for path, value in self.params.items()]
         last = 0
         for grads, alike in itertools.groupby(self.grads):
             first, last = last + 1, last + len(list(alike))
             when = f"step {first}" if first == last else f"steps {first} to {last}, each"
-            lines += [f"  {when}: {path} = {value}" for path, value in grads.items()]
+            lines += [f"  {when}: {path} = {_shortened(value)}" for path, value in grads.items()]
         return "\n".join(lines)
+
+
+_SHOWN = 400  # characters of an array; the certificate has all of it
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({np.size(value)} numbers)"
 
 
 class Search:
@@ -253,7 +261,7 @@ class Search:
 
     @functools.cached_property
     def one_program(self) -> bool:
-        """Whether both sides are the same programs for the parameters' dtypes as in float64."""
+        """True if both sides are the same programs for the parameters' dtypes as in float64."""
         return all(
             alike_but_for_rounding(a.step, b.step)
             for a, b in zip(self.sides, self.own, strict=True)
@@ -300,7 +308,7 @@ class Search:
         kinds = [leaf.dtype for leaf in self.dtypes]
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
-        runs = [_trajectory(side, typed, moves, _compiled) for side in self.own]
+        runs = [_trajectory(side, typed, moves, _run_compiled) for side in self.own]
         apart = list(_distances(*runs))[-1]  # of what the entries were: a little may cancel to all
         for leaf, (size, kind) in enumerate(zip(apart, kinds, strict=True)):
             if size > _COARSE * float(jnp.finfo(kind).eps):
@@ -330,7 +338,7 @@ class Search:
         return self._example(params, grads, leaf, index, values, arithmetic)
 
     def in_truth(self, params: list[np.ndarray], grads: Grads) -> bool:
-        """Whether the sides part without any rounding as well, as they are for these dtypes.
+        """True if the sides part without any rounding as well, as they are for these dtypes.
 
         In float64 a state may still be float32, and hold a rounding of 1e-7; and a side may be
         another program there.
@@ -352,7 +360,7 @@ class Search:
         return far and self.parted(params, grads)[0] > UNROUNDED
 
     def _apart_in_own_dtype(self, params: list[np.ndarray], grads: Grads) -> bool:
-        """Whether the programs for the parameters' dtypes part as well, or that is not known.
+        """True if the programs for the parameters' dtypes part as well, or that is not known.
 
         0.01 and what float32 makes of it are two numbers in float64, and one in float32.
         """
@@ -363,7 +371,7 @@ class Search:
         )
 
     def parted(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
-        """How far the sides part, relative to the values, and at which step; 0 if they do not."""
+        """Returns the largest relative difference and its step; 0 if the sides do not differ."""
         self.tried += 1
         try:
             runs = [_trajectory(side, params, grads) for side in self.sides]
@@ -393,12 +401,12 @@ class Search:
                     arrays = trial
                     break
         rest = iter(arrays[count:])
-        return self._shown(arrays[:count], [[next(rest) for _ in params] for _ in grads])
+        return self._run_example(arrays[:count], [[next(rest) for _ in params] for _ in grads])
 
-    def _shown(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
+    def _run_example(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example as both programs compute it, compiled; None if they do not part then."""
         with self.context():
-            runs = [_trajectory(side, params, grads, _compiled) for side in self.sides]
+            runs = [_trajectory(side, params, grads, _run_compiled) for side in self.sides]
         for step, (pair, apart) in enumerate(
             zip(zip(*runs, strict=True), _distances(*runs), strict=True)
         ):
@@ -454,7 +462,7 @@ class Search:
         )
 
 
-def _compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _run_compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))(*args)
 
 
@@ -490,7 +498,7 @@ def _scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
     def run(
         params: list[np.ndarray], grads: list[np.ndarray], factors: Sequence[float]
     ) -> list[list[np.ndarray]]:
-        first = _compiled(side.start, params)
+        first = _run_compiled(side.start, params)
         moves = [jnp.asarray(np.multiply.outer(np.asarray(factors), g)) for g in grads]
         seen = [np.asarray(row) for row in scanned(first[:count], moves)]
         return [first[count:], *([row[number] for row in seen] for number in range(len(factors)))]

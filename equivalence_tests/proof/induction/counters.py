@@ -14,7 +14,7 @@ Counters = dict[Slot, Node]
 
 
 def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
-    """Whether a count is some number at least after a step if it is before; it does not overflow.
+    """True if a count is some number at least after a step if it is before; it does not overflow.
 
     Args:
       graph: the graph.

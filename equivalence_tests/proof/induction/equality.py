@@ -1,4 +1,4 @@
-"""Whether two nodes of a graph are equal: bit for bit, over the reals, or not known."""
+"""True if two nodes of a graph are equal: bit for bit, over the reals, or not known."""
 
 import enum
 from collections.abc import Iterator, Set
@@ -25,7 +25,7 @@ _QUICK, _LONG, _SMALL = 30_000, 200_000, 4_000
 
 
 class Level(enum.IntEnum):
-    """How two values are equal, from strong to weak."""
+    """Kinds of equality, from strong to weak."""
 
     IDENTICAL = 0
     REALS = 1
@@ -34,7 +34,7 @@ class Level(enum.IntEnum):
 
 @dataclass
 class Equality:
-    """What is known of two values.
+    """The result of a comparison of two values.
 
     Attributes:
       level: how they are equal.
@@ -63,11 +63,11 @@ class Comparer:
         self.graph = graph
         self.numeric = Numeric(graph)
         self._known: dict[tuple[int, int], Equality] = {}
-        self._merged: dict[int, Node] = {}  # node -> an older one that is equal over the reals
+        self._older: dict[int, Node] = {}  # node -> an older one that is equal over the reals
         self._assumed: dict[str, None] = {}  # for all of these
 
     def compare(self, left: Node, right: Node, weakest: Level = Level.REALS) -> Equality:
-        """How two nodes are equal, tried up to a level."""
+        """Compares two nodes, up to a level."""
         if left is right:
             return Equality(Level.IDENTICAL, general=left.general)
         if weakest is Level.IDENTICAL:
@@ -83,7 +83,7 @@ class Comparer:
         return self._known[key]
 
     def _in_turn(self, left: Node, right: Node) -> Equality:
-        """How two nodes are equal over the reals, the quickest way first."""
+        """Compares two nodes over the reals, the quickest way first."""
         equality = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
         if equality.level is Level.UNKNOWN and equality.hard:
             self._sweep(left, right)
@@ -91,13 +91,13 @@ class Comparer:
         return equality
 
     def equal_with(self, left: Node, right: Node, inputs: Set[int]) -> bool:
-        """Whether two nodes are equal over the reals, whatever the values of these nodes are."""
+        """True if two nodes are equal over the reals, whatever the values of these nodes are."""
         return self._over_reals(left, right, _LONG, inputs).level is Level.REALS
 
     def _note(self, left: Node, right: Node, equality: Equality) -> None:
         if equality.level is Level.REALS:
             older, newer = sorted((left, right), key=lambda node: node.id)
-            self._merged[newer.id] = older
+            self._older[newer.id] = older
             self._assumed |= dict.fromkeys(equality.assumptions)
 
     def _sweep(self, left: Node, right: Node) -> None:
@@ -134,7 +134,7 @@ class Comparer:
 
     def _by_parts(self, left: Node, right: Node) -> Equality | None:
         """Equal, where they are computed alike of parts that are known to be equal."""
-        if not self._merged:
+        if not self._older:
             return None
         rebuilt: dict[int, Node] = {}
         if self._with_merged(left, rebuilt) is not self._with_merged(right, rebuilt):
@@ -144,7 +144,7 @@ class Comparer:
     def _with_merged(self, node: Node, rebuilt: dict[int, Node]) -> Node:
         """A node computed of the older ones of equal parts."""
         if node.id not in rebuilt:
-            older = self._merged.get(node.id)
+            older = self._older.get(node.id)
             if older is not None:
                 rebuilt[node.id] = self._with_merged(older, rebuilt)
             elif not node.args:

@@ -229,7 +229,7 @@ class Fits:
         return known if len(known) == count else None
 
     def _by_count(self, mine: Rows, theirs: Rows, steps: Rows) -> list[arb | None]:
-        """What one is to the other times a count; nothing where that cannot be."""
+        """Yields the relation of one leaf to another one times a count, if there can be one."""
         ratios: list[arb | None] = []
         counts = set[str]()
         for a, b, row in zip(mine, theirs, steps, strict=True):
@@ -291,7 +291,7 @@ class Fits:
         )
 
     def _constant(self, ratios: Sequence[arb | None]) -> Factor | None:
-        """What all of these are; None if they differ, or are no simple number."""
+        """Returns the simple number that all values are; None if there is none."""
         known = [ratio for ratio in ratios if ratio is not None]
         if not known or not all(each.is_finite() and each.overlaps(known[0]) for each in known):
             return None

@@ -30,7 +30,7 @@ Step = tuple[Leaves, Leaves]  # the new state and the new parameters
 
 @dataclass(frozen=True)
 class Induction:
-    """What came of a try.
+    """The result of one attempt at a proof.
 
     Attributes:
       obligations: everything that was to prove.
@@ -100,7 +100,7 @@ def by_given_relation(
 def _counts(
     world: World, side: Program, state: Sequence[Node], after: Sequence[Node]
 ) -> Iterator[str]:
-    """How far counts in floating-point dtypes go: 256 + 1 is 256 in bfloat16."""
+    """Returns the limits of counts in floating-point dtypes: 256 + 1 is 256 in bfloat16."""
     for before, new, aval, name in zip(state, after, side.avals, world.names(side), strict=True):
         if not is_float(aval.dtype) or new.op != "add" or before not in new.args:
             continue
@@ -128,7 +128,7 @@ def _natural(world: World, side: Program, general: Leaves, start: Leaves) -> set
 
 @dataclass(frozen=True)
 class Hints:
-    """What else a relation may say than that leaves are equal.
+    """The kinds of relations to try beside equality of leaves.
 
     Attributes:
       derived: leaves that are functions of others.
@@ -153,7 +153,7 @@ def by_largest_relation(
 
 
 def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool:
-    """Whether there is any counter of the kind that hints are about."""
+    """True if there is any counter of the kind that hints are about."""
     first = [world.start(side)[0] for side in sides]
     if hints.by_state:
         known = [constants(world, *each) for each in zip(sides, first, strict=True)]
@@ -216,7 +216,7 @@ class _Search:
         return _general(self.general_symbols[side], self.constants[side])
 
     def _least(self, starts: list[Leaves]) -> dict[Slot, int]:
-        """What counts are after the first step, those that are no less from then on."""
+        """Returns lower bounds of counts from the first step on, of those that have one."""
         graph, result = self.world.graph, dict[Slot, int]()
         for number, side in enumerate(self.sides):
             before = self._general(number)
@@ -232,7 +232,7 @@ class _Search:
         return result
 
     def _at_first(self, starts: list[Leaves]) -> dict[Slot, Node]:
-        """What is a constant whenever counters that go round are at their first state."""
+        """Returns the leaves that are constant where cyclic counters are in their first state."""
         last, result = self.cycle[-1], dict[Slot, Node]()
         for number, side in enumerate(self.sides):
             general = enumerate(self._general(number))
@@ -267,7 +267,7 @@ class _Search:
         return changed
 
     def _unknown(self, slot: Slot) -> tuple[bool, bool]:
-        """How little is known of a leaf; of what a symbol is named for it is known for good."""
+        """Returns a rank of leaves by how little is known of them: naturals and counts first."""
         side, leaf = slot
         return slot not in self.natural, not is_whole(self.sides[side].avals[leaf].dtype)
 
@@ -342,7 +342,7 @@ class _Search:
         return Induction(tuple(rows), tuple(relation), False, states, counts, least)
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
-        """What a leaf is to be, and what it is; the left side's first."""
+        """Returns the expected and the actual node of a leaf, the left side's first."""
         sources = [states[side][leaf] for side, leaf in derived.sources]
         wanted = derived.build(self.world.graph, sources)
         side, leaf = derived.slot

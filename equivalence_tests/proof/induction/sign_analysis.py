@@ -1,5 +1,5 @@
 # pyright: strict
-"""What in a state is never negative: counts, averages of squares."""
+"""Leaves of a state that are never negative: counts, averages of squares."""
 
 from collections.abc import Collection, Sequence
 
@@ -12,7 +12,7 @@ from equivalence_tests.proof.primitives import PRIMITIVES
 
 
 def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
-    """Which of the candidates stay 0 or more, if all of them are before a step.
+    """Returns the candidates that stay 0 or more if all of them are so before a step.
 
     Args:
       graph: the graph.
@@ -32,7 +32,7 @@ def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[
 
 
 def is_never_negative(graph: Graph, node: Node, known: Collection[int]) -> bool:
-    """Whether a node is 0 or more, as a real number, wherever it is defined.
+    """True if a node is 0 or more, as a real number, wherever it is defined.
 
     Args:
       graph: the graph.

@@ -128,7 +128,7 @@ def _size(pair: tuple[Node, Node]) -> int:
 
 
 def constants(world: World, side: Program, start: Sequence[Node]) -> Constants:
-    """What a state has and no step changes: the constant for each leaf, else None."""
+    """Returns the constant that each leaf of a state is at every step; None where it changes."""
     known: Constants = [node if is_constant(node) else None for node in start]
     symbols = world.symbols(side)
     while True:
@@ -141,5 +141,5 @@ def constants(world: World, side: Program, start: Sequence[Node]) -> Constants:
 
 
 def is_constant(node: Node) -> bool:
-    """Whether a node is a constant, perhaps spread over a shape."""
+    """True if a node is a constant, perhaps spread over a shape."""
     return node.op == "const" or (node.op == "splat" and node.args[0].op == "const")

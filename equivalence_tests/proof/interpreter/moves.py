@@ -55,7 +55,7 @@ def moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
     if name in _MOVES:
         return _moved(eqn, args)
     if name in _MEETINGS or name.replace("_", "-") in _MEETINGS:
-        return [_scattered(eqn, args, _MEETINGS[name.replace("_", "-")])]
+        return [_scatter(eqn, args, _MEETINGS[name.replace("_", "-")])]
     if name in _ALONG:
         return [_along(eqn.params, args[0], _ALONG[name])]
     if name == "sort":
@@ -82,7 +82,7 @@ def _nearest(value: arb, even: bool) -> arb:
     return down + int(odd if even else value > 0)
 
 
-def _placed(eqn: JaxprEqn, function: Callable[..., jax.Array], *args: Array) -> np.ndarray:
+def _scatter_numbers(eqn: JaxprEqn, function: Callable[..., jax.Array], *args: Array) -> np.ndarray:
     """A scatter of whole numbers."""
     options = {name: eqn.params[name] for name in _OF_SCATTER}
     return np.asarray(function(*map(jnp.asarray, args), **options))
@@ -90,7 +90,7 @@ def _placed(eqn: JaxprEqn, function: Callable[..., jax.Array], *args: Array) -> 
 
 def _bind(eqn: JaxprEqn, args: Sequence[Array]) -> list[np.ndarray]:
     if eqn.primitive.name == "scatter":
-        return [_placed(eqn, lax.scatter, *args)]
+        return [_scatter_numbers(eqn, lax.scatter, *args)]
     results = eqn.primitive.bind(*map(jnp.asarray, args), **eqn.params)
     results = results if eqn.primitive.multiple_results else [results]
     return [np.asarray(each) for each in results]
@@ -117,7 +117,7 @@ def _moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
     return results
 
 
-def _scattered(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
+def _scatter(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
     """Each update where JAX puts a 1 that stands for it."""
     operand, indices, updates = args
     result = np.empty(operand.shape, object)
@@ -125,7 +125,9 @@ def _scattered(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
     for index in np.ndindex(updates.shape):
         marks = np.zeros(updates.shape, np.int32)
         marks[index] = 1
-        at = _placed(eqn, lax.scatter_add, np.zeros(operand.shape, np.int32), indices, marks)
+        at = _scatter_numbers(
+            eqn, lax.scatter_add, np.zeros(operand.shape, np.int32), indices, marks
+        )
         for target in np.argwhere(at):
             where = tuple(int(i) for i in target)
             result[where] = meet(result[where], updates[index])
@@ -133,7 +135,7 @@ def _scattered(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
 
 
 def _along(params: Mapping[str, Any], array: Array, meet: Meet) -> Array:
-    """What runs along an axis."""
+    """Returns a running maximum, minimum or the like along an axis."""
     axis, result = params["axis"], array.copy()
     rows = np.moveaxis(result, axis, 0)
     order = range(len(rows))
@@ -180,7 +182,7 @@ def _sorted(params: Mapping[str, Any], args: Sequence[Array]) -> list[Array] | N
 
 
 def _extreme(eqn: JaxprEqn, array: Array) -> np.ndarray:
-    """Where the largest or the smallest is, the first of equal ones."""
+    """Returns the index of the largest or the smallest, the first of equal ones."""
     (axis,) = eqn.params["axes"]
     rows = np.moveaxis(array, axis, -1)
     result = np.empty(rows.shape[:-1], aval_of(eqn.outvars[0]).dtype)

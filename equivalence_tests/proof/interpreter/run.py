@@ -120,15 +120,15 @@ def _equation(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
         return _scan(eqn.params, args, exact)
     outs = [aval_of(var) for var in eqn.outvars]
     if name in ("pjit", "jit"):  # an unknown function: any will do
-        return [_typed(_unknown(args), aval, exact) for aval in outs]
+        return [_as_typed(_unknown(args), aval, exact) for aval in outs]
     keyed = any(is_key(aval_of(var).dtype) for var in (*eqn.invars, *eqn.outvars))
     row = PRIMITIVES.get(name)
     if row is None or row.numbers is None or len(outs) > 1 or keyed:
         return _by_jax(eqn, args, exact)
-    return [_typed(row.numbers(eqn.params, outs[0], *args), outs[0], exact)]
+    return [_as_typed(row.numbers(eqn.params, outs[0], *args), outs[0], exact)]
 
 
-def _typed(result: ArrayLike, aval: Aval, exact: bool) -> Array:
+def _as_typed(result: ArrayLike, aval: Aval, exact: bool) -> Array:
     if not (exact and is_float(aval.dtype)):
         return np.broadcast_to(np.asarray(result).astype(aval.dtype), aval.shape)
     array = np.asarray(result)  # of a ball, an array of one object

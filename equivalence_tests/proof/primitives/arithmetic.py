@@ -105,7 +105,7 @@ define("add_any", numbers=of_arrays(operator.add), elementwise=False)  # of diff
 # Products
 
 
-def _unsigned(graph: Builder, node: Node) -> tuple[Node, bool]:
+def _strip_sign(graph: Builder, node: Node) -> tuple[Node, bool]:
     """Returns a factor without its sign, and whether it had one."""
     if node.op == "neg":
         return node.args[0], True
@@ -117,7 +117,7 @@ def _unsigned(graph: Builder, node: Node) -> tuple[Node, bool]:
 
 def _without_signs(site: Site, op: str) -> Node | None:
     """Returns a product or quotient whose operands' signs have moved in front of it."""
-    pairs = [_unsigned(site.graph, arg) for arg in site.args]
+    pairs = [_strip_sign(site.graph, arg) for arg in site.args]
     negative = sum(flip for _, flip in pairs)
     if not negative:
         return None
@@ -315,7 +315,7 @@ define(
 # The larger, the smaller, magnitudes and signs
 
 
-def _chosen(larger: bool) -> OnReals:
+def _extreme_of(larger: bool) -> OnReals:
     """Returns the face of the larger of two values, or of the smaller."""
 
     def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -371,7 +371,7 @@ _SMALLEST = either(lambda a, b: a.min(b), np.minimum, 2)
 define(
     "max",
     numbers=_LARGEST,
-    reals=_chosen(larger=True),
+    reals=_extreme_of(larger=True),
     rounding=arithmetic(without_rounding(intervals.largest), max),
     signs=lambda node, signs: any(signs),
     commutative="whole",
@@ -380,7 +380,7 @@ define(
 define(
     "min",
     numbers=_SMALLEST,
-    reals=_chosen(larger=False),
+    reals=_extreme_of(larger=False),
     rounding=arithmetic(without_rounding(intervals.smallest), min),
     signs=all_of,
     commutative="whole",

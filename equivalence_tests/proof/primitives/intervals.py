@@ -21,12 +21,12 @@ _ZERO = arb(0)
 
 
 class Unclear(Exception):
-    """What is computed depends on a comparison that the ranges leave open."""
+    """A result depends on a comparison that the ranges leave open."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How a dtype rounds.
+    """The rounding of a floating-point dtype.
 
     Attributes:
       half: half a unit in the last place of 1.
@@ -46,7 +46,7 @@ class Precision:
         return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)), float(info.max))
 
     def rounding(self, size: arb, units: int) -> arb:
-        """How far results of at most that magnitude are rounded.
+        """Returns the largest rounding of results of at most that magnitude.
 
         Args:
           size: the largest magnitude.
@@ -105,14 +105,14 @@ class Rounded:
         return Rounded.exact(low.max(_ZERO) if self.nonneg else low, self.high + self.error)
 
     def is_below(self, other: "Rounded") -> bool | None:
-        """Whether the computed value is less than the other one; None if that is open."""
+        """True if the computed value is less than the other one; None if that is open."""
         slack = self.error + other.error
         if self.high + slack < other.low:
             return True
         return False if self.low - slack >= other.high else None
 
     def is_equal(self, other: "Rounded") -> bool | None:
-        """Whether the computed values are equal; None if that is open."""
+        """True if the computed values are equal; None if that is open."""
         if self.is_below(other) or other.is_below(self):
             return False
         both = (self, other)

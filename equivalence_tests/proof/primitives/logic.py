@@ -290,16 +290,16 @@ _not_zero = compare(operator.ne)
 def _convert(params: Params, aval: Aval, x: Array) -> ArrayLike:
     if x.dtype != object:
         if is_float(x.dtype) and is_whole(aval.dtype):
-            return _saturated(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
+            return _saturate(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
         return x
     if is_float(aval.dtype):
         return x
     if aval.dtype == np.bool_:
         return _not_zero(params, aval, x, np.full(x.shape, arb(0)))
-    return _saturated(np.asarray(np.frompyfunc(_truncated, 1, 1)(x)), aval.dtype)
+    return _saturate(np.asarray(np.frompyfunc(_truncate, 1, 1)(x)), aval.dtype)
 
 
-def _saturated(wholes: Array, dtype: DType) -> Array:
+def _saturate(wholes: Array, dtype: DType) -> Array:
     """Whole numbers in a dtype; what it cannot hold becomes its nearest number, as in XLA."""
     info = np.iinfo(dtype)
     most = np.asarray(info.max).astype(wholes.dtype)  # in float32, 2**31 - 1 is 2**31
@@ -308,7 +308,7 @@ def _saturated(wholes: Array, dtype: DType) -> Array:
     return np.where(above, np.asarray(info.max, dtype), rest)
 
 
-def _truncated(value: arb) -> int:
+def _truncate(value: arb) -> int:
     down = value.floor() if value >= 0 else value.ceil()
     whole = down.unique_fmpz()
     if whole is None:

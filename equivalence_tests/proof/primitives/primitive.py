@@ -20,7 +20,7 @@ Value = Rounded | int | None  # an interval with its error, a whole number; None
 
 
 class Builder(Protocol):
-    """What makes nodes: a graph."""
+    """A graph, as the rules use it to make nodes."""
 
     def apply(
         self, op: str, args: Sequence[Node], params: Hashable, shape: Sequence[int], dtype: DType
@@ -52,11 +52,11 @@ class Builder(Protocol):
 
 
 class Scalars(Protocol):
-    """What reads numbers of a graph into an algebra."""
+    """A reader of a graph's numbers into an algebra."""
 
     @property
     def algebra(self) -> Algebra:
-        """Where values are made."""
+        """The algebra in which values are made."""
         ...
 
     def constant_of(self, node: Node) -> float | int | bool | None:

@@ -1,4 +1,4 @@
-"""What moves, joins and reduces entries. Where each entry is read stands in `reals.entries`."""
+"""Operations that move, join and reduce entries; `reals.reals` says where each entry is read."""
 
 import math
 import operator

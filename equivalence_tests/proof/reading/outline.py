@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether two traces of one side, for two dtypes, are one program."""
+"""True if two traces of one side, for two dtypes, are one program."""
 
 from collections.abc import Iterator
 

@@ -60,7 +60,7 @@ def called(eqn: JaxprEqn) -> AnyJaxpr | None:
 
 
 def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
-    """Whether a parameter of an equation is a program."""
+    """True if a parameter of an equation is a program."""
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
@@ -132,12 +132,12 @@ class _Run:
         if name == "stack":
             return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
         if name == "slice" and set(eqn.params["strides"] or (1,)) == {1}:
-            return [_sliced(self.graph, args[0], eqn.params)]
+            return [_slice_of(self.graph, args[0], eqn.params)]
         if name == "split":
             return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
         name = "add" if name == "add_any" else name  # what differentiation writes
         params = self.params(eqn)
-        if name == "bitcast_convert_type" and _computed(args[0]):
+        if name == "bitcast_convert_type" and _is_computed(args[0]):
             # A NaN's sign and payload show here, which the graph does not follow.
             params = (params, object())
         if name == "rng_uniform":  # draws anew each time, and is no function
@@ -177,7 +177,7 @@ class _Run:
             rows = [np.zeros(aval.shape, aval.dtype) for aval in map(aval_of, eqn.outvars[m:])]
             return [*state, *map(graph.const, rows)]
         columns = zip(*(seen[::-1] if params["reverse"] else seen), strict=True)
-        stacked = [_stacked(graph, column) for column in columns]
+        stacked = [_stack_rows(graph, column) for column in columns]
         return [*state, *stacked]
 
     def loop(self, params: Mapping[str, Any], args: list[Node]) -> list[Node] | None:
@@ -206,7 +206,7 @@ class _Run:
     def hashable(self, value: object) -> Hashable:
         """A parameter as a value that is equal only where the parameter is."""
         if is_jaxpr(value):
-            return self.abstracted(value)
+            return self.abstract_program(value)
         if isinstance(value, list | tuple):
             return tuple(map(self.hashable, value))
         if isinstance(value, dict):
@@ -221,7 +221,7 @@ class _Run:
             return object()  # equal to nothing
         return ("float", repr(value)) if isinstance(value, float) else value
 
-    def abstracted(self, jaxpr: AnyJaxpr) -> Hashable:
+    def abstract_program(self, jaxpr: AnyJaxpr) -> Hashable:
         """A program within a parameter, by what it makes of any arguments."""
         inner, _ = opened(jaxpr)
         bound = [
@@ -250,7 +250,7 @@ def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterat
         start += size
 
 
-def _sliced(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
+def _slice_of(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
     """A slice: of arrays that stand one behind the other perhaps one of them."""
     rows = zip(params["start_indices"], params["limit_indices"], strict=True)
     for axis, (begin, end) in enumerate(rows):
@@ -265,7 +265,7 @@ def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, .
     return graph.apply("concatenate", parts, (("dimension", axis),), shape, arrays[0].dtype)
 
 
-def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
+def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
     """Rows as one array: what is computed of each row alike is computed of all at once."""
     first, shape = rows[0], (len(rows), *rows[0].shape)
     if all(row is first for row in rows):
@@ -277,11 +277,11 @@ def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
         for row in rows
     )
     if alike:
-        columns = list(zip(*map(_ordered(rows), rows), strict=True))
+        columns = list(zip(*map(_operand_order(rows), rows), strict=True))
         args = [
             column[0]
             if not column[0].shape and all(arg is column[0] for arg in column)
-            else _stacked(graph, column)
+            else _stack_rows(graph, column)
             for column in columns
         ]
         if all(arg.shape in ((), shape) for arg in args):
@@ -292,7 +292,7 @@ def _stacked(graph: Graph, rows: Sequence[Node]) -> Node:
     return _joined(graph, rows, 0, shape)
 
 
-def _ordered(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
+def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
     """The operands of a row, with what all rows have in common in one place."""
     if not is_commutative(rows[0].op):
         return lambda row: row.args
@@ -325,6 +325,6 @@ def _is_from_bool(node: Node) -> bool:
     return node.op == "convert_element_type" and node.args[0].dtype == np.bool_
 
 
-def _computed(node: Node) -> bool:
-    """Whether floating-point arithmetic stands behind a node."""
+def _is_computed(node: Node) -> bool:
+    """True if floating-point arithmetic stands behind a node."""
     return is_float(node.dtype) and node.op not in ("leaf", "const")

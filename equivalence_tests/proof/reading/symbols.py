@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 
 class Questions:
-    """What programs have asked of symbols: `(name, number)` for each comparison for equality.
+    """The comparisons of symbols with numbers that programs have made: `(name, number)`.
 
     Every question is answered with no, which is then an assumption; the other case is another
     proof, with the number in the symbol's place.

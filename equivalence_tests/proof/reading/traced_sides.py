@@ -1,4 +1,4 @@
-"""What a user hands in as a side, as programs: one for the start, one for a step.
+"""A user's side as two programs: one for the start, one for a step.
 
 The one place of the prover that knows what sides there are.
 """
@@ -56,7 +56,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What both sides get.
+    """The inputs that both sides get.
 
     Attributes:
       params: shapes and dtypes, a tree.
@@ -172,12 +172,12 @@ def traced(make: MakeSide, given: Inputs, name: str) -> Program:
       ProofError: it is no side, it cannot be traced, or a step changes what it holds.
     """
     try:
-        return _traced(make, given, name, None)
+        return _trace(make, given, name, None)
     except _Asked:
-        return _traced(make, given, name, Questions())
+        return _trace(make, given, name, Questions())
 
 
-def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | None) -> Program:
+def _trace(make: MakeSide, given: Inputs, name: str, questions: Questions | None) -> Program:
     numbers = {key: float(value) for key, value in given.numbers.items()}
     can_ask = bool(numbers) and questions is None
     seen: dict[str, Any] = {}
@@ -202,9 +202,9 @@ def _traced(make: MakeSide, given: Inputs, name: str, questions: Questions | Non
         )
         return _arrays(state), _arrays(live.params(state))
 
-    with _explained(f"{name} side, at its start", can_ask):
+    with _with_explanation(f"{name} side, at its start", can_ask):
         first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
-    with _explained(f"{name} side ({seen['kind']}), in its step", can_ask):
+    with _with_explanation(f"{name} side ({seen['kind']}), in its step", can_ask):
         second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], given.params)
         if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
             jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], given.params)
@@ -266,7 +266,7 @@ def traced_relation(
         made = relate({**hyper_params, **given.fixed}, structure.unflatten(leaves))
         return _arrays(made)
 
-    with _explained("the relation of the states"):
+    with _with_explanation("the relation of the states"):
         program, shapes = jax.make_jaxpr(related, return_shape=True)(dict(given.numbers), leaves)
     actual = [(leaf.shape, leaf.dtype) for leaf in shapes]
     if actual != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
@@ -291,7 +291,7 @@ class _Asked(Exception):
 
 
 @contextlib.contextmanager
-def _explained(where: str, can_ask: bool = False) -> Iterator[None]:
+def _with_explanation(where: str, can_ask: bool = False) -> Iterator[None]:
     try:
         yield
     except (ProofError, NotASymbol):

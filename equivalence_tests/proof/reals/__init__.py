@@ -1,1 +1,1 @@
-"""What a graph computes as functions of real numbers, in normal form."""
+"""A graph's results as functions of real numbers, in normal form."""

@@ -18,7 +18,7 @@ def indices(shape: Sequence[int], name: str = "i") -> tuple[Index, ...]:
 def reshaped_index(
     old: Sequence[int], new: Sequence[int], index: Sequence[Index]
 ) -> tuple[Index, ...] | None:
-    """Where in an array of one shape the entry of its reshaped form is; None if not simply said."""
+    """Returns the index before a reshape of an entry after it; None if it has no simple form."""
     if 0 in (*old, *new):
         return None
     source: list[Index] = []
@@ -106,7 +106,7 @@ def _broadcast(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
     return tuple(0 if size == 1 else index[dim] for size, dim in pairs)
 
 
-def _transposed(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+def _transposed_index(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
     sources = dict(zip(node.settings["permutation"], index, strict=True))
     return tuple(sources[axis] for axis in range(len(index)))
 
@@ -114,6 +114,6 @@ def _transposed(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
 # From the index of an entry to the operand's index at which it is read; None if not simply said.
 MOVES: dict[str, Callable[[Node, tuple[Index, ...]], tuple[Index, ...] | None]] = {
     "broadcast_in_dim": _broadcast,
-    "transpose": _transposed,
+    "transpose": _transposed_index,
     "reshape": lambda node, index: reshaped_index(node.args[0].shape, node.shape, index),
 }

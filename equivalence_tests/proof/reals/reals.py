@@ -1,4 +1,4 @@
-"""What a graph computes, as functions of real numbers: each entry of an array by its indices.
+"""A graph's results as functions of real numbers: each entry of an array by its indices.
 
 An entry is asked for at indices that may be symbols, so arrays of any size cost the same. A sum
 over an axis is a sum over a new index. Conversions between floating-point types, and all rounding,
@@ -120,7 +120,7 @@ class Reals:
         return self.entry(node.args[0], ())
 
     def moved(self, node: Node, index: tuple[Index, ...]) -> Rat:
-        """What moves entries, where it is known to where; else an unknown function."""
+        """Returns the operand's entry of a move that is understood; else an unknown function."""
         source = MOVES[node.op](node, index)
         (arg, *sizes) = node.args
         if source is None or sizes:

@@ -49,7 +49,7 @@ class Scalars:
         return self._names.setdefault(key, len(self._names))
 
     def wrapped(self, node: Node, value: Rat) -> Rat:
-        """What a node's dtype makes of a number, if it is an integer dtype."""
+        """Returns the number that an integer dtype makes of a value; of others, the value."""
         algebra, dtype = self.algebra, node.dtype
         if not is_whole(dtype):
             return value

@@ -1,1 +1,1 @@
-"""How far rounding can take one step."""
+"""Bounds of the rounding of one step."""

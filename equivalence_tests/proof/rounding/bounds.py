@@ -1,4 +1,4 @@
-"""How far rounding can take two sides apart in one step that are equal over the reals."""
+"""Bounds of the distance that rounding makes in one step of sides equal over the reals."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _MOST_BOXES = 400
 
 @dataclass(frozen=True)
 class Bound:
-    """How far apart one step can leave two sides.
+    """A bound of the distance of two sides after one step.
 
     Attributes:
       absolute: path of a parameter or a part of the state -> largest difference; infinite where the
@@ -125,7 +125,7 @@ def _is_real(node: Node) -> bool:
 def _leaves(
     induction: Induction, given: Inputs
 ) -> Iterator[tuple[str, Any, tuple[Node, Node], Node]]:
-    """What a step changes: a name, its dtype, both sides' values, and the value before."""
+    """Returns the leaves that a step changes: name, dtype, both sides' values, the value before."""
     seen = set[Any]()
     for row in induction.obligations:
         if row.when != "step" or not _is_real(row.nodes[0]):

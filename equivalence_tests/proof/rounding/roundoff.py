@@ -1,4 +1,4 @@
-"""How far rounding can take two nodes apart that are equal over the reals: a search for the worst.
+"""A search for the inputs on which rounding takes two nodes, equal over the reals, furthest apart.
 
 The general entry of every array is followed as `intervals.Rounded`, for a box of inputs. What
 rounds worst on a box is bounded from above there; the box with the largest bound is halved, until
@@ -119,7 +119,7 @@ def common_inputs(left: Node, right: Node, comparer: Comparer) -> frozenset[int]
 
 
 def _is_inexact(value: np.ndarray) -> bool:
-    """Whether a constant is not the number that it stands for."""
+    """True if a constant is not the number that it stands for."""
     if value.shape or not is_float(value.dtype) or not np.isfinite(value):
         return False
     return decimal(value[()])[0] != _fraction(value)
@@ -157,15 +157,15 @@ class Roundoff:
         self.terms: dict[int, Rounded] = {}  # row of a sum -> any of its terms
         self.fixed: dict[int, Value] = {}  # rows that depend on no input
         self.box: Box = {}
-        self.ends = [self._planned(node, self.root, ranges) for node in nodes]
+        self.ends = [self._plan(node, self.root, ranges) for node in nodes]
 
-    def _planned(self, node: Node, index: tuple[Index, ...], ranges: Mapping[str, Range]) -> int:
+    def _plan(self, node: Node, index: tuple[Index, ...], ranges: Mapping[str, Range]) -> int:
         """The number of the row that computes an entry of a node."""
         key = (node.id, index)
         if key not in self._numbers:
             sources = self._sources(node, index)
             args = [
-                self._planned(arg, index, ranges)
+                self._plan(arg, index, ranges)
                 for arg, index in zip(node.args, sources, strict=True)
             ]
             name = ""
@@ -185,7 +185,7 @@ class Roundoff:
         return self._numbers[key]
 
     def _has_own_term(self, node: Node) -> bool:
-        """Whether the entry of which all is computed is one that a sum is over."""
+        """True if the entry of which all is computed is one that a sum is over."""
         return indices(node.args[0].shape) == self.root
 
     def _sources(self, node: Node, index: tuple[Index, ...]) -> list[tuple[Index, ...]]:
@@ -356,7 +356,7 @@ def _upper(value: arb) -> float:
 
 
 def _middle(low: float, high: float) -> float:
-    """Where an interval is halved: at 0, in the middle of octaves, or in the middle."""
+    """Returns the point that halves an interval: 0, the middle of its octaves, or its middle."""
     if low < 0 < high:
         return 0.0
     if low * high > 0 and max(abs(low), abs(high)) > 2 * min(abs(low), abs(high)):

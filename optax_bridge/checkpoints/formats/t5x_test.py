@@ -96,17 +96,11 @@ def test_index_is_not_replaced_by_force(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n not in ("multi_optimizer", "focus")])
-@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
 @pytest.mark.filterwarnings("ignore:.*none of the . parameters is selected")
-def test_every_optimizer_converts_from_t5x(name: str, msgpack: bool, tmp_path: Path) -> None:
+def test_every_optimizer_converts_from_t5x(name: str, tmp_path: Path) -> None:
     definition = parse_definition(OPTIMIZERS[name])
     write_t5x(tmp_path / "checkpoint_4", genuine(name))
-    convert_file(
-        tmp_path / "checkpoint_4",
-        tmp_path / "new",
-        definition,
-        file_format="msgpack" if msgpack else "orbax",
-    )
+    convert_file(tmp_path / "checkpoint_4", tmp_path / "new", definition)
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     if name != "chunked":
         assert (tmp_path / "back").read_bytes() == (FILES / f"{name}.msgpack").read_bytes()
