@@ -75,7 +75,7 @@ CASES = {
         lambda: ob.path_mask(lambda path: True),  # pyright: ignore[reportArgumentType]
         "path_mask: expected a function of two arguments",
     ),
-    "no predicate": (lambda: ob.path_mask(3), "path_mask: expected a glob or a function of path and leaf"),
+    "no predicate": (lambda: ob.path_mask(3), "path_mask: expected a glob or a function"),
     "no state": (lambda: tx.update(G, None), "state: expected AdamState, as init"),
     "gradients of a part": (
         lambda: tx.update({"w": 1.0}, tx.init(P), P),
