@@ -97,7 +97,8 @@ def test_the_exit_code_is_the_verdict_of_runs_and_proof(
     suite = ElementTree.parse(tmp_path / "pair.xml").getroot()[0]
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors")}
     assert counts == {"tests": "1", "failures": str(code), "errors": "0"}
-    assert (tmp_path / "report" / "index.html").exists()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert done.out.splitlines()[-1] in page and f"proof: {verdicts[2]}" in page
 
 
 def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Command):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import NOTE
+from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 BRIDGED = {
     "table": (
@@ -155,6 +155,23 @@ def test_what_holds_a_legacy_child_stays_legacy_too():
     )
     new = rewrite(code, Options()).code
     assert "tx=optax_bridge.from_legacy(legacy_optim.MultiOptimizer((t, a)))" in new
+
+
+def test_hyper_parameters_that_may_be_of_own_groups_are_left_to_a_person():
+    reader = "def f(o: optim.Optimizer): a, b = o.optimizer_def.hyper_params\n"
+    code = f"from flax import optim\n{OWN}{reader}"
+    (message,) = rewrite(code, Options()).messages
+    assert message.by_hand and 'optimizer.tx.hyper_params["hyper_params"]' in message.text
+
+
+def test_hyper_parameters_of_own_groups_in_a_second_run():
+    code = (
+        f"from flax import optim\n{OWN}d = Own(*zip(ts, [optim.Adam(r) for r in rs]))\n"
+        "hps = d.hyper_params\nnew = [hp.replace(learning_rate=1) for hp in hps]\n"
+    )
+    result = rewrite(code, Options())
+    assert "new = [hp.replace(learning_rate=1) for hp in hps]" in result.code
+    assert rewrite(result.code, Options()).code == result.code
 
 
 def test_hyper_parameters_of_own_groups_stay_legacy_code():

@@ -3,9 +3,9 @@
 import pytest
 
 from legacy_optim import gone
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import PREFIX
+from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 # Modules before Linen have one comment in a file: see the cases below.
 NAMES = [name for name in gone.names() if not name.startswith(("flax.nn", "flax.deprecated"))]
@@ -171,6 +171,14 @@ def test_the_result_of_a_rewrite_is_looked_up_again(case: str):
     assert result.refused == ""
     assert any(message.by_hand and " is gone: " in message.text for message in result.messages)
     assert rewrite(result.code, Options()).code == result.code
+
+
+@pytest.mark.parametrize("name", ["jax.api.jit", "jax.experimental.optimizers.adam", "jax.partial"])
+def test_an_import_that_nothing_uses_goes(name: str):
+    """Left alone it would be an ImportError, and nothing would have said so."""
+    module, _, last = name.rpartition(".")
+    code = f"from {module} import {last}\nfrom flax import optim\nd = optim.Adam(0.1)\n"
+    assert f"import {last}" not in rewrite(code, Options()).code
 
 
 TYPES = {

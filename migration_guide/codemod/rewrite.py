@@ -11,16 +11,18 @@ from typing import Any
 import libcst as cst
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod import imports, parameter_dtypes, placement
-from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Context, Message, Options, Restored
-from migration_guide.codemod.lines import moved
-from migration_guide.codemod.names import OPTIM, dotted
-from migration_guide.codemod.project import Project
+from migration_guide.codemod.inference import parameter_dtypes
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.project import Project
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.lines import moved
+from migration_guide.codemod.reading.names import OPTIM, dotted
+from migration_guide.codemod.reading.source import TooLargeError, parse, undefined
+from migration_guide.codemod.reading.tree import is_statement, transformed, walk
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
-from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.source import TooLargeError, parse, undefined
-from migration_guide.codemod.tree import is_statement, transformed, walk
+from migration_guide.codemod.writing import placement
+from migration_guide.codemod.writing.context import Context, Message, Options, Restored
+from migration_guide.codemod.writing.rename import renamed
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 

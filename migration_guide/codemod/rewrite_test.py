@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import Rewritten, rewrite
+from migration_guide.codemod.writing.context import Options
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 

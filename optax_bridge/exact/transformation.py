@@ -228,9 +228,6 @@ def take_step(
     return jax.tree.map(applied, params, updates), new_state
 
 
-step = take_step  # the name that it had
-
-
 def noted_update(
     tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
 ) -> tuple[Updates, OptState, list[ExactCall]]:

@@ -18,12 +18,12 @@ arithmetic.
 
 import libcst as cst
 
-from migration_guide.codemod import partition, settings, standalone
-from migration_guide.codemod.context import Context, keyword
-from migration_guide.codemod.definitions import RATE
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
-from migration_guide.codemod.written_calls import exact_template, in_place, shortened
+from migration_guide.codemod.writing import partition, settings, standalone
+from migration_guide.codemod.writing.context import Context, keyword
+from migration_guide.codemod.writing.definitions import RATE
+from migration_guide.codemod.writing.written_calls import exact_template, in_place, shortened
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
 from optax_bridge.correspondence.choice import ANY_DTYPE
 from optax_bridge.correspondence.claim import FULL_PRECISION

@@ -22,14 +22,19 @@ that stays legacy code keeps its own: of a wrapped subclass of MultiOptimizer th
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, keyword
-from migration_guide.codemod.kinds import LEGACY, OWN_GROUPS
-from migration_guide.codemod.names import port_names
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import LEGACY, OWN_GROUPS
+from migration_guide.codemod.reading.names import port_names
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing.context import Context, keyword
 
 # Functions of Python that take all groups' hyper-parameters at once.
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
 
+_WHOSE = (
+    "which optimizer this is does not show: of a subclass of MultiOptimizer the list is "
+    'optimizer.tx.hyper_params["hyper_params"], with the old names and .replace(...); of '
+    "multi_optimizer [tx.hyper_params for tx in optimizer.tx.inner], mappings with the new ones"
+)
 _FIXED = (
     "hyper-parameters of a transformation cannot be set afterwards: make it anew with them, or "
     "give them at each step, .apply_gradients(grads=..., learning_rate=...)"
@@ -55,6 +60,9 @@ def rewrite_attribute(
         # A field of it, or its `replace`; by its new name where this ran before.
         of_one = isinstance(above, cst.Attribute) or _is_by_name(above)
         if not context.once(_is_multiple) or of_one:
+            return None
+        if context.once(_has_own_groups):
+            context.by_hand(original, _WHOSE)
             return None
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
         return cst.ListComp(cst.parse_expression("tx.hyper_params"), every)
@@ -172,6 +180,12 @@ def _is_by_name(node: cst.CSTNode | None) -> bool:
     if not isinstance(node, cst.Subscript) or not isinstance(node.slice[0].slice, cst.Index):
         return False
     return isinstance(node.slice[0].slice.value, cst.SimpleString)
+
+
+def _has_own_groups(context: Context) -> bool:
+    """Whether the program has subclasses of MultiOptimizer, which keep legacy hyper-parameters."""
+    here = any(map(context.analysis.is_groups, context.analysis.legacy_classes))
+    return here or bool(context.analysis.project.own_groups)
 
 
 def _is_multiple(context: Context) -> bool:
