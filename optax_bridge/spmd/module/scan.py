@@ -83,7 +83,8 @@ def _rematerialized(
         return body
     if kwargs.get("prevent_cse"):
         raise ValueError("prevent_cse must be False inside a scan, which needs none.")
-    return jax.checkpoint(body, **(kwargs | {"prevent_cse": False}))
+    arguments: dict[str, Any] = {**kwargs, "prevent_cse": False}
+    return jax.checkpoint(body, **arguments)
 
 
 def _leave_outputs(

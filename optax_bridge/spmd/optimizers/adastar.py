@@ -61,8 +61,7 @@ def adastar_optimizer(
 ) -> PartitionedGradientTransformation:
     """Adam and Adafactor as special cases of one optimizer, with decoupled weight decay.
 
-    The raw update is the average gradient over `sqrt(average square) + eps`, clipped; the step is
-    `-schedule * (learning_rate * average update + weight_decay * value * scale)`.
+    A step is `-schedule * (learning_rate * average update + weight_decay * value * scale)`.
 
     Args:
       learning_rate: of the updates alone.
@@ -79,7 +78,7 @@ def adastar_optimizer(
       weight_decay: the rate.
       weight_decay_per_param_scale: see `add_decayed_weights`.
       update_schedule: scales updates and decay; it is given 1 at the first step.
-      verbosity: above 0 adds summaries of each parameter: `<path>/raw_update_norm` and others.
+      verbosity: above 0 adds summaries of each parameter, `<path>/raw_update_norm` say.
     """
     averages = _Averages(
         _Ema(gradient_ema_decay, gradient_ema_debias),
@@ -176,7 +175,10 @@ class _Averages(NamedTuple):
         eps: float,
         eps_square: float,
     ) -> tuple[Updates, Updates, AdastarState]:
-        """Returns the raw updates, their average and the new state."""
+        """Returns the raw updates, their average and the new state.
+
+        A raw update is the average gradient over `sqrt(average square) + eps`, clipped.
+        """
         count: Leaf = optax.safe_increment(state.count)
         squares = map_updates(lambda g: jnp.square(g) + eps_square, grads)
         mean, mean_state = self.gradient.update(grads, state.gradient_ema, count)

@@ -69,9 +69,8 @@ def scale_by_factored_rms(
         axes = axes_of(param.shape, param.factorization_spec)
         if axes is None:
             return _Leaf(None, stand_in(), stand_in(), jnp.zeros(param.shape, jnp.float32))
-        v_row = jnp.zeros(_without(param.shape, axes.row), jnp.float32)
-        v_col = jnp.zeros(_without(param.shape, axes.col), jnp.float32)
-        return _Leaf(None, v_row, v_col, stand_in())
+        zeros = [jnp.zeros(_without(param.shape, axis), jnp.float32) for axis in axes]
+        return _Leaf(None, *zeros, stand_in())
 
     def partition_leaf(spec: ParameterSpec) -> _Leaf:
         axes = axes_of(spec.shape, spec.factorization)
@@ -89,12 +88,13 @@ def scale_by_factored_rms(
         if params is None:
             raise ValueError("scale_by_factored_rms: update(updates, state, params) needs params")
         count = optax.safe_increment(state.count)
+        decay = schedule(count)
 
         def update_leaf(g: Leaf, v_row: Leaf, v_col: Leaf, v: Leaf, param: OptParam) -> _Leaf:
             if g is None:
                 return _Leaf(None, v_row, v_col, v)
             axes = axes_of(param.shape, param.factorization_spec)
-            return _scaled(_Leaf(g, v_row, v_col, v), axes, schedule(count), epsilon)
+            return _scaled(_Leaf(g, v_row, v_col, v), axes, decay, epsilon)
 
         leaves = jax.tree.map(update_leaf, updates, *state[1:], params, is_leaf=is_none)
         return _field(leaves, "update"), _state(count, leaves)

@@ -161,7 +161,8 @@ def test_adafactor_by_the_names_of_axes_is_written_with_boxes_and_without(
     state = state.apply_gradients(grads=GRADS)
     written = state if kind == "Partitioned" else unboxed(state)
     written.to_legacy_checkpoint(tmp_path / "old", optimizer_def=tx)
-    rows = restore_checkpoint(tmp_path / "old", None)["state"]["param_states"]
+    plain: Any = restore_checkpoint(tmp_path / "old", None)
+    rows = plain["state"]["param_states"]
     assert set(rows["dense"]["kernel"]) == {"v_row", "v_col", "v", "m"}
     other = TrainState.create(apply_fn=None, params=boxed("Partitioned"), tx=tx)
     same_bits(jax.tree.leaves(restore_checkpoint(tmp_path / "old", other)), jax.tree.leaves(state))
@@ -170,7 +171,7 @@ def test_adafactor_by_the_names_of_axes_is_written_with_boxes_and_without(
 @pytest.mark.parametrize("kind", BOXES)
 @pytest.mark.parametrize("name", ["adam", "momentum"])
 def test_boxed_states_are_handed_to_nnx(name: str, kind: str) -> None:
-    model = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+    model: Any = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
     state = trained(name, kind)
     handed = hand_off(state, model, rename=lambda path: path.replace("dense", "layers/0"))
     same_bits(model.layers[0].kernel[...], unboxed(state.params)["dense"]["kernel"])
