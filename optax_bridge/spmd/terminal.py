@@ -183,7 +183,7 @@ def _train(trainer: SpmdTrainer, seed: int, resume_from: int | None, console: Te
 
 @contextlib.contextmanager
 def _log_messages(console: Terminal) -> Iterator[None]:
-    """What the trainer logs as a warning, as lines of the terminal."""
+    """Prints the trainer's warnings as lines of the terminal."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
