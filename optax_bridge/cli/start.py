@@ -26,7 +26,7 @@ def main() -> None:
         sys.exit(2)
     if warning := release_warning():
         print(f"warning: {warning}", file=sys.stderr)
-    from optax_bridge.cli.app import app as cli  # imports those packages, and is slow
+    from optax_bridge.cli import app as cli  # imports those packages, and is slow
 
     try:
         cli.main()
