@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from migration_guide.codemod.context import Options
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 from migration_guide.rules_page import described, rules_markdown
 
 IMPORTS = """import flax

@@ -95,7 +95,7 @@ within = optax.chain(optax.clip(1.0), optax_bridge.adam(0.1))
 state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=within)
 for feature in (
     lambda: state.apply_gradients(grads=params),
-    lambda: optax_bridge.one_loop(optax_bridge.adam(0.1)),
+    _internals.backends_are_initialized,
 ):
     with pytest.raises(_internals.MissingNameError, match="does not have. Use a release of JAX"):
         feature()

@@ -175,8 +175,10 @@ def _compare(
     reports: dict[str, Any] = {" / ".join(names): runs}
     if different and runs.verdict is not Verdict.DIFFERENT:
         reports[f"{' / '.join(names)}, by proof"] = Difference(evidence.about_proof())
-    content = evidence.as_dict()
-    return outputs.write(reports, content, DIFFERENT if different else SAME, evidence.explanation)
+    remarks = filter(None, (evidence.explanation, evidence.disagreement))
+    why = f"{'. '.join(remarks)} proof: {evidence.about_proof()}".strip()
+    code = DIFFERENT if different else SAME
+    return outputs.write(reports, evidence.as_dict(), code, why, evidence.closing)
 
 
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)

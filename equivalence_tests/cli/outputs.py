@@ -46,7 +46,12 @@ class Outputs:
         checked({"--json": self.json_file, "--junit": self.junit_file}, self.report_folder)
 
     def write(
-        self, reports: Mapping[str, Report | str], content: Any, code: int, why: str = ""
+        self,
+        reports: Mapping[str, Report | str],
+        content: Any,
+        code: int,
+        why: str = "",
+        headline: str = "",
     ) -> int:
         """Writes reports, or the messages that say why there is none.
 
@@ -55,6 +60,7 @@ class Outputs:
           content: what the JSON file gets, as plain data.
           code: the exit code so far.
           why: what explains a difference, where that is known.
+          headline: what the page says first; that of the reports unless given.
 
         Returns:
           The exit code, 2 if something could not be written.
@@ -69,7 +75,7 @@ class Outputs:
                 items = [item(name, report, why) for name, report in reports.items()]
                 title = next(iter(reports)) if len(items) == 1 else "Equivalence"
                 here = environment(jax.devices()[0])
-                files.add(html_report.write(self.report_folder, title, items, here))
+                files.add(html_report.write(self.report_folder, title, items, here, headline))
         return MISUSE if files.failed else code
 
     def write_error(self, name: str, message: str) -> int:

@@ -45,7 +45,9 @@ def test_a_branch_on_the_shape_is_reached(case: str, compiled: bool):
     assert not any(condition(np.empty(shape)) for shape in USUAL)
 
 
-@pytest.mark.parametrize("side", [legacy_optim.Adafactor(0.1), optax.adafactor(0.1)], ids=str)
+@pytest.mark.parametrize(
+    "side", [legacy_optim.Adafactor(0.1), optax.adafactor(0.1)], ids=["legacy", "stock"]
+)
 def test_adafactor_factors_from_128_on(side: Any):
     assert sizes_reached([side], USUAL) == [(128, 128)]
     params, few = default_params(optax.sgd(0.1), side)

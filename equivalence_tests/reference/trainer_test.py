@@ -67,6 +67,7 @@ def test_a_checkpoint_of_the_genuine_library_goes_on(tmp_path: Any, case: Case) 
     cfg: Any = regression.trainer(steps=10**6, save_every=10**6, mesh_shape=(1, 1))
     cfg.set(
         dir=str(tmp_path),
+        save_input_iterator=False,
         model=type("Model", (Linear,), {"shapes": shapes}).default_config().set(dtype=jnp.float32),
         learner=Learner.default_config().set(optimizer=optimizer),
         input=IteratorInput.default_config().set(source=lambda: batches),

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import NOTE
+from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 BRIDGED = {
     "table": (

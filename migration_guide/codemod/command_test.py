@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from migration_guide.codemod import command, driver, files
-from migration_guide.codemod.context import Options
+from migration_guide.codemod import command, driver
+from migration_guide.codemod.reading import files
+from migration_guide.codemod.writing.context import Options
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -186,7 +187,8 @@ def test_what_a_killed_run_left_is_removed_and_said(
 ):
     (path,) = _tree(tmp_path, 1)
     code = (
-        "import os, signal\nfrom pathlib import Path\nfrom migration_guide.codemod import files\n"
+        "import os, signal\nfrom pathlib import Path\n"
+        "from migration_guide.codemod.reading import files\n"
         "os.fsync = lambda f: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"files.write(Path({str(path)!r}), b'half')"
     )

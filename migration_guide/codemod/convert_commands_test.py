@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import migration_guide.corpus
 from migration_guide.codemod import driver, summary
 from migration_guide.codemod.configuration import RECIPES
-from migration_guide.codemod.context import Options
+from migration_guide.codemod.writing.context import Options
 from optax_bridge.cli.app import app
 
-SAVED = Path(migration_guide.corpus.__file__).parent / "saved"
+SAVED = Path(__file__).parents[1] / "corpus" / "saved"
 HEAD = """\
 import flax
 import jax.numpy as jnp

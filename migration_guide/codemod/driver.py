@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migration_guide.codemod import files, notebook, parameter_dtypes, pins, standalone
-from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Message, Options, Restored
-from migration_guide.codemod.exports import exported
-from migration_guide.codemod.lines import moved
-from migration_guide.codemod.project import Project, merged
+from migration_guide.codemod.inference import parameter_dtypes
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.exports import exported
+from migration_guide.codemod.inference.project import Project, merged
+from migration_guide.codemod.reading import files, notebook, pins
+from migration_guide.codemod.reading.lines import moved
+from migration_guide.codemod.reading.source import TooLargeError, parse
 from migration_guide.codemod.rewrite import Rewritten, rewrite
-from migration_guide.codemod.source import TooLargeError, parse
+from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing.context import Message, Options, Restored
 
 _ROUNDS = 8  # what files tell each other settles in two, as a rule
 

@@ -11,9 +11,10 @@ import libcst
 import pytest
 from typer.testing import CliRunner
 
-from migration_guide.codemod import driver, files, notebook
-from migration_guide.codemod.context import Options
+from migration_guide.codemod import driver
+from migration_guide.codemod.reading import files, notebook
 from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.writing.context import Options
 from optax_bridge.cli.app import app
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"

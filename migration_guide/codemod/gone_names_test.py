@@ -3,9 +3,9 @@
 import pytest
 
 from legacy_optim import gone
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import PREFIX
+from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 # Modules before Linen have one comment in a file: see the cases below.
 NAMES = [name for name in gone.names() if not name.startswith(("flax.nn", "flax.deprecated"))]
@@ -173,6 +173,14 @@ def test_the_result_of_a_rewrite_is_looked_up_again(case: str):
     assert rewrite(result.code, Options()).code == result.code
 
 
+@pytest.mark.parametrize("name", ["jax.api.jit", "jax.experimental.optimizers.adam", "jax.partial"])
+def test_an_import_that_nothing_uses_goes(name: str):
+    """Left alone it would be an ImportError, and nothing would have said so."""
+    module, _, last = name.rpartition(".")
+    code = f"from {module} import {last}\nfrom flax import optim\nd = optim.Adam(0.1)\n"
+    assert f"import {last}" not in rewrite(code, Options()).code
+
+
 TYPES = {
     "type(x) is jnp.DeviceArray": "isinstance(x, jax.Array)",
     "type(x) == jax.interpreters.xla.DeviceArray": "isinstance(x, jax.Array)",
@@ -211,3 +219,9 @@ def test_the_type_of_an_array_is_asked_by_isinstance(before: str):
 def test_another_question_of_that_type_is_left_to_a_person(code: str):
     result = rewrite(f"import jax\nimport jax.numpy as jnp\nx = {code}\n", Options())
     assert [m.by_hand for m in result.messages] == [True]
+
+
+def test_what_a_second_round_says_has_the_line_of_the_program():
+    code = "from jax.config import config\nimport flax.optim\nconfig.enable_omnistaging()\n"
+    (message,) = rewrite(code, Options()).messages
+    assert message.line == 3

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 ONE = "from flax import optim\no = optim.Adam(0.1).create(p)\n"
 TWO = "from flax import optim\no = optim.MultiOptimizer((a, optim.Adam(0.1)), (b, optim.Adam(0.2)))"

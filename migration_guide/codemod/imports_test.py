@@ -2,9 +2,9 @@
 
 import pytest
 
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import PREFIX
+from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from legacy_optim import removed_names
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import PREFIX
+from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 # `jax.xla` and `jax.pxla` stand for their one name, which is in the table of their own module.
 WHOLE = {"jax.xla": "jax.xla.DeviceArray", "jax.pxla": "jax.pxla.ShardedDeviceArray"}

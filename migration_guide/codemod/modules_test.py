@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
 from migration_guide.codemod.rewrite import rewrite, undefined
+from migration_guide.codemod.writing.context import Options
 
 IMPORTS = (
     "from flax import optim",

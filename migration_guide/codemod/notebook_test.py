@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from migration_guide.codemod import driver, notebook
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.json_text import spans
+from migration_guide.codemod import driver
+from migration_guide.codemod.reading import notebook
+from migration_guide.codemod.reading.json_text import spans
+from migration_guide.codemod.writing.context import Options
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 

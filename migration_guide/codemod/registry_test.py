@@ -9,9 +9,9 @@ import libcst as cst
 import pytest
 
 from migration_guide.codemod import left_alone_test, rewrite_test
-from migration_guide.codemod.context import Context, Options
 from migration_guide.codemod.registry import RULES, Rule, ordered
 from migration_guide.codemod.rewrite import Rewritten, rewrite
+from migration_guide.codemod.writing.context import Context, Options
 
 HEAD = rewrite_test.IMPORTS + rewrite_test.SETUP
 SOURCES = [

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from migration_guide.codemod import driver, summary
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import NOTE
+from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.writing.context import Options
 
 HEAD = "from flax import optim\nopt = optim.Adam(0.1).create(p)\n"
 OURS = "optax_bridge.checkpoints."

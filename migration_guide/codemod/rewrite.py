@@ -11,16 +11,18 @@ from typing import Any
 import libcst as cst
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod import imports, parameter_dtypes, placement
-from migration_guide.codemod.analysis import Analysis
-from migration_guide.codemod.context import Context, Message, Options, Restored
-from migration_guide.codemod.lines import moved
-from migration_guide.codemod.names import OPTIM, dotted
-from migration_guide.codemod.project import Project
+from migration_guide.codemod.inference import parameter_dtypes
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.project import Project
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.lines import moved
+from migration_guide.codemod.reading.names import OPTIM, dotted
+from migration_guide.codemod.reading.source import TooLargeError, parse, undefined
+from migration_guide.codemod.reading.tree import is_statement, transformed, walk
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
-from migration_guide.codemod.rename import renamed
-from migration_guide.codemod.source import TooLargeError, parse, undefined
-from migration_guide.codemod.tree import is_statement, transformed, walk
+from migration_guide.codemod.writing import placement
+from migration_guide.codemod.writing.context import Context, Message, Options, Restored
+from migration_guide.codemod.writing.rename import renamed
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 
@@ -107,14 +109,19 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    recipe = "standalone" if options.standalone else ""
+    compared = tuple(sorted(context.compared.items()))
+    applied = tuple(sorted(counts.items()))
+    return Rewritten(new, listed, applied, "", _restored(context), compared)
+
+
+def _restored(context: Context) -> tuple[Restored, ...]:
+    """Returns the files that the module restores, with the recipe that was written."""
+    recipe = "standalone" if context.options.standalone else ""
     recipe = "exact" if context.recipes == {"exact"} else recipe
-    restored = tuple(
+    return tuple(
         dataclasses.replace(checkpoint, recipe=recipe)
         for _, checkpoint in sorted(context.checkpoints.items())
     )
-    compared = tuple(sorted(context.compared.items()))
-    return Rewritten(new, listed, tuple(sorted(counts.items())), "", restored, compared)
 
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:

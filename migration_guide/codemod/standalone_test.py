@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 from flax.core import FrozenDict
 
-from migration_guide.codemod import driver, partition
-from migration_guide.codemod.context import Options
-from migration_guide.codemod.marks import NOTE
+from migration_guide.codemod import driver
+from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.rewrite import Rewritten, rewrite
+from migration_guide.codemod.writing import partition
+from migration_guide.codemod.writing.context import Options
 
 HEAD = "import jax\nfrom flax import optim\n"
 STANDALONE = Options(recipe="standalone")

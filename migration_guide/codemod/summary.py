@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from migration_guide.codemod.context import UNKNOWN_TEMPLATE, Message, Options
-from migration_guide.codemod.definitions import RATE
 from migration_guide.codemod.driver import Report
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.rules.restoring import FILL_IN
+from migration_guide.codemod.writing.context import UNKNOWN_TEMPLATE, Message, Options
+from migration_guide.codemod.writing.definitions import RATE
 
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
 _RANDOM_NUMBERS = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
+from migration_guide.codemod.writing.context import Options
 from migration_guide.corpus.comparing import assert_close, numbers, printed_by
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
+from migration_guide.codemod.writing.context import Options
 from migration_guide.corpus import next_steps
 from migration_guide.corpus.comparing import assert_close, numbers, printed_by
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.context import Options
+from migration_guide.codemod.writing.context import Options
 
 HERE = Path(__file__).parent
 

@@ -80,7 +80,7 @@ class LegacyFit(Fit):
     def follow(self, name: str) -> None:
         """Lets messages name the optimizer that was given, or read from the state."""
         self.is_by_definition, self.if_missing = True, ""
-        self.whole, self.remedy = f"the state of {name}", OTHER_OPTIMIZER
+        self.requirement, self.remedy = f"the state of {name}", OTHER_OPTIMIZER
 
     def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, from a legacy optimizer where one stands in its place."""
@@ -130,20 +130,20 @@ class LegacyFit(Fit):
         names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
         step = int(np.ravel(np.asarray(fitted["step"]))[0])
         target = optimizer["target"]
-        found, left = fields_filled(names - _OF_THE_OPTIMIZER, beside(saved, at), target, step)
+        values, unused = fields_filled(names - _OF_THE_OPTIMIZER, beside(saved, at), target, step)
         keys = outline.get("rngs")
-        if len(found.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
-            found["rngs"] = dict(zip(keys, found["rngs"].values(), strict=True))
-        self.left += [(*path, *names) for names in left]
-        return fitted | self._fields(outline, found, path)
+        if len(values.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
+            values["rngs"] = dict(zip(keys, values["rngs"].values(), strict=True))
+        self.unused += [(*path, *names) for names in unused]
+        return fitted | self._fields(outline, values, path)
 
     def _fields(
-        self, outline: Mapping[str, PyTree], found: Mapping[str, PyTree], path: Names
+        self, outline: Mapping[str, PyTree], values: Mapping[str, PyTree], path: Names
     ) -> PyTree:
         """The fields besides the optimizer's, as far as they are found."""
         return {
-            name: self.tree(value, found[name], (*path, name), OWNERS.get(name, "state"))
-            if name in found
+            name: self.tree(value, values[name], (*path, name), OWNERS.get(name, "state"))
+            if name in values
             else self.lacking(value, (*path, name))
             for name, value in outline.items()
             if name not in _OF_THE_OPTIMIZER
@@ -163,8 +163,8 @@ class LegacyFit(Fit):
         """Stops where the parameters are others: their states would all be named as well."""
         at = (*path, "target")
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
-        found = [*missing, *surplus, *(p for p, *_ in self.wrong)]
-        if any(p[: len(at)] == at for p in found):
+        problems = [*missing, *surplus, *(p for p, *_ in self.wrong)]
+        if any(p[: len(at)] == at for p in problems):
             below = {(*at, "params", *p[len(at) :]) for p in missing}
             if missing and below == set(surplus):
                 self.remedy = BELOW_PARAMS
@@ -203,8 +203,8 @@ class LegacyFit(Fit):
             for entry in (stock_entries(template) if dtypes else ())
         ]
         if choices and all(choice.kind == "exact" for choice in choices):
-            found = f"that of public Optax ({choices[0].reason})"
-            self.wrong.append((path, "the state of an exact transformation", found))
+            actual = f"that of public Optax ({choices[0].reason})"
+            self.wrong.append((path, "the state of an exact transformation", actual))
             self.remedy = _NOT_STOCK
 
     def filled(
@@ -281,12 +281,12 @@ class LegacyFit(Fit):
         places: dict[Names, Names] = {}
         for names, row in fields:
             is_boxed = names not in template_names and names[-1:] == (LEVEL,)
-            own = template_names.get(names[:-1] if is_boxed else names)
-            if own is None:
+            parameter = template_names.get(names[:-1] if is_boxed else names)
+            if parameter is None:
                 continue  # of a parameter that the template has not, which is said
             for field, leaf in leaves(row):
-                values[(*own, *field)] = leaf
-                places[(*own, *field)] = (*path, "state", "param_states", *names, *field)
+                values[(*parameter, *field)] = leaf
+                places[(*parameter, *field)] = (*path, "state", "param_states", *names, *field)
         return values, places
 
     def _grouped(self, target: Params, states: PyTree, opt_state: OptState, path: Names) -> Any:
@@ -300,20 +300,21 @@ class LegacyFit(Fit):
                 "which: convert it by `optax-bridge convert --optimizer`.",
             )  # fmt: skip
         every = sorted(names for names, _ in leaves(target))
-        found: dict[Names, Any] = dict.fromkeys(every)
-        for number, (group, own) in enumerate(zip(states, inner, strict=True)):
-            held = plain(group["param_states"])
-            ends = [key_names(at) for at, _ in leaves_with_path(own)]
+        rows_found: dict[Names, Any] = dict.fromkeys(every)
+        for number, (group, group_state) in enumerate(zip(states, inner, strict=True)):
+            group_rows = plain(group["param_states"])
+            ends = [key_names(at) for at, _ in leaves_with_path(group_state)]
             names = [n for n in every if any(end[len(end) - len(n) :] == n for end in ends)]
-            if not ends and not any(True for _ in leaves(held)):
+            if not ends and not any(True for _ in leaves(group_rows)):
                 continue  # a group that keeps nothing
-            if set(held) != {str(i) for i in range(len(names))}:
+            if set(group_rows) != {str(i) for i in range(len(names))}:
                 raise CheckpointError(
-                    f"{where}, group {number}", f"states of {len(names)} leaves", f"{len(held)}",
+                    f"{where}, group {number}", f"states of {len(names)} leaves",
+                    f"{len(group_rows)}",
                     "The group holds other leaves than it did when this was written.",
                 )  # fmt: skip
-            found |= {n: held[str(i)] for i, n in enumerate(names)}
-        return found
+            rows_found |= {n: group_rows[str(i)] for i, n in enumerate(names)}
+        return rows_found
 
     def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
         """Fits a leaf, whichever of both have copies for devices."""
@@ -322,26 +323,26 @@ class LegacyFit(Fit):
             saved = saved if new is None else new
         return super().leaf(expected, saved, path, owner)
 
-    def reconciled(self, found: PyTree, expected: PyTree, path: Names) -> Leaf:
+    def reconciled(self, array: PyTree, expected: PyTree, path: Names) -> Leaf:
         """An array of the checkpoint in the shape of the target's; None if it has another."""
         shape = np.shape(expected)
-        found = found if hasattr(found, "shape") else np.asarray(found)
-        if found.shape == shape:
-            return found
-        whole = shape if self.copies is None else shape[1:]
-        if self.saved_copies is not None and found.shape == (self.saved_copies, *whole):
-            copies = np.asarray(found)
+        array = array if hasattr(array, "shape") else np.asarray(array)
+        if array.shape == shape:
+            return array
+        shape_of_one = shape if self.copies is None else shape[1:]
+        if self.saved_copies is not None and array.shape == (self.saved_copies, *shape_of_one):
+            copies = np.asarray(array)
             first = copies[0].tobytes()
             if any(copy.tobytes() != first for copy in copies[1:]):
                 self.wrong.append(
                     (path, "the same on every device, as it was replicated", "others")
                 )
                 return np.broadcast_to(copies[0], shape) if self.copies else copies[0]
-            found = copies[0]
-        if found.shape != whole or (self.copies is not None and shape[:1] != (self.copies,)):
+            array = copies[0]
+        if array.shape != shape_of_one or (self.copies is not None and shape[:1] != (self.copies,)):
             return None
         self.changed = True
-        return found if self.copies is None else np.broadcast_to(np.asarray(found), shape)
+        return array if self.copies is None else np.broadcast_to(np.asarray(array), shape)
 
 
 def _has_own_state(template: Any, saved: PyTree) -> bool:
@@ -367,9 +368,9 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
         return _leading(step, saved), _leading(expected.step, outlined(expected.params))
     if isinstance(expected, Mapping) and isinstance(saved, Mapping):
         for name, value in expected.items():
-            found = _copies(value, saved.get(name))
-            if found is not None:
-                return found
+            sizes = _copies(value, saved.get(name))
+            if sizes is not None:
+                return sizes
     return None
 
 

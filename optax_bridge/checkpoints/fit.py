@@ -138,11 +138,11 @@ class Fit:
       allow_nan: whether parameters and moments may be NaN or infinite.
       missing: leaves of the template that the checkpoint lacks.
       surplus: leaves of the checkpoint that a `TrainState` has no place for.
-      left: leaves of the checkpoint beside the states that nothing has a place for.
+      unused: leaves of the checkpoint beside the states that nothing has a place for.
       wrong: what is otherwise not as it should be: path, expected, found.
       converted: leaves that were taken as another type: path, type before, type now.
       remedy: what to do about it.
-      whole: what the checkpoint is to be, for the message about several leaves.
+      requirement: what the checkpoint is to be, for the message about several leaves.
       if_missing: what else to do where leaves are missing.
       changed: whether anything was taken otherwise than as it is.
     """
@@ -150,11 +150,11 @@ class Fit:
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
         self.place, self.keep, self.allow_nan = place, keep, allow_nan
         self.remedy, self.changed = SAME_MAKE, False
-        self.whole = "every leaf of what is restored, and no other"
+        self.requirement = "every leaf of what is restored, and no other"
         self.if_missing = "optax_bridge.checkpoints restores in part by missing='keep'."
         self.missing: list[Names] = []
         self.surplus: list[Names] = []
-        self.left: list[Names] = []
+        self.unused: list[Names] = []
         self.wrong: list[tuple[Names, str, str]] = []
         self.converted: list[tuple[Names, str, str]] = []
         self.params: list[tuple[Names, np.dtype, np.dtype]] = []  # of the state at hand
@@ -224,15 +224,17 @@ class Fit:
 
     def compare_types(self, path: Names) -> None:
         """Notes parameters of another type than the template's, unless all are of the same one."""
-        others = [(at, own, found) for at, own, found in self.params if own != found]
-        pairs = {(own, found) for _, own, found in self.params if is_floating(own)}
-        if others and len(pairs) == 1:
-            ((own, found),) = pairs
-            self.converted.append((path, str(own), str(found)))
+        differing = [
+            (at, expected, actual) for at, expected, actual in self.params if expected != actual
+        ]
+        pairs = {(expected, actual) for _, expected, actual in self.params if is_floating(expected)}
+        if differing and len(pairs) == 1:
+            ((expected, actual),) = pairs
+            self.converted.append((path, str(expected), str(actual)))
             self.changed = True
         else:
-            for at, own, found in others:
-                self.wrong.append((at, f"{own}, the template's type", str(found)))
+            for at, expected, actual in differing:
+                self.wrong.append((at, f"{expected}, the template's type", str(actual)))
                 self.remedy = _OTHER_TYPE
 
     def opt_state_template(self, template: Any, params: PyTree) -> Any:
@@ -242,16 +244,20 @@ class Fit:
           template: the state.
           params: what `parameters` gave.
         """
-        if not any(own != found for _, own, found in self.params) or self.wrong or self.missing:
+        if (
+            not any(expected != actual for _, expected, actual in self.params)
+            or self.wrong
+            or self.missing
+        ):
             return template.opt_state
         new = restored(template.params, params)
         tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), new)
-        made = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
-        own, treedef = jax.tree.flatten(template.opt_state)
-        if len(made) != len(own):
+        new_leaves = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
+        old_leaves, treedef = jax.tree.flatten(template.opt_state)
+        if len(new_leaves) != len(old_leaves):
             return template.opt_state
-        return treedef.unflatten(map(_with_dtype, own, made))
+        return treedef.unflatten(map(_with_dtype, old_leaves, new_leaves))
 
     def _level(
         self, expected: Mapping[str, PyTree], saved: PyTree, path: Names, owner: Owner
@@ -281,27 +287,29 @@ class Fit:
     def _unboxed(
         self, expected: PyTree, saved: Mapping[str, PyTree], path: Names, owner: Owner
     ) -> PyTree:
-        own = owner != "program"
-        if set(saved) == {LEVEL} and (own or array_like(expected)):
+        in_state = owner != "program"
+        if set(saved) == {LEVEL} and (in_state or array_like(expected)):
             self.changed = True
             return self.tree(expected, saved[LEVEL], path, owner)
-        if expected is None and not own:  # what Flax does: there is nothing to compare it with
+        if expected is None and not in_state:  # what Flax does: there is nothing to compare it with
             self.changed = True  # from Orbax, Flax would leave it out
             return saved
         if expected is None:
             self._over(saved, path, owner)
             return None
-        if not array_like(expected) and not own:
+        if not array_like(expected) and not in_state:
             return saved
-        found = f"a level with {shown(sorted(saved))}"
-        self.wrong.append((path, f"{kind(expected)} (is it in a box of its own class?)", found))
+        description = f"a level with {shown(sorted(saved))}"
+        self.wrong.append(
+            (path, f"{kind(expected)} (is it in a box of its own class?)", description)
+        )
         return expected
 
     def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
         """Fits a leaf."""
-        own = owner != "program"
+        in_state = owner != "program"
         if expected is None:
-            if own and saved is not None:
+            if in_state and saved is not None:
                 self._over(saved, path, owner)
                 return None
             self.changed |= saved is not None
@@ -311,20 +319,20 @@ class Fit:
         if is_key(expected):
             return self._key(expected, saved, path)
         if not array_like(expected):
-            if not own or isinstance(expected, str | bytes) == isinstance(saved, str | bytes):
+            if not in_state or isinstance(expected, str | bytes) == isinstance(saved, str | bytes):
                 return saved
         elif array_like(saved):
             if np.shape(expected) == np.shape(saved):
                 return self._typed(expected, saved, path, owner)
-            if not own and _grows(expected, saved):
+            if not in_state and _grows(expected, saved):
                 self.changed = True
                 both_float = is_floating(dtype_of(expected)) and is_floating(dtype_of(saved))
                 return saved if both_float else self._typed(expected, saved, path, owner)
         self.wrong.append((path, kind(expected), kind(saved)))
         if array_like(expected) and array_like(saved):
             self.replicated += _is_copied(expected, saved)
-            self.beside += not own
-        elif self.remedy == SAME_MAKE and not own:
+            self.beside += not in_state
+        elif self.remedy == SAME_MAKE and not in_state:
             self.remedy = _OTHER_KIND
         return expected
 
@@ -335,30 +343,30 @@ class Fit:
             if ("b" in kinds or "c" in kinds) and kinds[0] != kinds[1]:
                 self.wrong.append((path, kind(expected), kind(saved)))
             return saved
-        own, found = np.dtype(expected.dtype), dtype_of(saved)
+        dtype, saved_dtype = np.dtype(expected.dtype), dtype_of(saved)
         if owner == "params":
-            self.params.append((path, own, found))
-        if own == found:
+            self.params.append((path, dtype, saved_dtype))
+        if dtype == saved_dtype:
             if owner == "opt_state" and path[-1] in COUNTS:
                 self.check_step(saved, path)
             return self.finite(expected, saved, path, owner)
-        both_float = is_floating(own) and is_floating(found)
+        both_float = is_floating(dtype) and is_floating(saved_dtype)
         if owner == "params" and both_float:
             return self.finite(expected, saved, path, owner)
         if owner == "opt_state" and both_float:
-            self.wrong.append((path, f"{own}, which the new state keeps", str(found)))
+            self.wrong.append((path, f"{dtype}, which the new state keeps", str(saved_dtype)))
             self.remedy = OTHER_STATE_TYPE
             return expected
         is_number = not hasattr(saved, "dtype")
-        if both_float or (own.kind in "iu" and found.kind in "iu" and not _is_bool(saved)):
+        if both_float or (dtype.kind in "iu" and saved_dtype.kind in "iu" and not _is_bool(saved)):
             array = np.asarray(saved)
             with np.errstate(all="ignore"):
-                new = array.astype(own)
-                keeps = bool(np.all((new.astype(found) == array) | (array != array)))
+                new = array.astype(dtype)
+                keeps = bool(np.all((new.astype(saved_dtype) == array) | (array != array)))
             if keeps or (both_float and is_number):
                 self.changed = True
                 if both_float and not is_number:
-                    self.converted.append((path, str(found), str(own)))
+                    self.converted.append((path, str(saved_dtype), str(dtype)))
                 elif owner == "opt_state" and path[-1] in COUNTS:
                     self.check_step(new, path)
                 return new
@@ -415,12 +423,12 @@ class Fit:
 
     def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
         over = [(*path, *at) for at, leaf in leaves(saved) if leaf is not None]
-        (self.left if owner == "program" else self.surplus).extend(over)
+        (self.unused if owner == "program" else self.surplus).extend(over)
 
     @property
     def is_exact(self) -> bool:
         """Whether template and checkpoint have the same leaves, as they are."""
-        return not (self.changed or self.missing or self.surplus or self.left or self.wrong)
+        return not (self.changed or self.missing or self.surplus or self.unused or self.wrong)
 
     def named(self, path: Names) -> str:
         """How errors call a leaf of the checkpoint."""
@@ -439,7 +447,7 @@ class Fit:
         if self.wrong or (not self.keep and (self.missing or self.surplus)):
             raise self.error()
         if self.converted:
-            each = [f"{leaf_name(path)}: {own} to {new}" for path, own, new in self.converted]
+            each = [f"{leaf_name(path)}: {before} to {new}" for path, before, new in self.converted]
             warnings.warn(
                 ConvertedWarning(
                     f"{self.place}: {listed(each)}. The template and the checkpoint have other "
@@ -447,14 +455,14 @@ class Fit:
                 ),
                 stacklevel=5,
             )
-        left = self.surplus + self.left
-        if left:
+        unused = self.surplus + self.unused
+        if unused:
             warnings.warn(
                 LeftOverWarning(
-                    f"{self.place}: {listed_leaves(left)} left over: nothing that was restored has "
-                    "a place for it. Give the template a field of that name to have it; what the "
-                    "program takes itself, it leaves out of what is restored.",
-                    left,
+                    f"{self.place}: {listed_leaves(unused)} left over: nothing that was restored "
+                    "has a place for it. Give the template a field of that name to have it; what "
+                    "the program takes itself, it leaves out of what is restored.",
+                    unused,
                 ),
                 stacklevel=5,
             )
@@ -463,20 +471,20 @@ class Fit:
         """The error about all that does not fit."""
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
         if len(self.wrong) == 1 and not missing and not surplus:
-            path, expected, found = self.wrong[0]
+            path, expected, actual = self.wrong[0]
             remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
-            return CheckpointError(self.named(path), expected, found, remedy)
-        found = [f"no {listed_leaves(missing)}"] if missing else []
-        found += [
+            return CheckpointError(self.named(path), expected, actual, remedy)
+        problems = [f"no {listed_leaves(missing)}"] if missing else []
+        problems += [
             f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
         ]
-        found += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
-        found += [f"{listed_leaves(surplus)} besides"] if surplus else []
+        problems += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
+        problems += [f"{listed_leaves(surplus)} besides"] if surplus else []
         remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
         if self.remedy == SAME_MAKE and any("opt_state" in path for path in missing):
             remedies.append(_OTHER_STATE)
         return CheckpointError(
-            self.place, self.whole, "; ".join(found),
+            self.place, self.requirement, "; ".join(problems),
             " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
         )  # fmt: skip
 
@@ -497,18 +505,18 @@ def not_finite(leaf: Leaf) -> str:
         leaf = np.asarray(leaf)
     if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
         return "" if is_array(leaf) or np.isfinite(leaf) else "NaN" if leaf != leaf else "infinity"
-    data, found = bytes_of(leaf), ""
+    data, result = bytes_of(leaf), ""
     for start in range(0, leaf.nbytes, BLOCK):
         block = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
         if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
             block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         if not np.isfinite(block).all():
-            found = "infinity"
+            result = "infinity"
             if np.isnan(block).any():
                 return "NaN"
         if leaf.nbytes > BLOCK:
             release(leaf)
-    return found
+    return result
 
 
 def _is_bool(leaf: Leaf) -> bool:

@@ -327,7 +327,7 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "array for level": (
         {"b": OLD}, NEW, True, {"b": OLD}, {"wrong": [(("a",), "a level with ['b']", "float64[2]")]}
     ),
-    "one too many": ({"b": OLD}, {"b": NEW, "c": NEW}, False, {"b": NEW}, {"left": [("a", "c")]}),
+    "one too many": ({"b": OLD}, {"b": NEW, "c": NEW}, False, {"b": NEW}, {"unused": [("a", "c")]}),
     "one too many in a state": (
         {"b": OLD}, {"b": NEW, "c": NEW}, True, {"b": NEW}, {"surplus": [("a", "c")]}
     ),
@@ -347,7 +347,7 @@ def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
     expected, given, in_state, made, noted = FITTED[case]
     fit = Fit("file")
     assert repr(fit.tree(expected, given, ("a",), "state" if in_state else "program")) == repr(made)
-    found = {name: getattr(fit, name) for name in ("missing", "surplus", "left", "wrong")}
+    found = {name: getattr(fit, name) for name in ("missing", "surplus", "unused", "wrong")}
     assert {name: value for name, value in found.items() if value} | (
         {"changed": True} if fit.changed else {}
     ) == noted

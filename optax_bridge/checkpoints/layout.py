@@ -84,13 +84,13 @@ def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:
     return Layout(part, {name: kind for name, kind in kinds.items() if kind})
 
 
-def read_layout(found: Any, place: Place) -> Layout:
+def read_layout(saved: Any, place: Place) -> Layout:
     """The layout that a checkpoint remembers.
 
     Raises:
       CheckpointError: it is none.
     """
-    part, steps = (found.get(k) for k in ("part", "steps")) if is_layout(found) else (None, None)
+    part, steps = (saved.get(k) for k in ("part", "steps")) if is_layout(saved) else (None, None)
     numbers = [str(index) for index in range(len(part))] if isinstance(part, Mapping) else None
     texts = isinstance(part, Mapping) and all(isinstance(name, str) for name in part.values())
     kinds = isinstance(steps, Mapping) and all(
@@ -99,15 +99,15 @@ def read_layout(found: Any, place: Place) -> Layout:
     if numbers is None or sorted(part or ()) != sorted(numbers) or not texts or not kinds:
         raise CheckpointError(
             f"{place}, {leaf_name((LAYOUT,))}", "where the optimizer stood, and the steps beside "
-            "it", shown(found), "It is damaged: convert the legacy checkpoint again.",
+            "it", shown(saved), "It is damaged: convert the legacy checkpoint again.",
         )  # fmt: skip
     assert part is not None and steps is not None
     return Layout(tuple(part[number] for number in numbers), dict(steps))
 
 
-def is_layout(found: Any) -> bool:
+def is_layout(tree: Any) -> bool:
     """Whether this is what a layout is written as, or the ruins of it."""
-    return isinstance(found, Mapping) and set(found) == {"part", "steps"}
+    return isinstance(tree, Mapping) and set(tree) == {"part", "steps"}
 
 
 def _kind(value: Any, step: int) -> str | None:
@@ -191,14 +191,14 @@ _STATISTICS = "batch_stats"
 
 def beside(tree: PyTree, path: Names) -> dict[Names, PyTree]:
     """What stands beside the optimizer, and beside each level on the way to it, by path."""
-    found: dict[Names, Any] = {}
+    entries: dict[Names, Any] = {}
     for length, name in enumerate(path):
         tree = numbered(tree)
         if not isinstance(tree, Mapping):
             break
-        found |= {(*path[:length], key): value for key, value in tree.items() if key != name}
+        entries |= {(*path[:length], key): value for key, value in tree.items() if key != name}
         tree = tree.get(name)
-    return found
+    return entries
 
 
 def fields_filled(
@@ -216,39 +216,39 @@ def fields_filled(
       Field -> value, and the paths of the leaves that fill none.
     """
     filled: dict[str, Any] = {}
-    left: list[Names] = []
+    unused: list[Names] = []
     for path in sorted(entries, key=lambda path: (-len(path), path)):  # the nearest come first
         name, value = path[-1], entries[path]
         if name in _STEPS and _is_number(value, step):
             continue
-        for name_of_field, found, rest in _candidates(name, value, names):
-            if name_of_field not in filled and _fits(name_of_field, found, params):
-                filled[name_of_field] = found
-                left += [(*path, *at) for at, leaf in leaves(rest) if leaf is not None]
+        for name_of_field, candidate, rest in _candidates(name, value, names):
+            if name_of_field not in filled and _fits(name_of_field, candidate, params):
+                filled[name_of_field] = candidate
+                unused += [(*path, *at) for at, leaf in leaves(rest) if leaf is not None]
                 break
         else:
-            left += [(*path, *at) for at, leaf in leaves(value) if leaf is not None]
-    return filled, left
+            unused += [(*path, *at) for at, leaf in leaves(value) if leaf is not None]
+    return filled, unused
 
 
 def _candidates(name: str, value: Any, names: Collection[str]) -> list[tuple[str, Any, Any]]:
     """Fields that something may fill: the field, the value for it, and what is left then."""
     if name in names and name != "rngs":
         return [(name, _within(name, value), None)]
-    found: list[tuple[str, Any, Any]] = []
+    candidates: list[tuple[str, Any, Any]] = []
     if isinstance(value, Mapping):  # a dict of collections
         for field in names:
             if field in value:
                 rest = {key: item for key, item in value.items() if key != field}
-                found.append((field, value[field], rest))
+                candidates.append((field, value[field], rest))
     if "rngs" in names and (name == "rngs" or name.endswith(("rng", "key"))):
         keys = value if isinstance(value, Mapping) else {name.removesuffix("_rng"): value}
-        found.append(("rngs", keys, None))
+        candidates.append(("rngs", keys, None))
     for field in names:
         if name in _NAMES.get(field, ()) and field != "rngs":
-            whole = {_STATISTICS: value} if name == _STATISTICS else _within(field, value)
-            found.append((field, whole, None))
-    return found
+            collection = {_STATISTICS: value} if name == _STATISTICS else _within(field, value)
+            candidates.append((field, collection, None))
+    return candidates
 
 
 def _within(field: str, value: Any) -> PyTree:

@@ -57,8 +57,8 @@ class Part:
     @property
     def dtypes(self) -> set[str]:
         """The names of the types in floating point that its parameters have."""
-        found = (leaf.dtype for _, leaf in leaves(self.target))
-        return {str(dtype) for dtype in found if is_floating(dtype)}
+        every = (leaf.dtype for _, leaf in leaves(self.target))
+        return {str(dtype) for dtype in every if is_floating(dtype)}
 
     @property
     def name(self) -> str:
@@ -82,9 +82,9 @@ def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
         tree = {str(index): value for index, value in enumerate(tree)}
     if not isinstance(tree, Mapping):
         return
-    found = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
+    inner = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
     # What holds one may itself have fields of these names.
-    yield from found or ([path] if is_train_state(tree) else [])
+    yield from inner or ([path] if is_train_state(tree) else [])
 
 
 def at_path(tree: PyTree, path: Names) -> PyTree:
@@ -125,13 +125,13 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
             f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
             "something besides", _OWN_STATE if besides[0][len(path)] == "state" else _PUT_IN,
         )  # fmt: skip
-    found = [_step(state["step"], (*path, "state", "step"), place) for state in states]
-    if len(set(found)) != 1:
+    steps = [_step(state["step"], (*path, "state", "step"), place) for state in states]
+    if len(set(steps)) != 1:
         raise CheckpointError(
             f"{place}, {leaf_name((*path, 'state'))}", "one step for all groups",
-            f"{[step for step, _ in found]}", "The groups were not trained together: convert each.",
+            f"{[step for step, _ in steps]}", "The groups were not trained together: convert each.",
         )  # fmt: skip
-    step, copies = found[0]
+    step, copies = steps[0]
     target = _as_dicts(tree["target"])
     param_states = [_as_dicts(state["param_states"]) for state in states]
     if copies is not None:
@@ -169,16 +169,17 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
         return [_first(v, copies, (*path, str(i)), place) for i, v in enumerate(tree)]
     if not is_array(tree):
         return tree
-    found = f"shape {tree.shape}"
+    actual = f"shape {tree.shape}"
     if tree.shape[:1] == (copies,):
         array = np.asarray(tree)
         first = array[0].tobytes()
         if all(copy.tobytes() == first for copy in array[1:]):
             return array[0]
-        found = "different values"
+        actual = "different values"
     raise CheckpointError(
         f"{place}, {leaf_name(path)}", f"the same array {copies} times, as the step is replicated",
-        found, "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, a "
+        actual,
+        "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, a "
         "population's members, is restored into a template of as many: restore_checkpoint does, "
         "and convert --like.",
     )  # fmt: skip
@@ -254,9 +255,9 @@ def within(part: Part, holder: Entry, place: Place = "checkpoint") -> list[Part]
     """What there is of each optimizer within one that holds others; none in the older layout."""
     if holder.parts is None or part.is_grouped:
         return []
-    own = [row for row in rows(part, place) if isinstance(row[2], Mapping)]
+    rows_with_state = [row for row in rows(part, place) if isinstance(row[2], Mapping)]
     inner = []
-    for group in holder.parts.rows_within(own):
+    for group in holder.parts.rows_within(rows_with_state):
         targets = {"/".join(path): target for path, target, _ in group}
         states = {"/".join(path): state for path, _, state in group}
         inner.append(Part(part.path, targets, states, part.step, part.copies))
@@ -359,8 +360,8 @@ def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDe
     if entry is not None and entry.parts is not None:
         inner = within(part, entry, place)
         if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
-            made = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
-            return [definition for definition in made if definition is not None]
+            outer = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
+            return [definition for definition in outer if definition is not None]
     if entry is None or entry.parts is not None:
         parts = None if entry is None else entry.parts
         example = "Adam(learning_rate=1e-3)" if parts is None else parts.example

@@ -89,7 +89,7 @@ def _fields_by_parameter(
     try:
         values = extract(opt_state, None)
         check_axes_of_t5x(tx, params, "opt_state")
-        held = params_held(tx, unboxed(opt_state), unboxed(params))
+        paths = params_held(tx, unboxed(opt_state), unboxed(params))
     except (ValueError, AttributeError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -98,9 +98,9 @@ def _fields_by_parameter(
             str(error).removeprefix("found "), "Or pass the legacy definition instead.",
         ) from error  # fmt: skip
 
-    by_parameter: dict[Names, dict[str, Any]] = {names: {} for names in held}
+    by_parameter: dict[Names, dict[str, Any]] = {names: {} for names in paths}
     for key, value in values.items():
-        length = next(n for n in range(len(key) - 1, -1, -1) if key[:n] in held)
+        length = next(n for n in range(len(key) - 1, -1, -1) if key[:n] in paths)
         put(by_parameter[key[:length]], key[length:], value, "opt_state")
     return jax.tree_util.tree_map_with_path(
         lambda path, _: by_parameter.get(key_names(path)), unboxed(params)
@@ -188,16 +188,16 @@ def _replaced(tree: PyTree, path: Names, value: Any) -> PyTree:
     return {**tree, path[0]: _replaced(tree[path[0]], path[1:], value)}
 
 
-def _state_of(found: PyTree, definition: Definition, params: Params, place: Path) -> OptState:
+def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path) -> OptState:
     """The state of a file in the NamedTuples of the transformation that it is of."""
-    actual = {p: (v.shape, v.dtype) for p, v in leaves(found) if is_array(v)}
+    actual = {p: (v.shape, v.dtype) for p, v in leaves(saved) if is_array(v)}
     differing: list[str] = []
     for tx in _transformations(definition):
         template = shape_of_state(tx.init, params, place, _name(definition))
         plain = serialization.to_state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
-            return serialization.from_state_dict(template, _completed(plain, found))
+            return serialization.from_state_dict(template, _completed(plain, saved))
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
@@ -220,12 +220,12 @@ def _name(definition: Definition) -> str:
     return "the transformation" if is_transformation(definition) else type(definition).__name__
 
 
-def _completed(plain: PyTree, found: PyTree) -> PyTree:
+def _completed(plain: PyTree, saved: PyTree) -> PyTree:
     """The found leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
     if isinstance(plain, Mapping):
-        found = numbered(found) or {}
-        return {k: _completed(v, found.get(k)) for k, v in plain.items()}
-    return found
+        saved = numbered(saved) or {}
+        return {k: _completed(v, saved.get(k)) for k, v in plain.items()}
+    return saved
 
 
 def to_legacy_checkpoint(
@@ -248,7 +248,9 @@ def to_legacy_checkpoint(
 
 def _others(state: Any) -> dict[str, PyTree]:
     """What a state has besides the optimizer; keys as the bits that programs had then."""
-    own = ("params", "opt_state")
-    found = {name: getattr(state, name) for name in fields_of(state) if name not in own}
-    given = {name: value for name, value in found.items() if value is not None}
-    return plain(serialization.to_state_dict(unboxed(given)))
+    optimizer_fields = ("params", "opt_state")
+    fields = {
+        name: getattr(state, name) for name in fields_of(state) if name not in optimizer_fields
+    }
+    filled_fields = {name: value for name, value in fields.items() if value is not None}
+    return plain(serialization.to_state_dict(unboxed(filled_fields)))

@@ -156,13 +156,13 @@ def _converted(
     place: Place,
 ) -> Converted:
     """What one definition makes of a part of a checkpoint."""
-    found, choice = part, None
+    source, choice = part, None
     if is_transformation(definition):
         tx, name = definition, "the transformation"
     else:
         name = type(definition).__name__
         if part.is_grouped:
-            found = dataclasses.replace(part, param_states=ungrouped(part, definition, place))
+            source = dataclasses.replace(part, param_states=ungrouped(part, definition, place))
         definition = focused(definition, part, place)
         kind = recipe or ("exact" if exact else "standalone")
         choice = choose_recipe(definition, kind, part.dtypes)
@@ -175,7 +175,7 @@ def _converted(
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
     fit.finite_parts(part.target, (*part.path, "target"), "params")
-    fields = ((names, row) for names, _, row in rows(found, place))
+    fields = ((names, row) for names, _, row in rows(source, place))
     step = np.asarray(part.step, np.int32)
     opt_state = fit.filled(template, part.target, fields, step, part.path)
     fit.settle()
@@ -213,31 +213,31 @@ def train_state(
     place: Place = "state",
 ) -> State:
     """A TrainState whose leaves are put on their devices one after another."""
-    made: Any = cls
+    state_class: Any = cls
     fields = fields or {}
     tree = {"params": converted.params, "opt_state": converted.opt_state}
-    found, left = _collections(made, converted, sharding, part)
-    given = fields.get("dynamic_scale")
-    scale = found.pop("dynamic_scale", None)
-    tree |= {name: value for name, value in found.items() if name not in fields}
+    values, unused = _collections(state_class, converted, sharding, part)
+    own_scale = fields.get("dynamic_scale")
+    scale = values.pop("dynamic_scale", None)
+    tree |= {name: value for name, value in values.items() if name not in fields}
     placed = _placed(tree, sharding)
     if scale is not None:
-        fields = fields | {"dynamic_scale": _scale(given, scale)}
+        fields = fields | {"dynamic_scale": _scale(own_scale, scale)}
     if "ema_params" in tree and fields.get("ema_decay") is None:
         _say_left(
             place,
             "ema_params are taken over and stay as they are: no checkpoint has the "
             "decay of an average. Pass ema_decay= to go on averaging.",
         )
-    if left:
+    if unused:
         _say_left(
             place,
-            f"{listed_leaves(left)} left over: {made.__name__} has no field for it. "
+            f"{listed_leaves(unused)} left over: {state_class.__name__} has no field for it. "
             "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
             "field of that name has any other.",
         )
     step = jnp.asarray(converted.step, jnp.int32)
-    return made.create(apply_fn=apply_fn, tx=converted.tx, step=step, **(placed | fields))
+    return state_class.create(apply_fn=apply_fn, tx=converted.tx, step=step, **(placed | fields))
 
 
 def _collections(
@@ -253,10 +253,10 @@ def _collections(
     return fields_filled(names, entries, converted.params, int(converted.step))
 
 
-def _scale(given: Any, found: Mapping[str, PyTree]) -> Any:
+def _scale(scale: Any, saved: Mapping[str, PyTree]) -> Any:
     """The loss scale with its settings as given: no checkpoint has them."""
-    made = legacy_optim.DynamicScale() if given is None else given
-    return serialization.from_state_dict(made, dict(found))
+    template = legacy_optim.DynamicScale() if scale is None else scale
+    return serialization.from_state_dict(template, dict(saved))
 
 
 def _say_left(place: Place, text: str) -> None:

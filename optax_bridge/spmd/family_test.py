@@ -94,7 +94,7 @@ def test_inspect_of_a_damaged_step_names_the_whole_ones(run, tmp_path):
 
 def test_a_folder_of_another_kind_is_not_called_damaged(tmp_path):
     with ocp.CheckpointManager(tmp_path / "other", item_names=("weights", "data")) as manager:
-        items = {"weights": ocp.args.StandardSave({"w": jnp.ones(2)})}
+        items: dict[str, Any] = {"weights": ocp.args.StandardSave({"w": jnp.ones(2)})}
         items["data"] = ocp.args.JsonSave({"a": 1})
         manager.save(5, args=ocp.args.Composite(**items))
     for path, names in (("other", "['5']"), ("other/5", "'data', 'weights'")):

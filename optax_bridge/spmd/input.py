@@ -357,13 +357,6 @@ def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
 
 
-def host_to_global_device_array(batch: PyTree, *, partition: PartitionSpec | None = None) -> PyTree:
-    """`host_to_global_array`, along the first axis over all devices unless told otherwise."""
-    if partition is None:
-        partition = PartitionSpec(tuple(_concrete_mesh().axis_names))
-    return host_to_global_array(batch, partition=partition)
-
-
 def partition_by_path_rank(
     path_rank_to_partition: Mapping[tuple[str | None, int | None], PartitionSpec | object],
 ) -> Callable[[PyTree], PyTree]:

@@ -59,8 +59,8 @@ def _of_partitioned(tx: PartitionedGradientTransformation) -> optax.GradientTran
     def init(params: Params) -> OptState:
         return tx.init(with_no_roles(params))
 
-    def update(grads: Updates, state: OptState, params: Params = None) -> tuple[Updates, OptState]:
-        return tx.update(grads, state, with_no_roles(params))
+    def update(updates: Updates, state: OptState, params: Params = None) -> Any:
+        return tx.update(updates, state, with_no_roles(params))
 
     if not isinstance(tx, ExactPartitionedTransformation):
         return optax.GradientTransformation(init, update)

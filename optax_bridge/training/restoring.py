@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
-from optax_bridge.checkpoints.fit import Fit
 from optax_bridge.checkpoints.trees import (
     fields_from_state_dict,
     fields_of,
@@ -46,6 +45,8 @@ def restored_into(template: T, saved: PyTree) -> T:
       CheckpointError: the checkpoint lacks an array, has one more, or another shape; the message
         names it.
     """
+    from optax_bridge.checkpoints.fit import Fit  # and the correspondence, which no step needs
+
     fit = Fit(type(template).__name__)
     fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), "state")
     fit.settle()
@@ -63,6 +64,8 @@ def fit_on_restore(cls: type[Any]) -> None:
         }
 
     def from_state_dict(state: Any, saved: PyTree) -> Any:
+        from optax_bridge.checkpoints.fit import Fit  # and the correspondence
+
         fit = Fit(cls.__name__)
         fitted = fit.tree(state, plain(saved), (), "state")
         fit.settle()

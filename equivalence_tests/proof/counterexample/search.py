@@ -106,13 +106,21 @@ class Counterexample:
             lines.append(
                 f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}"
             )
-        lines += [f"  {path} = {value}" for path, value in self.params.items()]
+        lines += [f"  {path} = {_shortened(value)}" for path, value in self.params.items()]
         last = 0
         for grads, alike in itertools.groupby(self.grads):
             first, last = last + 1, last + len(list(alike))
             when = f"step {first}" if first == last else f"steps {first} to {last}, each"
-            lines += [f"  {when}: {path} = {value}" for path, value in grads.items()]
+            lines += [f"  {when}: {path} = {_shortened(value)}" for path, value in grads.items()]
         return "\n".join(lines)
+
+
+_SHOWN = 400  # characters of an array; the certificate has all of it
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({np.size(value)} numbers)"
 
 
 class Search:

@@ -19,15 +19,15 @@ names, so they are left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod import standalone
-from migration_guide.codemod.context import Context, with_keyword
-from migration_guide.codemod.kinds import OPTIMIZER, OWN_GROUPS
+from migration_guide.codemod.inference.kinds import OPTIMIZER, OWN_GROUPS
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.optimizer_def import INSTEAD
 from migration_guide.codemod.rules.replicate import averaged
 from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.rules.unclear import UNCLEAR
-from migration_guide.codemod.standalone import with_hyper_params
+from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing.context import Context, with_keyword
+from migration_guide.codemod.writing.standalone import with_hyper_params
 
 
 def rewrite_call(

@@ -22,9 +22,9 @@ object is seen to be made by JAX or NumPy, else a person is told.
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod import constants
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import Instance
+from migration_guide.codemod.inference.kinds import Instance
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context
 
 IN_DEFINITIONS = True
 _LIMITS = {"a_min": "min", "a_max": "max"}

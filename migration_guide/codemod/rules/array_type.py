@@ -19,10 +19,10 @@ After:
 
 import libcst as cst
 
-from migration_guide.codemod import constants
-from migration_guide.codemod.context import Context, separated
+from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.rules.jax_names import EQUAL
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context, separated
 
 RUNS_AFTER = ("gone_names", "jax_names")
 IN_DEFINITIONS = True

@@ -27,10 +27,10 @@ write in place of the bridge is said above it.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import CLASS
-from migration_guide.codemod.names import OPTIM
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import CLASS
+from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing.context import Context
 
 BRIDGE = "optax_bridge.from_legacy"
 CHOSEN = (

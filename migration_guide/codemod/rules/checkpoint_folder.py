@@ -24,9 +24,9 @@ program has one, `jax.device_get` makes of it the NumPy arrays that Flax gave.
 
 import libcst as cst
 
-from migration_guide.codemod import constants
-from migration_guide.codemod.context import Context
 from migration_guide.codemod.rules.restoring import is_rewritten, reads_nothing_old
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context
 
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."

@@ -21,10 +21,10 @@ names that an optimizer had. What is read passes through
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import Instance
+from migration_guide.codemod.inference.kinds import Instance
+from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.writing.context import Context
 
 _CLASSES = ("clu.checkpoint.Checkpoint", "clu.checkpoint.MultihostCheckpoint")
 _HELPER = "reading_old_files"

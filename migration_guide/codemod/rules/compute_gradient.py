@@ -17,7 +17,7 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, attribute, keyword, separated
+from migration_guide.codemod.writing.context import Context, attribute, keyword, separated
 
 NAMES = ("compute_gradient", "compute_gradients")
 

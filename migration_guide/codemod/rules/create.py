@@ -24,9 +24,9 @@ they are.
 
 import libcst as cst
 
-from migration_guide.codemod import partition, standalone
-from migration_guide.codemod.context import Context, keyword, separated, with_keyword
-from migration_guide.codemod.kinds import ARRAY, LEGACY
+from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
+from migration_guide.codemod.writing import partition, standalone
+from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
 
 _MIXED = "the rest of the program does"
 

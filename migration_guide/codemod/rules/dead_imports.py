@@ -18,11 +18,11 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod import imports
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.marks import PREFIX
-from migration_guide.codemod.names import EXPORTS, OPTIM, canonical, is_legacy
-from migration_guide.codemod.tree import transformed
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.marks import PREFIX
+from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
+from migration_guide.codemod.reading.tree import transformed
+from migration_guide.codemod.writing.context import Context
 
 _STAYS = (
     "flax.optim is gone, so this import fails now, and a name that it brings stands for something "

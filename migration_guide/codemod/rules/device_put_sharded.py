@@ -17,7 +17,7 @@ JAX removed it, and no one function of JAX stands for it. `optax-bridge run` ans
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 _NAME = "put_sharded"
 _SOURCE = '''

@@ -16,7 +16,7 @@ The class is the same; Flax moved it when it removed the rest.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 
 def rewrite_reference(

@@ -25,9 +25,9 @@ import re
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, separated
-from migration_guide.codemod.kinds import Function, Instance
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import Function, Instance
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing.context import Context, separated
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
 PERHAPS = (

@@ -23,9 +23,10 @@ the releases. Names with a rule of their own are left to it.
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod import constants, imports
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.tree import dotted, root_name
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.tree import dotted, root_name
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context
 
 RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
 IN_DEFINITIONS = True
@@ -37,6 +38,7 @@ _TAKEN_APART = frozenset(
 )
 # What is left to a person is imported on, under its comment.
 REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
+REMOVES += [f"{module}.{n}" for module in _TAKEN_APART for n in gone.names_with_an_equal(module)]
 # Modules and classes, of which a variable may hold one.
 _OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
 # What `import jax` alone does not import.

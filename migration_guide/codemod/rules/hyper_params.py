@@ -22,10 +22,10 @@ that stays legacy code keeps its own: of a wrapped subclass of MultiOptimizer th
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, keyword
-from migration_guide.codemod.kinds import LEGACY, OWN_GROUPS
-from migration_guide.codemod.names import port_names
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import LEGACY, OWN_GROUPS
+from migration_guide.codemod.reading.names import port_names
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing.context import Context, keyword
 
 # Functions of Python that take all groups' hyper-parameters at once.
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")

@@ -19,7 +19,7 @@ person.
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 # What `import jax` alone imports; other new names are left to the rule for names that are gone.
 _IMPORTED = ("flax.jax_utils", "jax", "jax.nn", "jax.numpy", "jax.random", "jax.sharding")

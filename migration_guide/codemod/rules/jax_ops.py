@@ -16,7 +16,7 @@ JAX removed the functions in favour of the property.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, attribute
+from migration_guide.codemod.writing.context import Context, attribute
 
 _METHODS = {
     "jax.ops.index_update": "set",

@@ -16,7 +16,7 @@ JAX removed the old names; the functions are the same.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 _KEPT = ("all", "flatten", "leaves", "map", "reduce", "structure", "transpose", "unflatten")
 _EQUAL = {f"jax.tree_{name}": f"jax.tree.{name}" for name in _KEPT} | {

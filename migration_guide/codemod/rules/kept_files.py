@@ -17,8 +17,8 @@ what flax.optim wrote is the oldest: after some saves nothing of it is left to g
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.tree import argument
+from migration_guide.codemod.reading.tree import argument
+from migration_guide.codemod.writing.context import Context
 
 _HOME = "flax.training.checkpoints."
 _SAVES = ("save_checkpoint", "save_checkpoint_multiprocess")

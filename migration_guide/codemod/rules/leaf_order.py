@@ -20,9 +20,9 @@ they were taken apart, in a program that reads and writes no arrays, are nobody'
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.rules.pickled import holds_optimizer
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.writing.context import Context
 
 _STRUCTURES = ("tree_structure", "structure")
 _LEAVES = ("tree_flatten", "flatten", "tree_leaves", "leaves")

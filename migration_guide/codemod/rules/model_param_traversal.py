@@ -18,8 +18,8 @@ into a definition that stays legacy code.
 
 import libcst as cst
 
-from migration_guide.codemod import partition, standalone
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing import partition, standalone
+from migration_guide.codemod.writing.context import Context
 
 
 def rewrite_call(

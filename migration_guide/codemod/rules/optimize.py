@@ -15,11 +15,11 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
-from migration_guide.codemod import standalone
-from migration_guide.codemod.context import Context, keyword, separated, with_keyword
 from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import averaged
+from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
 
 INSTEAD = (
     "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "

@@ -19,8 +19,8 @@ for a person.
 
 import libcst as cst
 
-from migration_guide.codemod import standalone
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing.context import Context
 
 _EQUAL = {"Optimizer": "optax_bridge.TrainState", "OptimizerDef": "optax.GradientTransformation"}
 

@@ -16,8 +16,8 @@ have no equal, and are left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import LEGACY, OPTIMIZER
+from migration_guide.codemod.inference.kinds import LEGACY, OPTIMIZER
+from migration_guide.codemod.writing.context import Context
 
 INSTEAD = (
     "use tx.init and tx.update(grads, opt_state, params, learning_rate=...); the step of a "

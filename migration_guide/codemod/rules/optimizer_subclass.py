@@ -21,10 +21,10 @@ it is given, everything stays legacy code.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.names import OPTIM
+from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.rules.bridge import is_bridged
-from migration_guide.codemod.standalone import stays
+from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.standalone import stays
 
 IN_DEFINITIONS = True
 

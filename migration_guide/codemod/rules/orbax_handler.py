@@ -21,8 +21,8 @@ checkpoint's without an error. `StandardRestore` refuses it by itself, and stays
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
 from migration_guide.codemod.rules.restoring import reads_nothing_old
+from migration_guide.codemod.writing.context import Context
 
 _HOME = "optax_bridge.checkpoints"
 _HANDLER = f"{_HOME}.TrainStateHandler"

@@ -19,11 +19,18 @@ alone.
 
 import libcst as cst
 
-from migration_guide.codemod import constants
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import DEFINITION, OPTIMIZER, STATE, Instance, Kind, within
-from migration_guide.codemod.names import MARKS
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import (
+    DEFINITION,
+    OPTIMIZER,
+    STATE,
+    Instance,
+    Kind,
+    within,
+)
+from migration_guide.codemod.reading.names import MARKS
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context
 
 _MODULES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
 _WRITES = ("dump", "dumps", "save")

@@ -16,8 +16,8 @@ them to Linen is another migration. What belongs to the optimizer is rewritten a
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.imports import made_by, mentions
+from migration_guide.codemod.reading.imports import made_by, mentions
+from migration_guide.codemod.writing.context import Context
 
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")

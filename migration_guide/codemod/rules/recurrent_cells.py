@@ -20,7 +20,7 @@ names and values.
 import libcst as cst
 
 from legacy_optim.shim import CELLS
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 _CELLS = {f"flax.linen.{module}{cell}" for module in ("", "recurrent.") for cell in CELLS}
 _SIZE = (

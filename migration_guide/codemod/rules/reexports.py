@@ -20,9 +20,9 @@ from typing import Any
 
 import libcst as cst
 
-from migration_guide.codemod import imports
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.names import EXPORTS, OPTIM, canonical, is_legacy
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
+from migration_guide.codemod.writing.context import Context
 
 _SAID = (
     "stays on legacy_optim for others, who may import it from here (their definitions become Optax "

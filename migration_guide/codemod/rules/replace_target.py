@@ -15,7 +15,7 @@ parts of a TrainState are others.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 
 def rewrite_call(

@@ -34,10 +34,17 @@ functions of `jax_utils` stay as they are.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.facts import fields
-from migration_guide.codemod.kinds import NOTHING, OPTIMIZER, REPLICATED, Instance, Kind, within
-from migration_guide.codemod.tree import argument, last_name
+from migration_guide.codemod.inference.facts import fields
+from migration_guide.codemod.inference.kinds import (
+    NOTHING,
+    OPTIMIZER,
+    REPLICATED,
+    Instance,
+    Kind,
+    within,
+)
+from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.writing.context import Context, keyword, separated
 
 _LEFT = (
     "replicate() made each step average the gradients over the devices, and no step of this "

@@ -22,11 +22,16 @@ import dataclasses
 
 import libcst as cst
 
-from migration_guide.codemod import constants, definitions, partition, standalone
-from migration_guide.codemod.context import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Context, Restored
-from migration_guide.codemod.kinds import OPTIMIZER, within
-from migration_guide.codemod.lookups import without_taken
-from migration_guide.codemod.tree import argument, last_name
+from migration_guide.codemod.inference.kinds import OPTIMIZER, within
+from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.writing import constants, definitions, partition, standalone
+from migration_guide.codemod.writing.context import (
+    UNKNOWN_PATH,
+    UNKNOWN_TEMPLATE,
+    Context,
+    Restored,
+)
+from migration_guide.codemod.writing.lookups import without_taken
 
 # Flax's name -> where the template stands among the arguments, and where the file does.
 FUNCTIONS = {

@@ -26,11 +26,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migration_guide.codemod import lookups, tree
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.kinds import OPTIMIZER, STATE, Function, within
+from migration_guide.codemod.inference.kinds import OPTIMIZER, STATE, Function, within
+from migration_guide.codemod.reading import tree
+from migration_guide.codemod.reading.tree import argument, last_name
 from migration_guide.codemod.rules.restoring import reads_nothing_old
-from migration_guide.codemod.tree import argument, last_name
+from migration_guide.codemod.writing import lookups
+from migration_guide.codemod.writing.context import Context
 
 _MAKERS = (
     "load_state_dict", "msgpack_restore", "restore_checkpoint", "restore_dict", "state_dict",

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from migration_guide.codemod import standalone
-from migration_guide.codemod.context import Context, keyword, separated
-from migration_guide.codemod.kinds import CLASS
-from migration_guide.codemod.tree import last_name, walk
+from migration_guide.codemod.inference.kinds import CLASS
+from migration_guide.codemod.reading.tree import last_name, walk
+from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing.context import Context, keyword, separated
 
 RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 

@@ -20,9 +20,9 @@ imported by itself. Otherwise nothing of the file is: half of it would be worse.
 
 import libcst as cst
 
-from migration_guide.codemod import imports
-from migration_guide.codemod.context import Context
-from migration_guide.codemod.names import is_legacy
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.names import is_legacy
+from migration_guide.codemod.writing.context import Context
 
 _SAID = (
     "nobody can tell which names come from import *: import them by name, and run this again; "

@@ -16,9 +16,9 @@ place for; so it is given without what the program takes from the dict itself.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context, separated
-from migration_guide.codemod.lookups import without_taken
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
+from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.lookups import without_taken
 
 
 def rewrite_call(

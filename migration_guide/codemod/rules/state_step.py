@@ -18,7 +18,7 @@ another layout in `opt_state`, so it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 
 def rewrite_attribute(

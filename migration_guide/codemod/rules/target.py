@@ -16,7 +16,7 @@ targets, too.
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 
 def rewrite_attribute(

@@ -14,7 +14,7 @@ Flax still has them in `flax.traverse_util`, where they warn of their end; these
 
 import libcst as cst
 
-from migration_guide.codemod.context import Context
+from migration_guide.codemod.writing.context import Context
 
 _STAYS = "stays on legacy_optim: Flax keeps traversals in flax.traverse_util, where they are to end"
 _NAMES = ("Traversal", "t_identity")

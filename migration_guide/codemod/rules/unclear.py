@@ -29,11 +29,11 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from migration_guide.codemod import constants
-from migration_guide.codemod.context import QUESTION, Context
-from migration_guide.codemod.kinds import DEFINITION, FOREIGN, OPTIMIZER
-from migration_guide.codemod.names import MARKS, OPTIM
-from migration_guide.codemod.tree import last_name
+from migration_guide.codemod.inference.kinds import DEFINITION, FOREIGN, OPTIMIZER
+from migration_guide.codemod.reading.names import MARKS, OPTIM
+from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import QUESTION, Context
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
 _METHODS = (

@@ -47,37 +47,44 @@ def with_minibatch_steps(
         def accumulated(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
             minibatches = _cut(inputs, steps)
 
-            def one(params: Params, minibatch: PyTree) -> tuple[jax.Array, ForwardOutputs]:
-                outputs = fn(model_params=params, inputs=minibatch)
-                return outputs.loss, outputs
-
-            @jax.custom_vjp
-            def run(params: Params) -> tuple[PyTree, PyTree]:
-                return _scan(lambda m: (one(params, m)[1], ()), minibatches, ())[0]
-
-            def forward(params: Params) -> tuple[PyTree, Updates]:
-                zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, sum_dtype), params)
-                grad = jax.value_and_grad(one, has_aux=True)
-
-                def step(minibatch: PyTree) -> tuple[ForwardOutputs, Updates]:
-                    (_, outputs), grads = grad(params, minibatch)
-                    return outputs, grads
-
-                outputs, total = _scan(step, minibatches, zeros)
-                return outputs, jax.tree.map(
-                    lambda g, p: (g / steps).astype(p.dtype), total, params
-                )
-
-            def backward(grads: Updates, cotangents: PyTree) -> tuple[Updates]:
-                return (jax.tree.map(lambda g: (g * cotangents[0].loss).astype(g.dtype), grads),)
-
-            run.defvjp(forward, backward)
+            run = _with_summed_gradients(fn, minibatches, steps, sum_dtype)
             means, stacked = run(model_params)
             return _with_summaries(means, stacked, steps, metric_accumulator)
 
         return accumulated
 
     return decorator
+
+
+def _with_summed_gradients(
+    fn: ForwardFn, minibatches: PyTree, steps: int, sum_dtype: DTypeLike
+) -> Callable[[Params], tuple[PyTree, PyTree]]:
+    """Returns a function of the parameters whose gradient is that of its forward scan."""
+
+    def one(params: Params, minibatch: PyTree) -> tuple[jax.Array, ForwardOutputs]:
+        outputs = fn(model_params=params, inputs=minibatch)
+        return outputs.loss, outputs
+
+    @jax.custom_vjp
+    def run(params: Params) -> tuple[PyTree, PyTree]:
+        return _scan(lambda m: (one(params, m)[1], ()), minibatches, ())[0]
+
+    def forward(params: Params) -> tuple[PyTree, Updates]:
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, sum_dtype), params)
+        grad = jax.value_and_grad(one, has_aux=True)
+
+        def step(minibatch: PyTree) -> tuple[ForwardOutputs, Updates]:
+            (_, outputs), grads = grad(params, minibatch)
+            return outputs, grads
+
+        outputs, total = _scan(step, minibatches, zeros)
+        return outputs, jax.tree.map(lambda g, p: (g / steps).astype(p.dtype), total, params)
+
+    def backward(grads: Updates, cotangents: PyTree) -> tuple[Updates]:
+        return (jax.tree.map(lambda g: (g * cotangents[0].loss).astype(g.dtype), grads),)
+
+    run.defvjp(forward, backward)
+    return run
 
 
 def _scan(

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -63,24 +64,42 @@ def scan_in_context(
             collection = iteration.output_collection
         return carry, (y, _without(collection, drop_output))
 
-    if remat_kwargs is not None:
-        if remat_kwargs.get("prevent_cse"):
-            raise ValueError("prevent_cse must be False inside a scan, which needs none.")
-        body = jax.checkpoint(body, **(remat_kwargs | {"prevent_cse": False}))  # pyright: ignore
     carry, (ys, stacked) = jax.lax.scan(
-        body, init=carry, xs=(xs.get("xs"), overrides), unroll=unroll
+        _rematerialized(body, remat_kwargs), carry, (xs.get("xs"), overrides), unroll=unroll
     )
-    outputs = context.output_collection
-    outputs.module_outputs[child_name_prefix] = stacked.module_outputs
-    outputs.state_updates[child_name_prefix] = stacked.state_updates
     leaves = jax.tree.leaves((xs, stacked.summaries))
-    count = leaves[0].shape[0] if leaves else 0
-    each = [jax.tree.map(lambda x, i=i: x[i], stacked.summaries) for i in range(count)]
-    if merge_summaries:
-        outputs.summaries[child_name_prefix] = _accumulated(each)
-    else:
-        outputs.summaries.update({f"{child_name_prefix}{i}": s for i, s in enumerate(each)})
+    each = [
+        jax.tree.map(lambda x, i=i: x[i], stacked.summaries)
+        for i in range(leaves[0].shape[0] if leaves else 0)
+    ]
+    _leave_outputs(context.output_collection, child_name_prefix, stacked, each, merge_summaries)
     return carry, ys
+
+
+def _rematerialized(
+    body: Callable[..., tuple[PyTree, PyTree]], kwargs: dict[str, Any] | None
+) -> Callable[..., tuple[PyTree, PyTree]]:
+    if kwargs is None:
+        return body
+    if kwargs.get("prevent_cse"):
+        raise ValueError("prevent_cse must be False inside a scan, which needs none.")
+    arguments: dict[str, Any] = {**kwargs, "prevent_cse": False}
+    return jax.checkpoint(body, **arguments)
+
+
+def _leave_outputs(
+    outputs: OutputCollection,
+    prefix: str,
+    stacked: OutputCollection,
+    each: Sequence[PyTree],
+    merge_summaries: bool,
+) -> None:
+    outputs.module_outputs[prefix] = stacked.module_outputs
+    outputs.state_updates[prefix] = stacked.state_updates
+    if merge_summaries:
+        outputs.summaries[prefix] = _accumulated(each)
+    else:
+        outputs.summaries.update({f"{prefix}{i}": summaries for i, summaries in enumerate(each)})
 
 
 def _check_not_taken(context: InvocationContext, prefix: str) -> None:

@@ -61,8 +61,7 @@ def adastar_optimizer(
 ) -> PartitionedGradientTransformation:
     """Adam and Adafactor as special cases of one optimizer, with decoupled weight decay.
 
-    The raw update is the average gradient over `sqrt(average square) + eps`, clipped; the step is
-    `-schedule * (learning_rate * average update + weight_decay * value * scale)`.
+    A step is `-schedule * (learning_rate * average update + weight_decay * value * scale)`.
 
     Args:
       learning_rate: of the updates alone.
@@ -79,37 +78,25 @@ def adastar_optimizer(
       weight_decay: the rate.
       weight_decay_per_param_scale: see `add_decayed_weights`.
       update_schedule: scales updates and decay; it is given 1 at the first step.
-      verbosity: above 0 adds summaries of each parameter: `<path>/raw_update_norm` and others.
+      verbosity: above 0 adds summaries of each parameter, `<path>/raw_update_norm` say.
     """
-    gradient_ema = _Ema(gradient_ema_decay, gradient_ema_debias)
-    square_ema = _Ema(gradient_square_ema_decay, gradient_square_ema_debias)
-    update_ema = _Ema(update_ema_decay, update_ema_debias)
+    averages = _Averages(
+        _Ema(gradient_ema_decay, gradient_ema_debias),
+        _Ema(gradient_square_ema_decay, gradient_square_ema_debias),
+        _Ema(update_ema_decay, update_ema_debias),
+    )
     clip = clip_by_block_rms(raw_update_clipping_threshold)
 
-    def init(params: Params) -> AdastarState:
-        values = opt_param_values(params)
-        averages = (gradient_ema.init(values), square_ema.init(values), update_ema.init(values))
-        return AdastarState(jnp.zeros([], jnp.int32), *averages)
-
-    def partition(specs: PyTree) -> PyTree:
-        averages = (e.partition(specs) for e in (gradient_ema, square_ema, update_ema))
-        return AdastarState(count_spec(), *averages)  # type: ignore[arg-type]
-
     def compute(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        count: Leaf = optax.safe_increment(state.count)
-        squares = map_updates(lambda g: jnp.square(g) + eps_square, grads)
-        mean, mean_state = gradient_ema.update(grads, state.gradient_ema, count)
-        square, square_state = square_ema.update(squares, state.gradient_square_ema, count)
-        raw = map_updates(lambda m, n: m / (jnp.sqrt(n) + eps), mean, square)
-        raw, _ = clip.update(raw, optax.EmptyState(), params)
-        smooth, update_state = update_ema.update(raw, state.update_ema, count)
+        raw, smooth, state = averages.update(grads, state, clip, eps=eps, eps_square=eps_square)
         if verbosity > 0:
             _add_summaries(grads, raw, smooth, opt_param_values(params))
-        return smooth, AdastarState(count, mean_state, square_state, update_state)
+        return smooth, state
 
-    parts = {"compute_updates": PartitionedGradientTransformation(init, compute, partition)}
+    first = PartitionedGradientTransformation(averages.init, compute, averages.partition)
+    parts: dict[str, ConfigOr[PartitionedGradientTransformation]] = {"compute_updates": first}
     if adam_update_transformation is not None:
-        parts["transform_updates"] = adam_update_transformation  # type: ignore[assignment]
+        parts["transform_updates"] = adam_update_transformation
     parts["apply_lr_and_wd"] = _learning_rate_and_decay(
         learning_rate, weight_decay, weight_decay_per_param_scale, update_schedule
     )
@@ -163,6 +150,43 @@ class _Ema(NamedTuple):
             return average, average
         correction = 1.0 - decay ** jnp.asarray(count)
         return map_updates(lambda a: a / correction.astype(a.dtype), average), average
+
+
+class _Averages(NamedTuple):
+    """The averages of gradients, of their squares and of the updates."""
+
+    gradient: _Ema
+    square: _Ema
+    update_: _Ema
+
+    def init(self, params: Params) -> AdastarState:
+        values = opt_param_values(params)
+        return AdastarState(jnp.zeros([], jnp.int32), *(ema.init(values) for ema in self))
+
+    def partition(self, specs: PyTree) -> AdastarState:
+        return AdastarState(count_spec(), *(ema.partition(specs) for ema in self))
+
+    def update(
+        self,
+        grads: Updates,
+        state: OptState,
+        clip: PartitionedGradientTransformation,
+        *,
+        eps: float,
+        eps_square: float,
+    ) -> tuple[Updates, Updates, AdastarState]:
+        """Returns the raw updates, their average and the new state.
+
+        A raw update is the average gradient over `sqrt(average square) + eps`, clipped.
+        """
+        count: Leaf = optax.safe_increment(state.count)
+        squares = map_updates(lambda g: jnp.square(g) + eps_square, grads)
+        mean, mean_state = self.gradient.update(grads, state.gradient_ema, count)
+        square, square_state = self.square.update(squares, state.gradient_square_ema, count)
+        raw = map_updates(lambda m, n: m / (jnp.sqrt(n) + eps), mean, square)
+        raw, _ = clip.update(raw, optax.EmptyState(), None)
+        smooth, update_state = self.update_.update(raw, state.update_ema, count)
+        return raw, smooth, AdastarState(count, mean_state, square_state, update_state)
 
 
 def _add_summaries(grads: Updates, raw: Updates, smooth: Updates, values: Params) -> None:

@@ -116,37 +116,20 @@ def ema(
         raise ValueError(f"ema: accumulator_dtype must be {names} or None: {accumulator_dtype}")
     schedule = as_schedule_fn(decay)
 
-    def dtype_of(param: Leaf) -> jnp.dtype:
-        own = accumulator_dtype is None or not len(param.shape)
-        return jnp.dtype(param.dtype if own else accumulator_dtype)
-
-    def is_quantised(param: Leaf) -> bool:
-        return bool(len(param.shape)) and jnp.issubdtype(dtype_of(param), jnp.integer)
+    accumulator = _Accumulator(accumulator_dtype)
 
     def init(params: Params) -> EmaState:
-        def scale(param: OptParam) -> jax.Array:
-            return jnp.zeros(param.shape[1:], jnp.float32) if is_quantised(param) else stand_in()
-
         return EmaState(
             count=jnp.zeros([], jnp.int32),
-            ema=jax.tree.map(lambda p: jnp.zeros(p.shape, dtype_of(p)), params),
-            scale=jax.tree.map(scale, params),
+            ema=jax.tree.map(lambda p: jnp.zeros(p.shape, accumulator.dtype_of(p)), params),
+            scale=jax.tree.map(accumulator.scale, params),
         )
 
     def partition(specs: PyTree) -> EmaState:
-        def average(spec: TensorSpec) -> OptStateSpec:
-            return OptStateSpec(shape=spec.shape, dtype=dtype_of(spec), mesh_axes=spec.mesh_axes)
-
-        def scale(spec: TensorSpec) -> OptStateSpec:
-            if not is_quantised(spec):
-                return stand_in_spec()
-            axes = None if spec.mesh_axes is None else PartitionSpec(*tuple(spec.mesh_axes)[1:])
-            return OptStateSpec(shape=spec.shape[1:], dtype=jnp.float32, mesh_axes=axes)
-
         return EmaState(
             count=count_spec(),
-            ema=jax.tree.map(average, specs),
-            scale=jax.tree.map(scale, specs),
+            ema=jax.tree.map(accumulator.average_spec, specs),
+            scale=jax.tree.map(accumulator.scale_spec, specs),
         )
 
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
@@ -160,26 +143,54 @@ def ema(
             return (1.0 - d) * update + d * old
 
         averages = map_updates(averaged, updates, state.ema, state.scale)
-
-        def stored_scale(
-            average: jax.Array | None, stored: jax.Array, scale: jax.Array
-        ) -> jax.Array:
-            if average is None or not jnp.issubdtype(stored.dtype, jnp.integer):
-                return scale
-            return jnp.max(jnp.abs(average), axis=0) / jnp.iinfo(stored.dtype).max
-
-        def kept(average: jax.Array | None, stored: jax.Array, scale: jax.Array) -> jax.Array:
-            if average is None:
-                return stored
-            if jnp.issubdtype(stored.dtype, jnp.integer):
-                average = jnp.round(average / jnp.where(scale == 0, 1.0, scale))
-            return average.astype(stored.dtype)
-
-        scales = jax.tree.map(stored_scale, averages, state.ema, state.scale, is_leaf=is_none)
-        new = jax.tree.map(kept, averages, state.ema, scales, is_leaf=is_none)
+        scales = jax.tree.map(_stored_scale, averages, state.ema, state.scale, is_leaf=is_none)
+        new = jax.tree.map(_stored, averages, state.ema, scales, is_leaf=is_none)
         if debias:
             correction = 1.0 - d**count
             averages = map_updates(lambda v: v / jnp.asarray(correction, v.dtype), averages)
         return averages, EmaState(count=count, ema=new, scale=scales)
 
     return PartitionedGradientTransformation(init, update, partition)
+
+
+class _Accumulator(NamedTuple):
+    """How the averages of parameters are stored.
+
+    Attributes:
+      dtype: of all but scalars; None: each parameter's own.
+    """
+
+    dtype: DTypeLike | None
+
+    def dtype_of(self, param: Leaf) -> jnp.dtype:
+        own = self.dtype is None or not len(param.shape)
+        return jnp.dtype(param.dtype if own else self.dtype)
+
+    def is_quantised(self, param: Leaf) -> bool:
+        return bool(len(param.shape)) and jnp.issubdtype(self.dtype_of(param), jnp.integer)
+
+    def scale(self, param: OptParam) -> jax.Array:
+        return jnp.zeros(param.shape[1:], jnp.float32) if self.is_quantised(param) else stand_in()
+
+    def average_spec(self, spec: TensorSpec) -> OptStateSpec:
+        return OptStateSpec(shape=spec.shape, dtype=self.dtype_of(spec), mesh_axes=spec.mesh_axes)
+
+    def scale_spec(self, spec: TensorSpec) -> OptStateSpec:
+        if not self.is_quantised(spec):
+            return stand_in_spec()
+        axes = None if spec.mesh_axes is None else PartitionSpec(*tuple(spec.mesh_axes)[1:])
+        return OptStateSpec(shape=spec.shape[1:], dtype=jnp.float32, mesh_axes=axes)
+
+
+def _stored_scale(average: jax.Array | None, stored: jax.Array, scale: jax.Array) -> jax.Array:
+    if average is None or not jnp.issubdtype(stored.dtype, jnp.integer):
+        return scale
+    return jnp.max(jnp.abs(average), axis=0) / jnp.iinfo(stored.dtype).max
+
+
+def _stored(average: jax.Array | None, stored: jax.Array, scale: jax.Array) -> jax.Array:
+    if average is None:
+        return stored
+    if jnp.issubdtype(stored.dtype, jnp.integer):
+        average = jnp.round(average / jnp.where(scale == 0, 1.0, scale))
+    return average.astype(stored.dtype)

@@ -69,9 +69,8 @@ def scale_by_factored_rms(
         axes = axes_of(param.shape, param.factorization_spec)
         if axes is None:
             return _Leaf(None, stand_in(), stand_in(), jnp.zeros(param.shape, jnp.float32))
-        v_row = jnp.zeros(_without(param.shape, axes.row), jnp.float32)
-        v_col = jnp.zeros(_without(param.shape, axes.col), jnp.float32)
-        return _Leaf(None, v_row, v_col, stand_in())
+        zeros = [jnp.zeros(_without(param.shape, axis), jnp.float32) for axis in axes]
+        return _Leaf(None, *zeros, stand_in())
 
     def partition_leaf(spec: ParameterSpec) -> _Leaf:
         axes = axes_of(spec.shape, spec.factorization)
@@ -95,23 +94,28 @@ def scale_by_factored_rms(
             if g is None:
                 return _Leaf(None, v_row, v_col, v)
             axes = axes_of(param.shape, param.factorization_spec)
-            squared = jnp.square(g.astype(jnp.float32)) + epsilon
-            if axes is None:
-                v = decay * v + (1.0 - decay) * squared
-                return _Leaf(g * v**-0.5, v_row, v_col, v)
-            row, col = axes
-            v_row = decay * v_row + (1.0 - decay) * jnp.mean(squared, axis=row)
-            v_col = decay * v_col + (1.0 - decay) * jnp.mean(squared, axis=col)
-            col_in_v_row = col - 1 if col > row else col
-            row_factor = (v_row / jnp.mean(v_row, axis=col_in_v_row, keepdims=True)) ** -0.5
-            scaled = g * jnp.expand_dims(row_factor, row) * jnp.expand_dims(v_col**-0.5, col)
-            return _Leaf(scaled, v_row, v_col, v)
+            return _scaled(_Leaf(g, v_row, v_col, v), axes, decay, epsilon)
 
-        statistics = state.v_row, state.v_col, state.v
-        leaves = jax.tree.map(update_leaf, updates, *statistics, params, is_leaf=is_none)
+        leaves = jax.tree.map(update_leaf, updates, *state[1:], params, is_leaf=is_none)
         return _field(leaves, "update"), _state(count, leaves)
 
     return PartitionedGradientTransformation(init, update, partition)
+
+
+def _scaled(leaf: _Leaf, axes: _Axes | None, decay: Leaf, epsilon: float) -> _Leaf:
+    """Returns the scaled gradient of one parameter, and its new statistics."""
+    g, v_row, v_col, v = leaf
+    squared = jnp.square(g.astype(jnp.float32)) + epsilon
+    if axes is None:
+        v = decay * v + (1.0 - decay) * squared
+        return _Leaf(g * v**-0.5, v_row, v_col, v)
+    row, col = axes
+    v_row = decay * v_row + (1.0 - decay) * jnp.mean(squared, axis=row)
+    v_col = decay * v_col + (1.0 - decay) * jnp.mean(squared, axis=col)
+    col_in_v_row = col - 1 if col > row else col
+    row_factor = (v_row / jnp.mean(v_row, axis=col_in_v_row, keepdims=True)) ** -0.5
+    scaled = g * jnp.expand_dims(row_factor, row) * jnp.expand_dims(v_col**-0.5, col)
+    return _Leaf(scaled, v_row, v_col, v)
 
 
 def _row_and_col(shape: Sequence[int], spec: FactorizationSpec) -> _Axes | None:

@@ -224,19 +224,28 @@ def adafactor_optimizer(
     if b1 is not None:
         parts.append(ema(b1, debias=False, accumulator_dtype=dtype_momentum))
     if weight_decay is not None:
-        if weight_decay_scale_by_learning_rate_exponent is None:
-            raise ValueError(
-                "adafactor_optimizer: weight_decay needs "
-                "weight_decay_scale_by_learning_rate_exponent; 0 leaves the learning rate out"
-            )
-        parts.append(
-            add_decayed_weights(
-                weight_decay,
-                learning_rate_exponent=weight_decay_scale_by_learning_rate_exponent,
-                learning_rate=1.0 if learning_rate is None else learning_rate,
-                per_param_scale=weight_decay_per_param_scale,
-            )
-        )
+        exponent = weight_decay_scale_by_learning_rate_exponent
+        scales = weight_decay_per_param_scale
+        parts.append(_adafactor_decay(weight_decay, exponent, learning_rate, scales))
     if apply_scale_by_trust_ratio:
         parts.append(scale_by_trust_ratio(eps=eps))
     return chain(*parts, scale(-1.0))
+
+
+def _adafactor_decay(
+    weight_decay: float,
+    exponent: float | None,
+    learning_rate: Schedule | None,
+    scales: ConfigOr[PerParamFn] | None,
+) -> PartitionedGradientTransformation:
+    if exponent is None:
+        raise ValueError(
+            "adafactor_optimizer: weight_decay needs "
+            "weight_decay_scale_by_learning_rate_exponent; 0 leaves the learning rate out"
+        )
+    return add_decayed_weights(
+        weight_decay,
+        learning_rate_exponent=exponent,
+        learning_rate=1.0 if learning_rate is None else learning_rate,
+        per_param_scale=scales,
+    )

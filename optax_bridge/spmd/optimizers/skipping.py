@@ -1,5 +1,6 @@
 """Steps that are left out where the gradients are not finite or far too large."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -191,6 +192,7 @@ def skip_and_clip_by_global_norm(
             "needs grad_norm_ema_decay: 0.99 say"
         )
     norms = _Norms(drop_norm, grad_norm_ema_decay)
+    taken = functools.partial(_taken, norms, max_norm, eps)
 
     def init(params: Params) -> SkipClipState:
         return SkipClipState(inner_state=tx.init(params), **norms.init())
@@ -199,35 +201,9 @@ def skip_and_clip_by_global_norm(
         fields = jax.tree.map(_scalar_spec, norms.init())
         return SkipClipState(inner_state=tx.partition(specs), **fields)
 
-    def taken(
-        run: Callable[..., tuple[PyTree, OptState]],
-        updates: Updates,
-        state: OptState,
-        params: Params,
-        otherwise: Callable[[PyTree], PyTree],
-    ) -> tuple[PyTree, SkipClipState]:
-        norm = global_norm(updates)
-        add_summary("gradient_norm", norm)
-        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]
-        verdict = norms.judge(norm, jnp.all(jnp.asarray(finite)), state)
-        if max_norm is not None:
-            scale = jnp.minimum(1.0, max_norm / (norm + eps))
-            add_summary("gradient_scale", scale)
-            updates = map_updates(lambda u: u * jnp.asarray(scale, u.dtype), updates)
-        new, inner_state = run(updates, state.inner_state, params)
-        # A conditional, as what is picked element by element is fused with the step and rounded
-        # otherwise.
-        new, inner_state = jax.lax.cond(
-            verdict.is_valid,
-            lambda: (new, inner_state),
-            lambda: (otherwise(new), state.inner_state),
-        )
-        return new, SkipClipState(inner_state=inner_state, **verdict.statistics)
-
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        return taken(
-            tx.update, updates, state, params, lambda new: map_updates(jnp.zeros_like, new)
-        )
+        zeros = functools.partial(map_updates, jnp.zeros_like)
+        return taken(tx.update, updates, state, params, zeros)
 
     if not isinstance(tx, ExactPartitionedTransformation):
         return PartitionedGradientTransformation(init, update, partition)
@@ -237,6 +213,36 @@ def skip_and_clip_by_global_norm(
         return taken(exact, updates, state, params, lambda new: opt_param_values(params))
 
     return ExactPartitionedTransformation(init, update, partition, step)
+
+
+def _taken(
+    norms: _Norms,
+    max_norm: float | None,
+    eps: float,
+    run: Callable[..., tuple[PyTree, OptState]],
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    otherwise: Callable[[PyTree], PyTree],
+) -> tuple[PyTree, SkipClipState]:
+    """Returns what `run` makes of the clipped updates, or something else, and the new state."""
+    norm = global_norm(updates)
+    add_summary("gradient_norm", norm)
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]
+    verdict = norms.judge(norm, jnp.all(jnp.asarray(finite)), state)
+    if max_norm is not None:
+        scale = jnp.minimum(1.0, max_norm / (norm + eps))
+        add_summary("gradient_scale", scale)
+        updates = map_updates(lambda u: u * jnp.asarray(scale, u.dtype), updates)
+    new, inner_state = run(updates, state.inner_state, params)
+    # A conditional, as what is picked element by element is fused with the step and rounded
+    # otherwise.
+    new, inner_state = jax.lax.cond(
+        verdict.is_valid,
+        lambda: (new, inner_state),
+        lambda: (otherwise(new), state.inner_state),
+    )
+    return new, SkipClipState(inner_state=inner_state, **verdict.statistics)
 
 
 def _averaged(

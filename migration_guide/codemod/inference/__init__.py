@@ -1,0 +1,1 @@
+"""What the expressions of a program hold, followed through its files."""

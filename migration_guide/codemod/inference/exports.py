@@ -1,0 +1,96 @@
+"""What a module tells the other files of its program."""
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.kinds import HYPER_PARAMS
+from migration_guide.codemod.inference.project import Project, portable
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.names import is_legacy
+from migration_guide.codemod.reading.tree import dotted
+
+_MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
+
+
+def exported(analysis: Analysis) -> Project:
+    """What a module says of its fields, functions, classes and imports."""
+    facts = analysis.facts
+    functions = {
+        analysis.function_name(f): portable(analysis.returned(f))
+        for f in facts.functions
+        if isinstance(f, cst.FunctionDef)
+    }
+    fields = {name: portable(kind) for name, kind in analysis.fields.items()}
+    classes = [f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes]
+    groups = [
+        f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes if analysis.is_groups(c)
+    ]
+    for known, here in _handed_on(analysis):
+        if known in analysis.project.definitions:
+            classes.append(here)
+        if known in analysis.project.own_groups:
+            groups.append(here)
+        if known in analysis.project.returns:
+            functions.setdefault(here, analysis.project.returns[known])
+    return Project(
+        fields={name: kind for name, kind in fields.items() if kind},
+        returns={name: kind for name, kind in functions.items() if kind},
+        own_apply_gradient=bool(analysis.own_classes),
+        rate_per_call=analysis.rate_per_call,
+        keywords=frozenset(a.keyword.value for c in facts.calls for a in c.args if a.keyword),
+        definitions=frozenset(classes),
+        steps=len(analysis.applications),
+        given=analysis.given,
+        uses_optim=analysis.uses_optim,
+        expected=analysis.expected,
+        aliases=_aliases(analysis),
+        calls_classes=analysis.calls_classes,
+        overridden=analysis.overridden,
+        reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
+        jax_modules=frozenset([analysis.key] if analysis.imports_jax else []),
+        legacy_arguments=analysis.legacy_arguments,
+        legacy_results=frozenset(analysis.legacy_results),
+        legacy_fields=frozenset(analysis.legacy_fields),
+        own_groups=frozenset(groups),
+        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _named(analysis)),
+    )
+
+
+def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
+    """What is called, handed on or decorates."""
+    for call in analysis.facts.calls:
+        yield call.func
+        yield from (arg.value for arg in call.args)
+    for function in analysis.facts.functions:
+        if isinstance(function, cst.FunctionDef):
+            yield from (decorator.decorator for decorator in function.decorators)
+
+
+def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """What a module imports from others of the program, by their name and by its own."""
+    project = analysis.project
+    for node in analysis.facts.imports:
+        if not isinstance(node, cst.ImportFrom):
+            continue
+        home = (dotted(node.module) or "").split(".")[-1] if node.module is not None else ""
+        if isinstance(node.names, cst.ImportStar):
+            for known in (*project.definitions, *project.returns):
+                if known.startswith(f"{home}."):
+                    yield known, f"{analysis.key}.{known.removeprefix(f'{home}.')}"
+            continue
+        for alias in node.names:
+            name = dotted(alias.name)
+            yield f"{home}.{name}", f"{analysis.key}.{imports.bound(alias)}"
+
+
+def _aliases(analysis: Analysis) -> dict[str, str]:
+    """What of flax.optim other files can import from this one."""
+    found = {}
+    for node in analysis.facts.imports:
+        for name, bound, is_dotted in imports.aliases(node):
+            origin = analysis.names.followed(name)
+            if not is_dotted and is_legacy(origin):
+                found[f"{analysis.key}.{bound}"] = origin
+    return found

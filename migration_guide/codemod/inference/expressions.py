@@ -1,0 +1,335 @@
+"""What the expressions of a module may be, by what is known of its variables and fields so far."""
+
+import abc
+import functools
+from collections.abc import Callable
+
+import libcst as cst
+
+from migration_guide.codemod.inference import flow
+from migration_guide.codemod.inference.facts import Facts, fields, is_property
+from migration_guide.codemod.inference.kinds import (
+    ARRAY,
+    CLASS,
+    CREATE,
+    DEFINITION,
+    FOREIGN,
+    HYPER_PARAMS,
+    LEGACY,
+    NOTHING,
+    OPTIMIZER,
+    OWN_GROUPS,
+    STATE,
+    Function,
+    Instance,
+    Items,
+    Kind,
+    Several,
+    item,
+    joined,
+    only,
+)
+from migration_guide.codemod.inference.project import Project
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.names import OPTIM, Names
+from migration_guide.codemod.reading.scopes import scopes
+from migration_guide.codemod.reading.tree import last_name
+
+_JAX = ("flax", "jax", "legacy_optim", "optax_bridge")
+
+
+class Expressions(abc.ABC):
+    """Kinds of the expressions of one module, as far as they are known.
+
+    Args:
+      module: the parsed module.
+      project: what is known from other files.
+    """
+
+    def __init__(self, module: cst.Module, project: Project):
+        self.module = module
+        self.scopes = scopes(module)
+        self.facts = Facts()
+        self.facts.collect(self.module)
+        self.parents = self.facts.parents
+        stars = [imports.star(node) for node in self.facts.imports]
+        self.names = Names(
+            self.scopes, self.scopes[self.module], self.parents, [s for s in stars if s]
+        )
+        self.forget(project)
+
+    def forget(self, project: Project) -> None:
+        """Starts anew with what is known from other files.
+
+        What a file imports decides: fields and functions of the same names are others in one that
+        trains with another library.
+        """
+        self._known_modules = project.modules, project.jax_modules
+        known = not self._has_another_library or self.imports_jax
+        self.project = project if known else project.for_another_library()
+        self.names.follow(self.project.aliases)
+        self._variables: dict[tuple[int, str], Kind] = {}
+        self.fields: dict[str, Kind] = {}
+        self._returns: dict[cst.CSTNode, Kind] = {}
+        self._memo: dict[cst.CSTNode, Kind] = {}
+        self._array_target = False
+        self._changed = False
+        # Other libraries' optimizers move by the names of fields once all of ours are known: what
+        # has arrived somewhere stays, and there must be something that rules it out.
+        self._follows_foreign = False
+
+    @functools.cached_property
+    def _has_another_library(self) -> bool:
+        return any(imports.is_without_jax(name[0]) for name in self._origins)
+
+    @property
+    def imports_jax(self) -> bool:
+        """True if the file imports JAX or Flax, or another file of the program that does."""
+        modules, of_jax = self._known_modules
+        return any(
+            name[0] in _JAX or (name[0] in ("", *modules) and not of_jax.isdisjoint(name))
+            for name in self._origins
+        )
+
+    @functools.cached_property
+    def _origins(self) -> list[tuple[str, ...]]:
+        return [name for node in self.facts.imports for name in imports.origins(node)]
+
+    def kind(self, node: cst.CSTNode) -> Kind:
+        """What an expression of the original module may hold."""
+        if node not in self._memo:
+            self._memo[node] = NOTHING  # an expression that contains itself adds nothing
+            self._memo[node] = self._kind(node)
+        return self._memo[node]
+
+    def legacy_base(self, node: cst.ClassDef) -> bool:
+        """Whether a class derives from one of flax.optim's definitions, directly or by another."""
+        return self._derives(
+            node,
+            lambda base, name: (
+                name == f"{OPTIM}.OptimizerDef"
+                or self.names.entry(base) is not None
+                or self.is_own_definition(name)
+            ),
+        )
+
+    def is_groups(self, node: cst.ClassDef) -> bool:
+        """Whether a class derives from MultiOptimizer, directly or by another."""
+        return self._derives(
+            node,
+            lambda base, name: (
+                name == f"{OPTIM}.MultiOptimizer"
+                or ".".join(name.split(".")[-2:]) in self.project.own_groups
+            ),
+        )
+
+    def _derives(
+        self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
+    ) -> bool:
+        """Whether some base of a class is one, by the expression and its imported name."""
+        for base in node.bases:
+            if is_one(base.value, self.names.of(base.value) or ""):
+                return True
+            if isinstance(base.value, cst.Name):
+                parents = [assignment.node for assignment in self.names.assignments(base.value)]
+                if any(
+                    isinstance(p, cst.ClassDef) and p is not node and self._derives(p, is_one)
+                    for p in parents
+                ):
+                    return True
+        return False
+
+    def is_own_definition(self, name: str) -> bool:
+        """Whether an imported name is a definition class of another file of the project."""
+        return ".".join(name.split(".")[-2:]) in self.project.definitions
+
+    def assign(self, target: cst.CSTNode, kind: Kind) -> None:
+        """Adds to what a target may hold."""
+        if not kind:
+            return
+        if isinstance(target, cst.Name):
+            key = self._key(target)
+            if key is not None:
+                self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+        elif isinstance(target, cst.Attribute):
+            if self.names.of(target) is None:
+                self.assign_field(target.attr.value, kind)
+        elif isinstance(target, cst.Subscript):
+            self.assign(target.value, frozenset([Items(kind)]))
+        elif isinstance(target, cst.Tuple | cst.List):
+            for index, element in enumerate(target.elements):
+                if isinstance(element, cst.StarredElement):
+                    self.assign(element.value, frozenset([Items(item(kind))]))
+                else:
+                    after_star = any(
+                        isinstance(e, cst.StarredElement) for e in target.elements[:index]
+                    )
+                    place = index - len(target.elements) if after_star else index
+                    self.assign(element.value, joined([item(kind, place), self._of(kind, place)]))
+
+    def _of(self, kind: Kind, index: int) -> Kind:
+        """What the fields of named tuples hold, by their place."""
+        names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
+        known = [own[index] for own in names if -len(own) <= index < len(own)]
+        return joined(self.fields.get(name, NOTHING) for name in known)
+
+    def assign_field(self, name: str, kind: Kind) -> None:
+        """Adds to what fields of a name may hold."""
+        if kind:
+            self.fields[name] = self._grown(self.fields.get(name, NOTHING), kind)
+
+    def assign_parameter(
+        self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
+    ) -> None:
+        """Adds to what a function's parameter may hold."""
+        scope = self.scopes.get(function.body)
+        if kind and scope is not None:
+            key = (id(scope), parameter.name.value)
+            self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+
+    def parameter_kind(self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param) -> Kind:
+        """What a function's parameter may hold."""
+        scope = self.scopes.get(function.body)
+        return self._variables.get((id(scope), parameter.name.value), NOTHING)
+
+    def returned(self, function: cst.CSTNode) -> Kind:
+        """What a function of this module may return."""
+        return self._returns.get(function, NOTHING)
+
+    def _grown(self, old: Kind, more: Kind) -> Kind:
+        new = joined([old, more])
+        if not new - old:  # nothing new; what nests too deeply is left out, which must not go on
+            return old
+        self._changed = True
+        return new
+
+    def _key(self, node: cst.Name) -> tuple[int, str] | None:
+        for assignment in self.names.assignments(node):
+            return id(assignment.scope), node.value
+        return None
+
+    def _kind(self, node: cst.CSTNode) -> Kind:
+        match node:
+            case cst.Name():
+                return self._of_name(node)
+            case cst.Attribute():
+                return self._of_attribute(node)
+            case cst.Call():
+                return self._of_call(node)
+            case cst.Lambda():
+                return frozenset([Function(node)])
+            case cst.Tuple():
+                if any(isinstance(e, cst.StarredElement) for e in node.elements):
+                    return NOTHING
+                return frozenset([Several(tuple(self.kind(e.value) for e in node.elements))])
+            case cst.List() | cst.Set():
+                return self._items([e.value for e in node.elements])
+            case cst.Dict():
+                return self._items([e.value for e in node.elements])
+            case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
+                return self._items([node.elt])
+            case cst.DictComp():
+                return self._items([node.value])
+            case cst.Subscript():
+                inside = item(self.kind(node.value), flow.index_of(node))
+                # What the rule for hyper-parameters writes for own groups.
+                is_list = HYPER_PARAMS in inside and flow.text_of(node) == "hyper_params"
+                return inside | only(LEGACY) if is_list else inside
+            case cst.IfExp():
+                return joined([self.kind(node.body), self.kind(node.orelse)])
+            case cst.BooleanOperation():
+                return joined([self.kind(node.left), self.kind(node.right)])
+            case cst.NamedExpr():
+                return self.kind(node.value)
+            case cst.BinaryOperation() if self.project.follows_arrays:
+                return (self.kind(node.left) | self.kind(node.right)) & only(ARRAY)
+        return NOTHING
+
+    @abc.abstractmethod
+    def _of_call(self, node: cst.Call) -> Kind:
+        """What a call may return."""
+
+    def _items(self, values: list[cst.BaseExpression]) -> Kind:
+        inside = joined(self.kind(value) for value in values)
+        return frozenset([Items(inside)]) if inside else NOTHING
+
+    def _of_name(self, node: cst.Name) -> Kind:
+        imported = self.names.of(node)
+        if imported is not None:
+            return self._of_import(node, imported)
+        found = []
+        for assignment in self.names.assignments(node):
+            made = getattr(assignment, "node", None)
+            if isinstance(made, cst.FunctionDef):
+                found.append(frozenset([Function(made)]))
+            elif isinstance(made, cst.ClassDef):
+                found.append(only(CLASS) if self.legacy_base(made) else frozenset([Instance(made)]))
+        key = self._key(node)
+        return joined([*found, self._variables.get(key, NOTHING) if key else NOTHING])
+
+    def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
+        if self.names.entry(node) is not None:
+            return only(CLASS)
+        if self.is_own_definition(name):
+            return only(CLASS)
+        if imports.is_foreign(name):
+            return only(FOREIGN)
+        return NOTHING
+
+    def _of_attribute(self, node: cst.Attribute) -> Kind:
+        imported = self.names.of(node)
+        if imported is not None:
+            return self._of_import(node, imported)
+        if self.names.dangling(node):
+            return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
+        base, attribute = self.kind(node.value), node.attr.value
+        if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
+            definition = only(DEFINITION) | (base & {OWN_GROUPS})
+            of = {"state": only(STATE), "optimizer_def": definition}
+            of |= {"target": only(ARRAY)} if self._array_target else {}
+            return of.get(attribute, NOTHING)
+        if DEFINITION in base and attribute in ("hyper_params", "create"):
+            if attribute == "create":
+                return only(CREATE) | (base & {OWN_GROUPS})
+            return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
+        if self._is_something_else(node, base):
+            return NOTHING
+        methods = [
+            frozenset([Function(m, bound=1)])
+            for m in self.facts.methods.get(attribute, ())
+            if not is_property(m)
+        ]
+        here = self.fields.get(attribute, NOTHING)
+        by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
+        by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())
+        if not self._follows_foreign:
+            by_name = joined([by_name - {FOREIGN}, by_its_class])
+        return _agreeing(by_its_class or here, by_name)
+
+    def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
+        """Whether the class itself puts an instance of an unknown class into a field."""
+        values = self._set_by_its_class(node, base)
+        return bool(values) and all(map(self._is_unknown_instance, values))
+
+    def _set_by_its_class(self, node: cst.Attribute, base: Kind) -> list[cst.BaseExpression] | None:
+        """What the class puts into a field; None where one of the classes in question does not."""
+        owners = {atom.node for atom in base if isinstance(atom, Instance)}
+        owner = self.facts.of_self.get(node)
+        found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
+        return None if None in found else [value for values in found if values for value in values]
+
+    def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
+        if not isinstance(value, cst.Call) or self.kind(value):
+            return False
+        return last_name(value.func)[:1].isupper()
+
+
+def _agreeing(evidence: Kind, kind: Kind) -> Kind:
+    """What other places put into fields of the name, without what the nearest place rules out.
+
+    Other libraries' optimizers lie in fields of the same names.
+    """
+    ours = only(OPTIMIZER) | only(DEFINITION)
+    if evidence & ours and FOREIGN not in evidence:
+        return kind - {FOREIGN}
+    return kind - ours if FOREIGN in evidence and not evidence & ours else kind

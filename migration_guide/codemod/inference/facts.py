@@ -1,0 +1,183 @@
+"""What is read off a module once, before kinds are inferred: definitions, assignments, calls."""
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migration_guide.codemod.reading.tree import children, is_statement, last_name, walk
+
+Callable_ = cst.FunctionDef | cst.Lambda
+
+
+@dataclass
+class Facts:
+    """The places at which values move.
+
+    Attributes:
+      parents: node -> the node around it.
+    """
+
+    parents: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
+
+    assignments: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
+    annotated: list[cst.AnnAssign] = field(default_factory=list)
+    class_attributes: list[tuple[str, cst.BaseExpression]] = field(default_factory=list)
+    of_self: dict[cst.CSTNode, cst.ClassDef] = field(default_factory=dict)
+    set_on_self: dict[tuple[cst.ClassDef, str], list[cst.BaseExpression]] = field(
+        default_factory=dict
+    )
+    loops: list[tuple[cst.BaseExpression, cst.BaseExpression]] = field(default_factory=list)
+    calls: list[cst.Call] = field(default_factory=list)
+    attributes: list[cst.Attribute] = field(default_factory=list)
+    functions: list[Callable_] = field(default_factory=list)
+    classes: list[cst.ClassDef] = field(default_factory=list)
+    returns: dict[cst.CSTNode, list[cst.BaseExpression]] = field(default_factory=dict)
+    methods: dict[str, list[cst.FunctionDef]] = field(default_factory=dict)
+    owner: dict[cst.CSTNode, cst.ClassDef] = field(default_factory=dict)
+    subscripts: list[cst.Subscript] = field(default_factory=list)
+    iterated: list[cst.BaseExpression] = field(default_factory=list)
+    commented: list[cst.BaseStatement] = field(default_factory=list)
+    imports: list[cst.Import | cst.ImportFrom] = field(default_factory=list)
+    exported: set[str] = field(default_factory=set)
+
+    def __post_init__(self):
+        self._within: list[cst.CSTNode] = []
+
+    def collect(self, node: cst.CSTNode) -> None:
+        """Adds what is at a node and below it."""
+        kind = type(node)
+        if is_statement(kind):
+            lines = getattr(node, "leading_lines", ())
+            if any(line.comment is not None for line in lines):
+                self.commented.append(node)  # type: ignore[arg-type]
+        visit = _VISITS.get(kind)
+        if visit is not None:
+            visit(self, node)
+        nested = kind is cst.FunctionDef or kind is cst.ClassDef
+        if nested:
+            self._within.append(node)
+        for child in children(node):
+            self.parents[child] = node
+            self.collect(child)
+        if nested:
+            self._within.pop()
+
+    def visit_Module(self, node: cst.Module) -> None:
+        if any(line.comment is not None for line in node.header) and node.body:
+            self.commented += [s for s in node.body[:1] if isinstance(s, cst.BaseStatement)]
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.functions.append(node)
+        self.returns[node] = []
+        if self._within and isinstance(self._within[-1], cst.ClassDef):
+            self.methods.setdefault(node.name.value, []).append(node)
+            self.owner[node] = self._within[-1]
+
+    def visit_Lambda(self, node: cst.Lambda) -> None:
+        self.functions.append(node)
+        self.returns[node] = [node.body]
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.classes.append(node)
+
+    def visit_Import(self, node: cst.Import) -> None:
+        self.imports.append(node)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        self.imports.append(node)
+
+    def visit_Return(self, node: cst.Return) -> None:
+        if node.value is not None and self._within and self._within[-1] in self.returns:
+            self.returns[self._within[-1]].append(node.value)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        if not self._within and any(
+            isinstance(t.target, cst.Name) and t.target.value == "__all__" for t in node.targets
+        ):
+            strings = [n for n in walk(node.value) if isinstance(n, cst.SimpleString)]
+            self.exported |= {str(string.evaluated_value) for string in strings}
+        for target in node.targets:
+            self.assignments.append((target.target, node.value))
+            if self._in_class_body() and isinstance(target.target, cst.Name):
+                self.class_attributes.append((target.target.value, node.value))
+            owner = self._class_of_self(target.target)
+            if owner is not None and isinstance(target.target, cst.Attribute):
+                values = self.set_on_self.setdefault((owner, target.target.attr.value), [])
+                values.append(node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self.annotated.append(node)
+        if self._within and isinstance(self._within[-1], cst.ClassDef):
+            self.owner[node] = self._within[-1]
+            if node.value is not None and isinstance(node.target, cst.Name):
+                self.class_attributes.append((node.target.value, node.value))
+
+    def _class_of_self(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name):
+            return None
+        classes = [n for n in self._within if isinstance(n, cst.ClassDef)]
+        return classes[-1] if classes and node.value.value == "self" else None
+
+    def _in_class_body(self) -> bool:
+        return bool(self._within) and isinstance(self._within[-1], cst.ClassDef)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self.assignments.append((node.target, node.value))
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        self.assignments.append((node.target, node.value))
+
+    def visit_For(self, node: cst.For) -> None:
+        self.loops.append((node.target, node.iter))
+        self.iterated.append(node.iter)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        self.loops.append((node.target, node.iter))
+        self.iterated.append(node.iter)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.calls.append(node)
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        self.attributes.append(node)
+        owner = self._class_of_self(node)
+        if owner is not None:
+            self.of_self[node] = owner
+
+    def visit_Subscript(self, node: cst.Subscript) -> None:
+        self.subscripts.append(node)
+
+    def visit_WithItem(self, node: cst.WithItem) -> None:
+        if node.asname is not None:
+            self.assignments.append((node.asname.name, node.item))
+
+
+_VISITS = {
+    getattr(cst, name.removeprefix("visit_")): visit
+    for name, visit in vars(Facts).items()
+    if name.startswith("visit_")
+}
+
+
+def parameters(node: Callable_) -> list[cst.Param]:
+    """Those that can be given by position, in order, then the keyword-only ones."""
+    p = node.params
+    return [*p.posonly_params, *p.params, *p.kwonly_params]
+
+
+def is_property(node: cst.FunctionDef) -> bool:
+    """Whether a method is read as an attribute."""
+    return any(
+        last_name(decorator.decorator) in ("cached_property", "property")
+        for decorator in node.decorators
+    )
+
+
+def fields(node: cst.ClassDef) -> list[str]:
+    """Names of a dataclass's fields, in order."""
+    found = []
+    for line in node.body.body:
+        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(statement, cst.AnnAssign) and isinstance(statement.target, cst.Name):
+                found.append(statement.target.value)
+    return found

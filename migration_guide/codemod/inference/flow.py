@@ -1,0 +1,390 @@
+"""How kinds move through calls and annotations: JAX's transformations, checkpoints, containers."""
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from migration_guide.codemod.inference.facts import Callable_, fields, parameters
+from migration_guide.codemod.inference.interface import Inference
+from migration_guide.codemod.inference.kinds import (
+    ARRAY,
+    CLASS,
+    CREATE,
+    DEFINITION,
+    FOREIGN,
+    LEGACY,
+    NOTHING,
+    OPTIMIZER,
+    OWN_GROUPS,
+    REPLICATED,
+    STATE,
+    TRAVERSAL,
+    Function,
+    Instance,
+    Items,
+    Kind,
+    Several,
+    item,
+    joined,
+    only,
+)
+from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.tree import argument, last_name
+
+# Last part of the name of a function -> the argument that it returns in the same shape.
+_SAME = {
+    "replicate": 0,
+    "device_get": 0,
+    "device_put": 0,
+    "deepcopy": 0,
+    "copy": 0,
+    "block_until_ready": 0,
+    "freeze": 0,
+    "unfreeze": 0,
+    "stop_gradient": 0,
+    "from_state_dict": 0,
+    "from_bytes": 0,
+    "device_put_replicated": 0,
+    "pmean": 0,
+    "restore_checkpoint": 1,
+    "tree_map": 1,
+    "tree_multimap": 1,
+    "map": 1,
+    "while_loop": 2,
+    "fori_loop": 3,
+    "eval_shape": None,
+}
+_KEYWORDS = {"target": "restore_checkpoint", "tree": "tree_map"}
+_WRAPPERS = {
+    "jit",
+    "pmap",
+    "vmap",
+    "xmap",
+    "checkpoint",
+    "remat",
+    "named_call",
+    "named_scope",
+    "wraps",
+}
+# What an optimizer becomes: what a first run has left for a person is found by a second one as
+# well.
+TRAIN_STATE = "optax_bridge.TrainState"
+_RETURN_OPTIMIZERS = {
+    "apply_gradient",
+    "apply_gradients",
+    "replace",
+    "restore_state",
+}
+_RESTORE = ("load_state", "restore", "restore_or_initialize")  # of clu's checkpoints
+_MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "numpy.")
+_UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
+_TUPLES = {"Tuple", "tuple"}
+
+
+def index_of(node: cst.Subscript) -> int | None:
+    """The index of a subscript that is written as a number."""
+    if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+        return None
+    text = node.slice[0].slice.value
+    sign = 1
+    if isinstance(text, cst.UnaryOperation) and isinstance(text.operator, cst.Minus):
+        text, sign = text.expression, -1
+    return (
+        sign * int(text.value) if isinstance(text, cst.Integer) and text.value.isdigit() else None
+    )
+
+
+def text_of(node: cst.Subscript) -> str:
+    """The index of a subscript that is written as a text, or ""."""
+    index = node.slice[0].slice
+    value = index.value if isinstance(index, cst.Index) else None
+    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""
+
+
+def call(a: Inference, node: cst.Call) -> Kind:
+    """What a call returns."""
+    if node in a.external:
+        return only(DEFINITION)
+    if node in a.legacy:
+        if a.names.of(node.func) == f"{OPTIM}.ModelParamTraversal":
+            return only(TRAVERSAL)
+        return frozenset([DEFINITION, LEGACY])
+    if a.makes_own_groups(node):
+        return frozenset([DEFINITION, OWN_GROUPS])
+    found = _of_module(a, node) or _of_method(a, node)
+    if found is not None:
+        return found
+    results = []
+    called = a.kind(node.func)
+    for atom in called:
+        if isinstance(atom, Function):
+            results.append(a.returned(atom.node))
+        elif isinstance(atom, Instance):
+            results.append(frozenset([atom]))
+        elif atom == CLASS:
+            results.append(only(DEFINITION))
+        elif atom == CREATE:
+            results.append(only(OPTIMIZER) | (called & {OWN_GROUPS}))
+        elif atom == FOREIGN:
+            results.append(only(FOREIGN))
+    imported = a.names.of(node.func)
+    if imported is not None:
+        results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
+    return joined(results)
+
+
+def _of_module(a: Inference, node: cst.Call) -> Kind | None:
+    """Calls of flax.optim, of JAX, Flax and the standard library, by name."""
+    imported = a.names.of(node.func) or ""
+    last = last_name(node.func)
+    if imported == f"{OPTIM}.ModelParamTraversal":
+        return only(TRAVERSAL)
+    if imported in (f"{OPTIM}.Optimizer", f"{TRAIN_STATE}.create"):
+        return only(OPTIMIZER)
+    if imported == f"{OPTIM}.OptimizerState":
+        return only(STATE)
+    if imported in ("optax_bridge.from_legacy", "optax_bridge.wrap_definition"):
+        return only(DEFINITION)
+    if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
+        if a.names.of(node.args[0].value) == OPTIM:
+            return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
+        name = argument(node, 1)
+        return _field(a, str(name.evaluated_value)) if isinstance(name, cst.SimpleString) else None
+    if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
+        return only(ARRAY)
+    method = isinstance(node.func, cst.Attribute) and not imported
+    if method:
+        return None
+    if last in _WRAPPERS or last == "partial":
+        wrapped = argument(node, 0, "fun" if last != "partial" else "")
+        kind = a.kind(wrapped) if wrapped is not None else NOTHING
+        return _bound(kind, len(node.args) - 1 if last == "partial" else 0, node)
+    if last == "scan":
+        carry = argument(node, 1, "init")
+        return frozenset([Several((a.kind(carry) if carry is not None else NOTHING, NOTHING))])
+    if last in ("cond", "switch"):
+        branches = [a.kind(arg.value) for arg in node.args[1:3]]
+        branches += [item(branch) for branch in branches]
+        functions = {f for branch in branches for f in branch if isinstance(f, Function)}
+        return joined(a.returned(f.node) for f in functions)
+    if last == "eval_shape":
+        function = argument(node, 0)
+        return _called(a, a.kind(function)) if function is not None else NOTHING
+    if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
+        made = _called(a, a.kind(node.args[0].value))
+        return frozenset([Items(made)]) if last == "map" else a.kind(node.args[-1].value)
+    if last == "unreplicate" and node.args:
+        return a.kind(node.args[0].value) - {REPLICATED}
+    if last in _SAME:
+        keyword = next((k for k, name in _KEYWORDS.items() if name == last), "")
+        value = argument(node, _SAME[last], keyword)
+        return a.kind(value) if value is not None else NOTHING
+    if last == "dict" and node.args and all(arg.keyword is not None for arg in node.args):
+        inside = joined(a.kind(arg.value) for arg in node.args)
+        return frozenset([Items(inside)]) if inside else NOTHING
+    if last in ("list", "tuple", "sorted", "reversed", "dict") and node.args:
+        return a.kind(node.args[0].value)
+    if last == "zip":
+        return frozenset(
+            [Items(frozenset([Several(tuple(item(a.kind(x.value)) for x in node.args))]))]
+        )
+    if last == "enumerate" and node.args:
+        return frozenset([Items(frozenset([Several((NOTHING, item(a.kind(node.args[0].value))))]))])
+    return None
+
+
+def _of_method(a: Inference, node: cst.Call) -> Kind | None:
+    """Methods of optimizers, definitions and containers."""
+    if not isinstance(node.func, cst.Attribute) or a.names.of(node.func) is not None:
+        return None
+    base, method = a.kind(node.func.value), node.func.attr.value
+    if DEFINITION in base and method == "create":
+        if node.args and ARRAY in a.kind(node.args[0].value):
+            a.note_array_target()
+        return only(OPTIMIZER) | (base & {OWN_GROUPS})
+    if method in _RESTORE and node.args:
+        return a.kind(node.args[0].value)
+    if base == only(ARRAY):
+        return base
+    if FOREIGN in base and OPTIMIZER not in base:
+        return only(FOREIGN)
+    if OPTIMIZER in base:
+        same = base & {OPTIMIZER, OWN_GROUPS, REPLICATED}
+        if method == "replicate":
+            return same | {REPLICATED}
+        if method == "unreplicate":
+            return same - {REPLICATED}
+        if method in _RETURN_OPTIMIZERS:
+            return same
+        if method == "optimize":
+            return frozenset([Several((same, NOTHING))])
+        if method in ("compute_gradient", "compute_gradients", "state_dict"):
+            return NOTHING
+    inside = item(base)
+    if method in ("values", "get", "pop", "items", "copy") and inside:
+        if method in ("get", "pop"):
+            return inside
+        pair = frozenset([Several((NOTHING, inside))])
+        return frozenset([Items(inside if method != "items" else pair)])
+    return base if method in ("replace", "_replace") and base else None
+
+
+def _is_builtin(a: Inference, node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and a.names.of(node) is None
+
+
+def _called(a: Inference, kind: Kind) -> Kind:
+    results = [a.returned(atom.node) for atom in kind if isinstance(atom, Function)]
+    return joined(
+        [*results, only(OPTIMIZER) | (kind & {OWN_GROUPS}) if CREATE in kind else NOTHING]
+    )
+
+
+def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:
+    positional = sum(arg.keyword is None and not arg.star for arg in node.args) - 1
+    shift = max(0, min(count, positional))
+    return frozenset(
+        Function(atom.node, atom.bound + shift) if isinstance(atom, Function) else atom
+        for atom in kind
+    )
+
+
+def arguments(a: Inference, node: cst.Call) -> None:
+    """Moves what is given to a call into parameters and fields."""
+    last = last_name(node.func)
+    if last == "partial" and node.args:
+        _into_functions(a, a.kind(node.args[0].value), node.args[1:])
+    if last == "scan" and len(node.args) > 1:
+        _into_functions(a, a.kind(node.args[0].value), [node.args[1]])
+    if last == "while_loop" and len(node.args) > 2:
+        for function in node.args[:2]:
+            _into_functions(a, a.kind(function.value), [node.args[2]])
+    if last == "fori_loop" and len(node.args) > 3:
+        _into_functions(a, a.kind(node.args[2].value), [node.args[0], node.args[3]])
+    if last == "cond" and len(node.args) > 3:
+        for function in node.args[1:3]:
+            _into_functions(a, a.kind(function.value), node.args[3:])
+    if last in ("append", "add") and isinstance(node.func, cst.Attribute) and len(node.args) == 1:
+        inside = a.kind(node.args[0].value)
+        if inside:
+            a.assign(node.func.value, frozenset([Items(inside)]))
+    if last in ("map", "filter") and _is_builtin(a, node.func):
+        for atom in a.kind(node.args[0].value) if node.args else ():
+            if isinstance(atom, Function):
+                free = parameters(atom.node)[atom.bound :]
+                for parameter, arg in zip(free, node.args[1:], strict=False):
+                    a.assign_parameter(atom.node, parameter, item(a.kind(arg.value)))
+    is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
+    if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
+        for atom in a.kind(node.args[0].value):
+            if isinstance(atom, Function) and len(parameters(atom.node)) == 1:
+                leaf = _leaves(a.kind(node.args[1].value))
+                a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
+    _into_functions(a, a.kind(node.func), node.args)
+    a.give(node)
+    if _makes_object(a, node):
+        for arg in node.args:
+            if arg.keyword is not None:
+                a.assign_field(arg.keyword.value, a.kind(arg.value))
+    for atom in a.kind(node.func):
+        if isinstance(atom, Instance):
+            for name, arg in zip(fields(atom.node), node.args, strict=False):
+                if arg.keyword is None and not arg.star:
+                    a.assign_field(name, a.kind(arg.value))
+            for method in a.facts.methods.get("__init__", ()):
+                if a.facts.owner.get(method) is atom.node:
+                    _into_functions(a, frozenset([Function(method, bound=1)]), node.args)
+
+
+def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
+    """What a call is given, each with what is known of the parameter or field that it goes into."""
+    for value, function, parameter in _parameters(a.kind(node.func), node.args):
+        yield value, a.parameter_kind(function, parameter)
+    if _makes_object(a, node):
+        for arg in node.args:
+            if arg.keyword is not None:
+                yield arg.value, _field(a, arg.keyword.value)
+    for atom in a.kind(node.func):
+        if isinstance(atom, Instance):
+            for name, arg in zip(fields(atom.node), node.args, strict=False):
+                if arg.keyword is None and not arg.star:
+                    yield arg.value, _field(a, name)
+
+
+def _field(a: Inference, name: str) -> Kind:
+    """What fields of a name may hold, in this file or another one of the project."""
+    return joined([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
+
+
+def _makes_object(a: Inference, node: cst.Call) -> bool:
+    last = last_name(node.func)
+    by_name = last in ("replace", "_replace", "cls") or last[:1].isupper()
+    return by_name and a.names.entry(node.func) is None
+
+
+def _leaves(kind: Kind) -> Kind:
+    """What is in a tree, however deep."""
+    containers = frozenset(atom for atom in kind if isinstance(atom, Items | Several))
+    if not containers:
+        return kind
+    return joined([kind - containers, _leaves(item(containers))])
+
+
+def _into_functions(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
+    for value, function, parameter in _parameters(kind, args):
+        a.assign_parameter(function, parameter, a.kind(value))
+
+
+def _parameters(
+    kind: Kind, args: Sequence[cst.Arg]
+) -> Iterator[tuple[cst.BaseExpression, Callable_, cst.Param]]:
+    """What functions are given, each with the parameter that it goes into."""
+    for atom in kind:
+        if not isinstance(atom, Function):
+            continue
+        names = parameters(atom.node)
+        by_name = {p.name.value: p for p in names}
+        # `f.bound` of a function in which `self` was found by attribute on a plain module is
+        # harmless: it only shifts what is guessed, and what is guessed must agree with use.
+        positional = names[atom.bound :]
+        for arg in args:
+            if arg.star:
+                break
+            if arg.keyword is None:
+                if not positional:
+                    break
+                parameter, *positional = positional
+            else:
+                parameter = by_name.get(arg.keyword.value)
+            if parameter is not None:
+                yield arg.value, atom.node, parameter
+
+
+def annotation(a: Inference, node: cst.BaseExpression) -> Kind:
+    """What an annotation says of a value."""
+    if isinstance(node, cst.SimpleString):
+        try:
+            node = cst.parse_expression(str(node.evaluated_value))
+        except cst.ParserSyntaxError:
+            return NOTHING
+    if isinstance(node, cst.Name | cst.Attribute):
+        name = a.names.of(node) or ""
+        if a.names.entry(node) is not None or name == f"{OPTIM}.OptimizerDef":
+            return only(DEFINITION)
+        if name == TRAIN_STATE:
+            return only(OPTIMIZER)
+        plain = {"Optimizer": OPTIMIZER, "OptimizerState": STATE, "ModelParamTraversal": TRAVERSAL}
+        kind = plain.get(name.removeprefix(f"{OPTIM}.")) if name.startswith(f"{OPTIM}.") else None
+        return only(kind) if kind else NOTHING
+    if isinstance(node, cst.BinaryOperation):
+        return joined([annotation(a, node.left), annotation(a, node.right)])
+    if isinstance(node, cst.Subscript):
+        inner = [annotation(a, s.slice.value) for s in node.slice if isinstance(s.slice, cst.Index)]
+        last = last_name(node.value)
+        if last in _UNIONS:
+            return joined(inner)
+        if last in _TUPLES and any(inner):
+            return frozenset([Several(tuple(inner))])
+        if last != "Callable" and any(inner):
+            return frozenset([Items(joined(inner))])
+    return NOTHING

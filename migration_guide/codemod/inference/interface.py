@@ -1,0 +1,115 @@
+# pyright: strict
+"""What the parts of the analysis know of each other."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+import libcst as cst
+
+from migration_guide.codemod.inference.facts import Callable_, Facts
+from migration_guide.codemod.inference.kinds import Kind
+from migration_guide.codemod.inference.project import Project
+from migration_guide.codemod.reading.names import Names
+
+
+class Inference(Protocol):
+    """What the analysis of a module knows so far, and how it learns more.
+
+    Attributes:
+      names: what the module imports.
+      facts: the places at which values move.
+      project: what is known from other files.
+      fields: name of a field -> what was put into one of that name.
+      external: calls into modules that this run does not see, which make a definition.
+      legacy: constructor calls of flax.optim whose definition goes into one of the user's own.
+      own_classes: classes of the module that define `apply_gradient` themselves.
+    """
+
+    names: Names
+    facts: Facts
+    project: Project
+    fields: dict[str, Kind]
+    external: set[cst.CSTNode]
+    legacy: set[cst.CSTNode]
+    own_classes: list[cst.ClassDef]
+
+    @property
+    def uses_optim(self) -> bool:
+        """Whether the module uses flax.optim."""
+        ...
+
+    def kind(self, node: cst.CSTNode) -> Kind:
+        """What an expression may hold."""
+        ...
+
+    def returned(self, function: cst.CSTNode) -> Kind:
+        """What a function of the module may return."""
+        ...
+
+    def parameter_kind(self, function: Callable_, parameter: cst.Param) -> Kind:
+        """What a parameter may hold."""
+        ...
+
+    def from_unknown(self, node: cst.CSTNode) -> bool:
+        """Whether a variable is made by calling a class that nobody knows."""
+        ...
+
+    def assign(self, target: cst.CSTNode, kind: Kind) -> None:
+        """Adds to what a target may hold."""
+        ...
+
+    def assign_field(self, name: str, kind: Kind) -> None:
+        """Adds to what fields of a name may hold."""
+        ...
+
+    def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
+        """Adds to what a parameter may hold."""
+        ...
+
+    def function_name(self, function: Callable_) -> str:
+        """What other files know a function by."""
+        ...
+
+    def makes_own_definition(self, call: cst.Call) -> bool:
+        """Whether a call makes an instance of a definition class of the user's own."""
+        ...
+
+    def makes_own_groups(self, call: cst.Call) -> bool:
+        """Whether it makes one of a class of the user's own that derives from MultiOptimizer."""
+        ...
+
+    def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
+        """All that a variable is assigned."""
+        ...
+
+    def mark(self, marked: set[cst.CSTNode], node: cst.CSTNode) -> None:
+        """Adds a node to `external` or `legacy`."""
+        ...
+
+    def expect(self, name: str, what: str) -> None:
+        """Notes for other files what a function of theirs must return."""
+        ...
+
+    def note_array_target(self) -> None:
+        """Notes that some optimizer's target is an array by itself."""
+        ...
+
+    def imported_function(self, call: cst.Call) -> str | None:
+        """What other files know the function by that is called, if it is one of theirs."""
+        ...
+
+    def demand_argument(self, function: Callable_, keys: Collection[int | str]) -> None:
+        """Notes for other files what they give to a function of this one as legacy code."""
+        ...
+
+    def demand_result(self, name: str) -> None:
+        """Notes for other files that a function of theirs returns legacy code."""
+        ...
+
+    def demand_field(self, name: str) -> None:
+        """Notes for other files that fields of a name hold legacy code."""
+        ...
+
+    def give(self, call: cst.Call) -> None:
+        """Notes for other files what a function of theirs is given."""
+        ...

@@ -1,0 +1,174 @@
+# pyright: strict
+"""What goes into a definition that stays legacy code, a user's own class say, stays legacy as well.
+
+A call that makes such a definition is followed back to whatever made its arguments: through
+variables, loops, containers, parameters, fields and functions, also those of other files.
+"""
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migration_guide.codemod.inference.facts import Callable_, parameters
+from migration_guide.codemod.inference.interface import Inference
+from migration_guide.codemod.inference.kinds import CLASS, LEGACY, Function, within
+from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.tree import last_name, names_bound
+
+_CONTAINERS = (
+    "dict", "enumerate", "filter", "items", "list", "map", "reversed", "sorted", "tuple", "values",
+    "zip",
+)  # fmt: skip
+EVERY = -1  # in place of an argument's position
+_ADD = ("add", "append", "extend", "insert", "setdefault", "update")
+
+
+def keep(a: Inference) -> None:
+    """Marks all that must stay legacy code for what does so."""
+    waiting = list(_demanded(a))
+    seen: set[cst.CSTNode] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += _sources(a, node)
+
+
+def _demanded(a: Inference) -> Iterator[cst.CSTNode]:
+    """The arguments of what stays legacy, and what other files of the program need so."""
+    for call in a.facts.calls:
+        chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None
+        takes_legacy = a.names.entry(call.func) is not None and any(
+            LEGACY in within(a.kind(arg.value)) for arg in call.args
+        )
+        if chosen or takes_legacy or a.makes_own_definition(call):
+            if takes_legacy:
+                a.mark(a.legacy, call)
+            yield from (arg.value for arg in call.args)
+        wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
+        for index, arg in enumerate(call.args if wanted else ()):
+            key = arg.keyword.value if arg.keyword is not None else index
+            if arg.star or key in wanted or EVERY in wanted:
+                yield arg.value
+    for function in a.facts.functions:
+        if a.function_name(function) in a.project.legacy_results:
+            yield from a.facts.returns[function]
+    for name in a.project.legacy_fields:
+        yield from _put_into_field(a, name)
+
+
+def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Where an expression gets its value; calls of flax.optim's own classes are marked."""
+    match node:
+        case cst.Call():
+            yield from _of_call(a, node)
+        case cst.Name():
+            yield from _of_variable(a, node)
+        case cst.Attribute():
+            if a.names.of(node) is None:
+                a.demand_field(node.attr.value)
+                yield from _put_into_field(a, node.attr.value)
+        case cst.Subscript() | cst.StarredElement() | cst.NamedExpr():
+            yield node.value
+        case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
+            yield node.elt
+        case cst.DictComp():
+            yield node.value
+        case cst.List() | cst.Tuple() | cst.Set() | cst.Dict():
+            yield from (element.value for element in node.elements)
+        case cst.IfExp():
+            yield from (node.body, node.orelse)
+        case cst.BooleanOperation() | cst.BinaryOperation():
+            yield from (node.left, node.right)
+        case _:
+            return
+
+
+def _of_call(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
+    is_traversal = a.names.of(call.func) == f"{OPTIM}.ModelParamTraversal"
+    if is_traversal or a.names.entry(call.func) is not None or a.makes_own_definition(call):
+        a.mark(a.legacy, call)
+        yield from (arg.value for arg in call.args)
+        return
+    kind = a.kind(call.func)
+    if CLASS in kind:
+        a.mark(a.legacy, call)
+    for atom in kind:
+        if isinstance(atom, Function):
+            yield from a.facts.returns.get(atom.node, ())
+    name = a.imported_function(call)
+    if name is not None:
+        a.demand_result(name)
+    if last_name(call.func) in _CONTAINERS:
+        yield from (arg.value for arg in call.args)
+    method = call.func if isinstance(call.func, cst.Attribute) else None
+    if method is not None and method.attr.value in (*_CONTAINERS, "get", "pop", "copy"):
+        yield method.value
+
+
+def _of_variable(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]:
+    """What is assigned to a variable, put into it, or given for it where it is a parameter."""
+    for target, value in (*a.facts.assignments, *a.facts.loops):
+        while isinstance(target, cst.Subscript):
+            target = target.value
+        if any(_is_same(a, name, variable) for name in names_bound(target)):
+            yield value
+    for call in a.facts.calls:
+        holder = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if last_name(call.func) in _ADD and holder is not None and _is_same(a, holder, variable):
+            yield from (arg.value for arg in call.args)
+    for assignment in a.names.assignments(variable):
+        if isinstance(assignment.node, cst.Param):
+            yield from _given_for(a, assignment.node)
+
+
+def _is_same(a: Inference, node: cst.CSTNode, variable: cst.Name) -> bool:
+    if not isinstance(node, cst.Name) or node.value != variable.value:
+        return False
+    return a.names.assignments(node) == a.names.assignments(variable)
+
+
+def _given_for(a: Inference, parameter: cst.Param) -> Iterator[cst.CSTNode]:
+    """What is given for a parameter, here and, as is noted for them, in other files."""
+    function = next((f for f in a.facts.functions if parameter in _parameters(f)), None)
+    if function is None:
+        return
+    if parameter.default is not None:
+        yield parameter.default
+    names = [p.name.value for p in parameters(function)]
+    place = names.index(parameter.name.value) if parameter.name.value in names else None
+    a.demand_argument(function, {EVERY if place is None else place, parameter.name.value})
+    for call in a.facts.calls:
+        for atom in a.kind(call.func):
+            if isinstance(atom, Function) and atom.node is function:
+                index = None if place is None else place - atom.bound
+                yield from _arguments(call, index, parameter.name.value)
+
+
+def _parameters(function: Callable_) -> list[cst.Param]:
+    star = function.params.star_arg
+    return [*parameters(function), *([star] if isinstance(star, cst.Param) else [])]
+
+
+def _arguments(call: cst.Call, index: int | None, name: str) -> Iterator[cst.BaseExpression]:
+    """The arguments that may be those of a parameter; all by position for `*name`."""
+    for position, arg in enumerate(call.args):
+        by_name = arg.keyword is not None and arg.keyword.value == name
+        if arg.star or by_name or (arg.keyword is None and index in (None, position)):
+            yield arg.value
+
+
+def _put_into_field(a: Inference, name: str) -> Iterator[cst.BaseExpression]:
+    """What is put into fields of a name."""
+    for target, value in a.facts.assignments:
+        while isinstance(target, cst.Subscript):
+            target = target.value
+        if isinstance(target, cst.Attribute) and target.attr.value == name:
+            yield value
+    yield from (value for field, value in a.facts.class_attributes if field == name)
+    for call in a.facts.calls:
+        method = call.func if isinstance(call.func, cst.Attribute) else None
+        if method is not None and last_name(method.value) == name and method.attr.value in _ADD:
+            yield from (arg.value for arg in call.args)
+        if last_name(call.func)[:1].isupper() or last_name(call.func) == "replace":
+            yield from (a.value for a in call.args if a.keyword and a.keyword.value == name)

@@ -1,0 +1,135 @@
+"""What the files of one program tell each other."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from migration_guide.codemod.inference.kinds import (
+    NOTHING,
+    Function,
+    Instance,
+    Items,
+    Kind,
+    Several,
+    joined,
+)
+from migration_guide.codemod.inference.parameter_dtypes import Sign
+
+
+@dataclass
+class Project:
+    """What other files of the run say.
+
+    Attributes:
+      fields: name of a field -> what was put into one of that name.
+      returns: `module.function` (last parts) -> what it returns.
+      own_apply_gradient: a class of the project's own defines `apply_gradient`.
+      rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
+      keywords: names of all arguments that are given by keyword.
+      definitions: `module.Class` of the project's own subclasses of OptimizerDef.
+      steps: number of calls of `apply_gradient`.
+      given: `module.function` -> what is given to it, by position or keyword.
+      uses_optim: some file imports flax.optim.
+      modules: names of all files of the program and of their folders.
+      expected: `module.function` -> what its use elsewhere shows that it returns.
+      aliases: `module.name` -> the name within flax that it is imported as there.
+      calls_classes: some call makes a definition of a class that is chosen at run time.
+      overridden: hyper-parameters that some step gives.
+      reads_hyper_params: some file reads what a definition was made with.
+      uses_pmap: some file maps over devices, or replicates for that.
+      leaves_some: with `--recipe standalone`, some definition stays on this package.
+      jax_modules: names of files that import JAX or Flax, by themselves or from each other.
+      legacy_arguments: `module.function` -> the positions and names of arguments that stay legacy
+        code.
+      legacy_results: `module.function` of those whose results do.
+      legacy_fields: names of fields that hold such.
+      own_groups: `module.Class` of subclasses of MultiOptimizer.
+      half_precision: where parameters may be in half precision, as far as the sources show.
+      follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
+    """
+
+    fields: dict[str, Kind] = field(default_factory=dict)
+    returns: dict[str, Kind] = field(default_factory=dict)
+    own_apply_gradient: bool = False
+    rate_per_call: bool = False
+    keywords: frozenset[str] = frozenset()
+    definitions: frozenset[str] = frozenset()
+    steps: int = 0
+    given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
+    uses_optim: bool = False
+    modules: frozenset[str] = frozenset()
+    expected: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    calls_classes: bool = False
+    overridden: frozenset[str] = frozenset()
+    reads_hyper_params: bool = False
+    uses_pmap: bool = False
+    leaves_some: bool = False
+    jax_modules: frozenset[str] = frozenset()
+    legacy_arguments: dict[str, frozenset[int | str]] = field(default_factory=dict)
+    legacy_results: frozenset[str] = frozenset()
+    legacy_fields: frozenset[str] = frozenset()
+    own_groups: frozenset[str] = frozenset()
+    half_precision: tuple[Sign, ...] = ()
+    follows_arrays: bool = False
+
+    def for_another_library(self) -> "Project":
+        """What holds for a file that trains with another library: nothing about optimizers."""
+        return Project(
+            modules=self.modules,
+            jax_modules=self.jax_modules,
+            follows_arrays=self.follows_arrays,
+            half_precision=self.half_precision,
+        )
+
+
+def merged(parts: Iterable[Project]) -> Project:
+    """What all files say together."""
+    whole = Project()
+    for part in parts:
+        for name, kind in part.fields.items():
+            whole.fields[name] = joined([whole.fields.get(name, NOTHING), kind])
+        for name, kind in part.returns.items():
+            whole.returns[name] = joined([whole.returns.get(name, NOTHING), kind])
+        whole.own_apply_gradient |= part.own_apply_gradient
+        whole.rate_per_call |= part.rate_per_call
+        whole.keywords |= part.keywords
+        whole.definitions |= part.definitions
+        whole.steps += part.steps
+        whole.uses_optim |= part.uses_optim
+        whole.modules |= part.modules
+        whole.expected |= part.expected
+        whole.aliases |= part.aliases
+        whole.calls_classes |= part.calls_classes
+        whole.overridden |= part.overridden
+        whole.reads_hyper_params |= part.reads_hyper_params
+        whole.uses_pmap |= part.uses_pmap
+        whole.jax_modules |= part.jax_modules
+        whole.legacy_results |= part.legacy_results
+        whole.legacy_fields |= part.legacy_fields
+        whole.own_groups |= part.own_groups
+        for name, keys in part.legacy_arguments.items():
+            whole.legacy_arguments[name] = whole.legacy_arguments.get(name, frozenset()) | keys
+        for name, given in part.given.items():
+            known = whole.given.setdefault(name, {})
+            for key, kind in given.items():
+                known[key] = joined([known.get(key, NOTHING), kind])
+    return whole
+
+
+def portable(kind: Kind) -> Kind:
+    """What still means something outside of the module: no functions, no classes."""
+    found: list[str | Function | Instance | Several | Items] = []
+    for atom in kind:
+        if isinstance(atom, Several):
+            found.append(Several(tuple(map(portable, atom.items))))
+        elif isinstance(atom, Items):
+            found.append(Items(portable(atom.kind)))
+        elif isinstance(atom, str):
+            found.append(atom)
+    return frozenset(a for a in found if _says_something(a))
+
+
+def _says_something(atom: object) -> bool:
+    if isinstance(atom, Several):
+        return any(atom.items)
+    return bool(atom.kind) if isinstance(atom, Items) else True

@@ -1,0 +1,1 @@
+"""Files as text, notebooks as modules, modules as trees."""

@@ -1,0 +1,267 @@
+# pyright: strict
+"""Finding files, telling at a glance which may matter, reading and writing them whole."""
+
+import contextlib
+import glob
+import os
+import re
+import secrets
+import tokenize
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+from legacy_optim.gone.usage import uses_gone_names
+from migration_guide.codemod.reading.pins import is_project_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# What `migrate` itself leaves in a file where a person has to decide.
+_COMMENT = b"# optax-bridge: "
+# What a file of a program with flax.optim has, and what other files of the same program may have.
+_IMPORTS = re.compile(
+    rb"(?:^|\\n|[\"'])(?:\xef\xbb\xbf)?[ \t\"']*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
+    rb"|from\s+flax\s+import\s[^\n]*(?:\boptim\b|\*)"
+    rb"|from\s+flax\s+import\s*\([^)]*\boptim\b|import\s+flax\b)"
+    rb"|(?:\bimport_module|__import__)\(\s*\\?[\"']flax\.optim\b",
+    re.MULTILINE,
+)
+# Other files of such a program: these always matter, ...
+_WEAK = re.compile(
+    rb"\.apply_gradient\(|\btree_multimap\b|\bjax\.(?:tree_(?:map|leaves|flatten|unflatten|structure"
+    rb"|transpose|reduce)|treedef_is_leaf|ops|host_|config)|\bDeviceArray\b|\bimport[ (]+tree_"
+    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bdef +apply_gradient\("
+    rb"|\ba_m(?:in|ax) *=|\.(?:itemset|newbyteorder|ptp|tostring)\(|\bsave_checkpoint"
+    rb"|\b(?:c?[pP]ickle|cloudpickle|dill|joblib)\b"
+    rb"|\b(?:msgpack_restore|to_state_dict|savez)"
+)
+# ... these only where an optimizer can get there by a field or a function of that program.
+_READS = re.compile(rb"\.(?:target|state\.step|optimizer_def|replace)\b")
+# Named like an optimizer and used like one: where nothing shows what it is, the user is told.
+_NAMED = re.compile(rb"(?:\b|_)opt(?:im(?:izers?)?)?(?:[\d_]\w*)?\.(?:target|state\.step)\b")
+# Left behind by a migration that was half done.
+_HALF = re.compile(rb"(?<![\w.])(?:flax\.)?optim\.[A-Z]\w+")
+_SKIPPED = {
+    "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
+    "__pypackages__",
+}  # fmt: skip
+
+
+# What a file is called until it is whole. A run that is killed leaves it behind.
+_UNFINISHED = ".optax-bridge-unfinished"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to look at.
+
+    Attributes:
+      path: where it is.
+      group: files of one program share one: the argument that led here.
+      explicit: the user named the file itself.
+      outside: it is a link in a folder that was named, to a file that is not in that folder.
+    """
+
+    path: Path
+    group: str
+    explicit: bool = False
+    outside: bool = False
+
+
+def walk(paths: Iterable[Path]) -> Iterator[File]:
+    """Python files, notebooks and project files below some paths, sorted.
+
+    Hidden folders, environments and build outputs are left out, unless named.
+
+    Raises:
+      FileNotFoundError: a path that is not there.
+    """
+    for path in paths:
+        if path.is_file():
+            yield File(path, str(path.parent), explicit=True)
+            continue
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: no such file or folder")
+        installed = {"site-packages", "dist-packages"} & set(path.absolute().parts[-1:])
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
+            for name in sorted(names):
+                file = Path(folder, name)
+                if (is_code(file) or is_project_file(file)) and file.is_file():
+                    # Installed packages are no program: what one file does says nothing of others.
+                    group = str(file if installed else path)
+                    yield File(file, group, outside=_leads_out(file, path))
+
+
+def _leads_out(file: Path, folder: Path) -> bool:
+    return file.is_symlink() and not file.resolve().is_relative_to(folder.resolve())
+
+
+def module_names(path: Path) -> tuple[str, ...]:
+    """What other files may import a file by: its own name and those of its folders."""
+    return (path.stem, *path.parts[-3:-1])
+
+
+def is_code(path: Path) -> bool:
+    """Whether a file is Python or a notebook, by its name."""
+    return path.suffix in (".py", ".pyi", ".ipynb")
+
+
+def uses_optim(data: bytes) -> bool:
+    """Whether a file uses flax.optim, or has comments of an earlier run."""
+    # UTF-16, which Python does not read: that is said then. A lone \r ends a line as well.
+    data = data.lstrip(b"\xff\xfe").replace(b"\0", b"").replace(b"\r", b"\n")
+    if _COMMENT in data:
+        return True
+    if _HALF.search(data) and (b"optax_bridge" in data or b"legacy_optim" in data):
+        return True
+    if b"flax" not in data or b"optim" not in data:
+        return False
+    found = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
+    if found <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
+        return bool(found) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
+    return True
+
+
+def is_migrated(data: bytes) -> bool:
+    """True if a file uses this package in place of flax.optim, as an earlier run wrote it."""
+    return (b"optax_bridge" in data or b"legacy_optim" in data) and not uses_optim(data)
+
+
+def has_old_names(data: bytes) -> bool:
+    """Whether a file has names that are rewritten in any file of a program that uses flax.optim."""
+    return _WEAK.search(data) is not None or _uses_gone_names(data)
+
+
+@lru_cache(maxsize=1024)
+def _uses_gone_names(data: bytes) -> bool:
+    if data.lstrip()[:1] == b"{":  # a notebook: its cells may have magics, so it is looked into
+        return re.search(rb"\b(?:import|from)\s+(?:jax|flax|numpy|optax|chex)\b", data) is not None
+    return bool(uses_gone_names(data.decode("utf-8", "replace")))
+
+
+def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
+    """Whether a file may read an optimizer that it gets by one of some names."""
+    if _READS.search(data) is None:
+        return False
+    if _NAMED.search(data) is not None:
+        return True
+    return any(os.fsencode(name) in data for name in names)
+
+
+def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
+    """Whether all words of one of several lists stand in a file."""
+    return any(all(os.fsencode(word) in data for word in words) for words in several)
+
+
+def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
+    """Whether a file imports from modules what they have: `from .own import Groups`.
+
+    Args:
+      data: the file.
+      homes: names of modules -> names in them.
+    """
+    for home, names in homes.items():
+        start = f"{home} import "
+        if os.fsencode(start) not in data:
+            continue
+        if os.fsencode(f"{start}*") in data or any(os.fsencode(name) in data for name in names):
+            return True
+    return False
+
+
+def decoded(data: bytes) -> tuple[str, str]:
+    """Text with its line endings as they are, and the encoding that the file declares.
+
+    Raises:
+      SyntaxError, UnicodeDecodeError: the file is not in the encoding that it declares.
+    """
+    encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
+    try:
+        return data.decode(encoding), encoding
+    except LookupError as error:  # `rot13`, say, which is no encoding of text
+        raise SyntaxError(str(error)) from None
+
+
+def has_old_line_ends(text: str) -> bool:
+    """Whether the lines of a text end as on the first Macs, with a carriage return alone."""
+    return "\r" in text and "\n" not in text
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replaces a file's content in one step; its mode stays, and links stay links.
+
+    Raises:
+      OSError: it cannot be written, or is write-protected; it stays as it was.
+    """
+    path = path.resolve()
+    if not os.access(path, os.W_OK):
+        raise PermissionError(f"{path} is write-protected")
+    # Named before it exists: an interruption at any moment finds its name to remove.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
+    try:
+        with open(temporary, "xb", opener=_for_this_user_alone) as file:
+            _lock(file)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, path.stat().st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _for_this_user_alone(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
+    """Removes what killed runs have left beside files and below folders.
+
+    What another run is writing just now stays.
+
+    Args:
+      paths: as `walk` takes them.
+
+    Returns:
+      What was removed.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_file():
+            found += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
+            continue
+        for folder, folders, names in os.walk(path):
+            folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
+            found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
+    return [path for path in sorted(set(found)) if _removed(path)]
+
+
+def _removed(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            if not path.is_file() or path.is_symlink() or not _lock(file):
+                return False
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Marks a file as being written, until it is closed; False where another process does so."""
+    if fcntl is None:
+        return False  # what is left behind stays: nobody can tell it from what is being written
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,191 @@
+# pyright: strict
+"""Which legacy name an expression refers to, through whatever imports and aliases."""
+
+import builtins
+import functools
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+import legacy_optim
+from legacy_optim import gone
+from migration_guide.codemod.reading.scopes import Assignment, Scope
+from migration_guide.codemod.reading.tree import dotted, root_name
+from optax_bridge.correspondence import Entry, entries_by_class
+
+OPTIM = "flax.optim"
+
+# Class name -> entry of the correspondence.
+BY_CLASS: dict[str, Entry] = entries_by_class()
+
+EXPORTS = frozenset(legacy_optim.__all__)
+# What is read of an optimizer. Other things have one of these as well; what has two of them is an
+# optimizer by another name.
+MARKS = frozenset({"target", "optimizer_def", "state.step", "state.param_states", "apply_gradient"})
+# Modules of which it is known that they have no name of flax.optim's.
+_KNOWN_STARS = (
+    "collections", "flax.linen", "functools", "itertools", "jax", "jax.numpy", "math", "numpy",
+    "os", "os.path", "typing",
+)  # fmt: skip
+
+
+def _brings_optim(module: str) -> bool:
+    return module == "flax" or is_legacy(module)
+
+
+def is_legacy(name: str) -> bool:
+    """Whether a canonical name is that of flax.optim or of something in it."""
+    return f"{name}.".startswith(f"{OPTIM}.")
+
+
+def canonical(name: str) -> str:
+    """The one name of what flax.optim exports from several modules: `flax.optim.Adam`."""
+    parts = name.split(".")
+    if name.startswith(f"{OPTIM}.") and parts[-1] in EXPORTS:
+        return f"{OPTIM}.{parts[-1]}"
+    if name.startswith("flax.traverse_util.") and parts[-1] == "ModelParamTraversal":
+        return f"{OPTIM}.ModelParamTraversal"
+    return name
+
+
+class Names:
+    """Resolves expressions of one module to what they were imported as.
+
+    Args:
+      scopes: node -> scope.
+      module_scope: the global scope, for text that has no node: annotations in strings.
+      parents: node -> the node around it.
+      stars: modules of `from module import *` at the top of the module, in order.
+    """
+
+    def __init__(
+        self,
+        scopes: Mapping[cst.CSTNode, Scope],
+        module_scope: Scope,
+        parents: Mapping[cst.CSTNode, cst.CSTNode],
+        stars: Sequence[str] = (),
+    ):
+        self._scopes = scopes
+        self._module_scope = module_scope
+        self._parents = parents
+        self._stars = stars
+        self._aliases: Mapping[str, str] = {}
+        self._bound: dict[tuple[Scope, str], list[Assignment]] = {}
+        self._found: dict[cst.CSTNode, str | None] = {}
+
+    def follow(self, aliases: Mapping[str, str]) -> None:
+        """Takes note of what other files import for others: `module.name` -> what it is."""
+        self._aliases = aliases
+        self._found.clear()
+
+    @functools.cached_property
+    def unclear_star(self) -> bool:
+        """Whether names of flax.optim come from `import *`, and others may do so as well."""
+        brings = any(_brings_optim(star) for star in self._stars)
+        return brings and any(
+            not _brings_optim(star) and star not in _KNOWN_STARS for star in self._stars
+        )
+
+    def dangling(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is `optim.Adam`, say, and nothing binds `optim`."""
+        text = dotted(node) or ""
+        root, _, rest = text.removeprefix("flax.").partition(".")
+        if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
+            return False
+        name = root_name(node)
+        return name is not None and not self.assignments(name)
+
+    def of(self, node: cst.CSTNode) -> str | None:
+        """The canonical dotted name that a name or a chain of attributes was imported as."""
+        if node not in self._found:
+            self._found[node] = self._resolve(node)
+        return self._found[node]
+
+    def entry(self, node: cst.CSTNode) -> Entry | None:
+        """The entry of the legacy optimizer class that an expression names."""
+        name = self.of(node)
+        if name is None or not name.startswith(f"{OPTIM}."):
+            return None
+        return BY_CLASS.get(name.removeprefix(f"{OPTIM}."))
+
+    def assignments(self, node: cst.Name) -> list[Assignment]:
+        """What binds a name, in the scope that it is found in.
+
+        What an `except` clause binds instead of an import that failed does not count.
+        """
+        scope = self._scopes.get(node, self._module_scope)
+        key = scope, node.value
+        if key not in self._bound:
+            found = scope.find(node.value)
+            several = len(found) > 1
+            real = [a for a in found if not self.is_fallback(a)] if several else found
+            self._bound[key] = real or found
+        return self._bound[key]
+
+    def is_fallback(self, assignment: Assignment) -> bool:
+        """Whether an assignment stands in an `except` clause for errors of an import."""
+        node: cst.CSTNode | None = assignment.node
+        while node is not None:
+            if isinstance(node, cst.ExceptHandler):
+                return _catches_import_errors(node)
+            node = self._parents.get(node)
+        return False
+
+    def _resolve(self, node: cst.CSTNode) -> str | None:
+        text, root = dotted(node), root_name(node)
+        if text is None or root is None:
+            return None
+        found = self.assignments(root)
+        if not found:
+            return self._from_star(text)
+        if not all(a.imported for a in found):
+            return None
+        names = {assignment.qualified(text) for assignment in found}
+        return self.followed(names.pop()) if len(names) == 1 else None
+
+    def followed(self, name: str) -> str:
+        """The canonical name of what may be imported from another file of the program."""
+        parts = name.split(".")
+        for end in range(2, len(parts) + 1) if self._aliases else ():
+            known = self._aliases.get(".".join(parts[end - 2 : end]))
+            if known is not None:
+                return canonical(".".join([known, *parts[end:]]))
+        return canonical(name)
+
+    def _from_star(self, text: str) -> str | None:
+        """What a name that nothing binds is, if `import *` can have brought it."""
+        first = text.split(".")[0]
+        for star in reversed(self._stars):
+            name = f"{star}.{text}"
+            followed = self.followed(name)
+            if followed != name or (is_legacy(name) and first in EXPORTS):
+                return followed
+            if star == "flax" and first == "optim":
+                return canonical(name)
+            if gone.find(name) is not None and not hasattr(builtins, first):
+                known = (
+                    s in _KNOWN_STARS or gone.find(s) or s in gone.owners() for s in self._stars
+                )
+                return canonical(name) if all(known) else None
+        return None
+
+
+@functools.cache
+def port_names(legacy: str, classes: frozenset[str]) -> frozenset[str]:
+    """What a legacy hyper-parameter is called in the ports of some optimizers, all if none."""
+    entries = [BY_CLASS[name] for name in classes or BY_CLASS]
+    return frozenset(
+        hp.port for entry in entries for hp in entry.hyper_params if hp.legacy == legacy
+    )
+
+
+def _catches_import_errors(handler: cst.ExceptHandler) -> bool:
+    kind = handler.type
+    if isinstance(kind, cst.Tuple):
+        caught = [dotted(element.value) for element in kind.elements]
+    else:
+        caught = [dotted(kind) if kind is not None else "Exception"]
+    return any(
+        name in ("ImportError", "ModuleNotFoundError", "AttributeError", "Exception")
+        for name in caught
+    )

@@ -1,0 +1,156 @@
+"""Notebooks: the code cells as one module, and back.
+
+Magics and shell lines are no Python; they travel as comments. A cell in another language, as one
+that starts with `%%bash`, stays out.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from migration_guide.codemod.reading.json_text import spans
+from migration_guide.codemod.reading.marks import CELL
+
+MAGIC = "pass  # optax-bridge-magic "
+_LINE = re.compile(r"^(\s*)([%!].*|[\w, ]+=\s*[%!].*|.*\?{1,2})$")
+# Cell magics whose cell is Python, of IPython and of packages that people use with it.
+_PYTHON_MAGICS = {"time", "timeit", "capture", "prun", "memit", "mprun", "lprun", "px", "skip"}
+
+
+class NotANotebook(ValueError):
+    """The file is no notebook of a known form; says why."""
+
+
+@dataclass
+class Notebook:
+    """A notebook that was read.
+
+    Attributes:
+      code: its code cells as one module.
+      others: cells in another language: their number, from 1, and what is in them.
+    """
+
+    code: str
+    others: list[tuple[int, str]]
+    _document: dict[str, Any]
+    _cells: list[dict[str, Any]]
+    _text: str
+
+    def location(self, line: int) -> tuple[int, int]:
+        """The cell, and the line in it, of a line of the code; all from 1."""
+        before = self.code.split("\n")[:line]
+        start = max(i for i, text in enumerate(before, start=1) if text.startswith(CELL))
+        cell = self._cells[int(before[start - 1].removeprefix(CELL))]
+        return next(i for i, c in enumerate(self._document["cells"], 1) if c is cell), line - start
+
+    def with_code(self, code: str) -> str:
+        """The notebook's file with other code in its cells; outputs and metadata stay."""
+        parts = re.split(rf"^{CELL}\d+ *\n", code, flags=re.MULTILINE)
+        head, parts = parts[0], parts[1:]
+        if head.strip() or len(parts) != len(self._cells):
+            raise NotANotebook("the cells cannot be told apart any longer after the rewrite")
+        changed: dict[int, str] = {}
+        numbers = {id(cell): number for number, cell in enumerate(self._document["cells"])}
+        for cell, part in zip(self._cells, parts, strict=True):
+            source = _unmasked(part.removesuffix("\n"))
+            if source != _joined(cell["source"]):
+                changed[numbers[id(cell)]] = source
+        return _with_sources(self._text, changed)
+
+
+def read(text: str) -> Notebook:
+    """Reads a notebook.
+
+    Raises:
+      NotANotebook: it is not JSON, or has no cells.
+    """
+    try:
+        document = json.loads(text)
+        cells = [c for c in document["cells"] if c["cell_type"] == "code"]
+        others = [
+            (number, _joined(c["source"]))
+            for number, c in enumerate(document["cells"], start=1)
+            if c["cell_type"] == "code" and not _is_python(_joined(c["source"]))
+        ]
+        cells = [c for c in cells if _is_python(_joined(c["source"]))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotANotebook(f"no notebook of format 4: {error}") from None
+    except RecursionError:
+        raise NotANotebook("nested too deeply to be a notebook") from None
+    code = "".join(
+        f"{CELL}{index}\n{_masked(_joined(cell['source']))}\n" for index, cell in enumerate(cells)
+    )
+    return Notebook(code, others, document, cells, text)
+
+
+def _is_python(source: str) -> bool:
+    magic = re.match(r"\s*%%(\w*)", source)
+    return magic is None or magic[1] in _PYTHON_MAGICS
+
+
+def _joined(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _masked(source: str) -> str:
+    lines = []
+    continued = False
+    for line in source.split("\n"):
+        masked = f"{MAGIC}{line}" if continued else _LINE.sub(_mask, line)
+        continued = masked != line and line.endswith("\\")
+        lines.append(masked)
+    return "\n".join(lines)
+
+
+def _mask(match: re.Match[str]) -> str:
+    if match.group(2).lstrip().startswith("#"):
+        return match.group(0)
+    return f"{match.group(1)}{MAGIC}{match.group(2)}"
+
+
+def _unmasked(source: str) -> str:
+    return source.replace(MAGIC, "")
+
+
+def _with_sources(text: str, changed: dict[int, str]) -> str:
+    """A notebook's text with other sources of some cells; every other byte stays.
+
+    Args:
+      text: of the file.
+      changed: number of a cell, from 0 -> its source.
+    """
+    found = {
+        path[1]: (start, end)
+        for path, start, end in spans(text)
+        if len(path) == 3 and path[0] == "cells" and path[2] == "source"
+    }
+    ascii_only = text.isascii() and "\\u" in text
+    for number, source in sorted(changed.items(), reverse=True):
+        start, end = found[number]
+        text = text[:start] + _as_json(source, text[start:end], ascii_only) + text[end:]
+    return text
+
+
+def _as_json(source: str, old: str, ascii_only: bool) -> str:
+    """A source as JSON, in the layout of the old one; lines that stay keep their spelling."""
+
+    def dumped(line: str) -> str:
+        return json.dumps(line, ensure_ascii=ascii_only)
+
+    if not old.startswith("["):
+        return dumped(source)
+    written = {json.loads(string): string for string in _STRING.findall(old)}
+    lines = [written.get(line) or dumped(line) for line in source.splitlines(keepends=True)]
+    head, tail = re.match(r"\[\s*", old), re.search(r"\s*\]$", old)
+    assert head is not None and tail is not None
+    between = re.search(r'"(\s*,\s*)"', _STRING.sub('""', old))
+    if between is not None:
+        comma = between[1]
+    else:
+        space = head.group()[1:]
+        comma = f",{space}" if space else ", "
+    return head.group() + comma.join(lines) + tail.group() if lines else "[]"
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -1,0 +1,29 @@
+"""What a module's source says of its names."""
+
+import ast
+
+import pytest
+
+from migration_guide.codemod.reading.source import undefined
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x = y", {"y"}),
+        ("def f():\n    return z\n", {"z"}),
+        ("import a.b\na\n", set()),
+        ("def f(x): return x\nclass C: pass\nf, C\n", set()),
+        ("[i for i in range(3)]\n", set()),
+        ("def f():\n    global g\n    g = 1\ng\n", set()),
+    ],
+    ids=["module", "function", "import", "definitions", "comprehension", "global"],
+)
+def test_undefined(code: str, expected: set[str]):
+    ast.parse(code)
+    assert undefined(code) == expected
+
+
+def test_a_null_byte_is_no_python():
+    with pytest.raises(SyntaxError, match="null bytes"):
+        undefined("x = 1\0\n")

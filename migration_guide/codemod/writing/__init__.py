@@ -1,0 +1,1 @@
+"""What rules write with: the context of a file, calls, imports, definitions."""

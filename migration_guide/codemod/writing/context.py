@@ -1,0 +1,435 @@
+"""What a rule gets: the analysis of the file, the options, and where to leave messages."""
+
+import functools
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import libcst as cst
+
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
+from migration_guide.codemod.inference.parameter_dtypes import Sign
+from migration_guide.codemod.reading.marks import NOTE, PREFIX, is_skip, is_skipped
+from migration_guide.codemod.reading.names import OPTIM, is_legacy
+from migration_guide.codemod.reading.tree import comments, is_statement, walk
+
+# What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
+_OLD = frozenset(
+    {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
+     "compute_gradients", "optimize"}
+)  # fmt: skip
+QUESTION = "is this an optimizer of flax.optim?"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+      recipe: `stock`: public Optax where it is the same but for rounding; `exact`: this project's
+        transformations there as well; `standalone`: public Optax and Flax alone, where that is the
+        same but for rounding.
+      rules: names of the rules to apply; all if None.
+      rename: call variables named `optimizer` `state`, where that is safe.
+    """
+
+    recipe: str = "stock"
+    rules: frozenset[str] | None = None
+    rename: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """True if this project's transformations are written everywhere."""
+        return self.recipe == "exact"
+
+    @property
+    def standalone(self) -> bool:
+        """True if public Optax and Flax alone are written."""
+        return self.recipe == "standalone"
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """Something for the user.
+
+    Attributes:
+      line: of the original file, or of a notebook's cell, from 1.
+      text: what was found and what to do.
+      by_hand: whether the code still needs a person; else it is only good to know.
+      cell: of a notebook, from 1, those of text counted as well; 0 in other files.
+      new_line: of the rewritten file, or of the cell in it.
+    """
+
+    line: int
+    text: str
+    by_hand: bool = True
+    cell: int = 0
+    new_line: int = 0
+
+    def location(self, *, written: bool) -> str:
+        """Behind the file's name, as it is or as it was written."""
+        line = self.new_line if written else self.line
+        return f"cell {self.cell}:{line}" if self.cell else str(line)
+
+
+UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
+UNKNOWN_PATH = "OLD"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that a program restores.
+
+    Attributes:
+      path: as the program has it, or `UNKNOWN_PATH`.
+      template: the function of the module that makes what it is restored into, or "".
+      optimizers: where each optimizer stands in it, "" for the whole, and its constructor call of
+        flax.optim; empty if some call is not written out.
+      recipe: `exact` or `standalone` if all of them became that, else "".
+      format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
+    """
+
+    path: str
+    template: str = ""
+    optimizers: tuple[tuple[str, str], ...] = ()
+    recipe: str = ""
+    format: str = ""
+
+    @property
+    def is_to_be_filled_in(self) -> bool:
+        """True if the command lacks the function that makes what is restored into."""
+        return not (self.optimizers or self.template)
+
+    def command(self, file: str) -> str:
+        """The command that converts it; the function of the template stands in a file."""
+        old = Path(self.path)
+        name = f"{old.stem}_new{old.suffix if self.format else ''}"
+        unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
+        new = unnamed if self.path == UNKNOWN_PATH else str(old.with_name(name))
+        parts = ["optax-bridge", "convert", self.path, new]
+        parts += ["--format", self.format] if self.format else []
+        if not self.optimizers:
+            return shlex.join([*parts, "--like", f"{file}:{self.template or UNKNOWN_TEMPLATE}"])
+        for path, call in self.optimizers:
+            parts += ["--optimizer", f"{path}={call}" if path else call]
+        parts += ["--recipe", self.recipe] if self.recipe else []
+        return shlex.join(parts)
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Context:
+    """One file under rewriting.
+
+    Attributes:
+      analysis: kinds and names of the original nodes.
+      options: what the user asked for.
+      removed: dotted names that are gone, of all rules.
+      answered: dotted names, or modules, that some rule answers for.
+      needed: modules that what was written needs imported.
+      named: module and name of what it needs imported by name.
+      said: for the summary: where, what, and whether a person has to do something.
+      comments: statement -> comments to put above it.
+      counts: rule -> number of rewrites.
+      checkpoints: path of a file that is restored -> how it can be converted.
+      recipes: `stock` and `exact`, as far as they were written.
+      compared: constructor call of flax.optim -> the call that took its place, for a command line.
+      functions: functions that the file gets, by the name that they have there.
+    """
+
+    analysis: Analysis
+    options: Options
+    removed: frozenset[str] = frozenset()
+    answered: frozenset[str] = frozenset()
+    needed: set[str] = field(default_factory=set)
+    named: set[tuple[str, str]] = field(default_factory=set)
+    said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
+    comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    checkpoints: dict[str, Restored] = field(default_factory=dict)
+    recipes: set[str] = field(default_factory=set)
+    compared: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def name(self, node: cst.CSTNode) -> str:
+        """The canonical dotted name of an imported thing, or ""."""
+        return self.analysis.names.of(node) or ""
+
+    def legacy(self, node: cst.CSTNode) -> str:
+        """The name within flax.optim, or ""."""
+        name = self.name(node)
+        return name.removeprefix(f"{OPTIM}.") if name.startswith(f"{OPTIM}.") else ""
+
+    def is_optimizer(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, OPTIMIZER)
+
+    def is_definition(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, DEFINITION)
+
+    def is_hyper_params(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, HYPER_PARAMS)
+
+    def is_traversal(self, node: cst.CSTNode) -> bool:
+        return self.analysis.holds(node, TRAVERSAL)
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self.analysis.parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        current = self.parent(node)
+        while current is not None:
+            yield current
+            current = self.parent(current)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """The line of a node; of one that was made of a string's text, that of the string."""
+        placed = node
+        while not self.analysis.has_line(placed):
+            placed = self.analysis.parents[placed]
+        return self.analysis.line(placed)
+
+    def in_annotation(self, node: cst.CSTNode) -> bool:
+        return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))
+
+    def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """The user's own definition class that a node is in; its body stays legacy code."""
+        own = self.analysis.legacy_classes
+        for ancestor in self.ancestors(node) if own else ():
+            if isinstance(ancestor, cst.ClassDef) and ancestor in own:
+                return ancestor
+        return None
+
+    @functools.cached_property
+    def rate_per_call(self) -> bool:
+        """Whether definitions must take hyper-parameters per call."""
+        project = self.analysis.project
+        if self.analysis.applications:
+            return self.analysis.rate_per_call or project.reads_hyper_params
+        return self.analysis.rate_per_call or project.rate_per_call
+
+    @property
+    def half_precision(self) -> Sign | None:
+        """Where it shows that parameters may be in half precision, in this file if it does so."""
+        signs = self.analysis.project.half_precision
+        here = [sign for sign in signs if sign.path == str(self.analysis.path)]
+        return next(iter([*here, *signs]), None)
+
+    @property
+    def uses_optim(self) -> bool:
+        """Whether some file of the program imports flax.optim."""
+        return self.analysis.uses_optim or self.analysis.project.uses_optim
+
+    @functools.cached_property
+    def calls_classes(self) -> bool:
+        """Whether some call is seen that makes a definition of a class chosen at run time."""
+        return self.analysis.calls_classes or self.analysis.project.calls_classes
+
+    def dotted(self, text: str) -> cst.BaseExpression:
+        """A dotted name as an expression, its module imported."""
+        self.needed.add(text.split(".")[0])
+        return cst.parse_expression(text)
+
+    def by_name(self, module: str, name: str) -> cst.BaseExpression:
+        """What a module has, imported by name; by that of the module where the name is taken."""
+        for scope in set(self.analysis.scopes.values()):
+            for bound in scope.bound.get(name, ()):
+                if not is_legacy(self.analysis.names.followed(bound.imported)):
+                    self.needed.add(module)
+                    return cst.parse_expression(f"{module}.{name}")
+        self.named.add((module, name))
+        return cst.Name(name)
+
+    def string(self, place: cst.CSTNode, text: str) -> cst.SimpleString:
+        """A literal for a place in the original, with quotes that an f-string around it allows."""
+        around = [a.start for a in self.ancestors(place) if isinstance(a, cst.FormattedString)]
+        quote = "'" if any(start.endswith('"') for start in around) else '"'
+        return cst.SimpleString(f"{quote}{text}{quote}")
+
+    def source(self, text: str, modules: Sequence[str] = ()) -> cst.BaseExpression:
+        """Source text as an expression, with modules that it needs imported."""
+        self.needed.update(module.split(".")[0] for module in modules)
+        return cst.parse_expression(text, config=self.analysis.module.config_for_parsing)
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.analysis.module.code_for_node(node).strip()
+
+    def by_hand(self, node: cst.CSTNode, text: str) -> None:
+        """Leaves a comment above the statement that a node is in, and lists it in the summary.
+
+        A statement that has such a comment since an earlier run gets no other: it is a person's.
+        """
+        statement = self.statement(node)
+        if self._earlier_comments(statement) or statement in self.skipped:
+            return
+        above = self.comments.setdefault(statement, [])
+        line = f"{PREFIX}{text}"
+        if line not in above:
+            self._say(node, text)
+            above.append(line)
+
+    def is_skipped(self, node: cst.CSTNode) -> bool:
+        """True if a person has marked the statement that a node is in as one to leave alone."""
+        if not self.skipped or isinstance(node, cst.Module):
+            return False
+        return self.statement(node) in self.skipped
+
+    @functools.cached_property
+    def skipped(self) -> frozenset[cst.CSTNode]:
+        """The statements that a person has marked as ones to leave alone."""
+        if not any(map(is_skip, comments(self.analysis.module))):
+            return frozenset()
+        statements = (node for node in walk(self.analysis.module) if is_statement(type(node)))
+        return frozenset(filter(is_skipped, statements))
+
+    def list_earlier(self) -> None:
+        """Lists in the summary what an earlier run has left by hand and is still there."""
+        for statement in self.analysis.facts.commented:
+            for prefix, by_hand in ((PREFIX, True), (NOTE, False)):
+                for comment in self._earlier_comments(statement, prefix):
+                    self._say(statement, comment.removeprefix(prefix), by_hand)
+
+    def without_settled(self, original: cst.CSTNode, updated: Any) -> Any:
+        """A statement without the question that an earlier run asked, if it is answered now.
+
+        Once annotated, what looked like an optimizer is known to be one and rewritten.
+        """
+        asked = [c for c in self._earlier_comments(original) if c.startswith(f"{PREFIX}{QUESTION}")]
+        if not asked or not _old_attributes(original) or _old_attributes(updated):
+            return updated
+        texts = [comment.removeprefix(PREFIX) for comment in asked]
+        self.said = [s for s in self.said if not (s[0] is original and s[1] in texts)]
+        kept = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
+        return updated.with_changes(leading_lines=kept)
+
+    def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
+        lines = [*getattr(statement, "leading_lines", ())]
+        if statement in self.analysis.module.body[:1]:
+            lines += self.analysis.module.header
+        found = [line.comment.value for line in lines if line.comment is not None]
+        return [c for c in found if c.startswith(prefix) and not is_skip(c)]
+
+    def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
+        """Leaves a comment about what is done already, but may matter when the program runs.
+
+        Args:
+          node: what it is about.
+          text: of the comment.
+          about: how comments begin of which an earlier run leaves one at most.
+        """
+        statement = self.statement(node)
+        earlier = self._earlier_comments(statement, NOTE)
+        said = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
+        if said or statement in self.skipped:
+            return
+        above = self.comments.setdefault(statement, [])
+        line = f"{NOTE}{text}"
+        if line not in above and line not in earlier:
+            self._say(node, text, by_hand=False)
+            above.append(line)
+
+    def note(self, node: cst.CSTNode, text: str) -> None:
+        """Lists something in the summary alone."""
+        if not self.is_skipped(node):
+            self._say(node, text, by_hand=False)
+
+    def _say(self, node: cst.CSTNode, text: str, by_hand: bool = True) -> None:
+        if (node, text, by_hand) not in self.said:
+            self.said.append((node, text, by_hand))
+
+    def messages(self, but: Collection[str] = ()) -> set[Message]:
+        """What there is to say to the user, without some texts."""
+        return {
+            Message(self.line(node), text, by_hand)
+            for node, text, by_hand in self.said
+            if text not in but
+        }
+
+    def once(self, make: Callable[["Context"], T]) -> T:
+        """What a function of the whole file gives, worked out once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
+
+    def keep_comments(self, original: cst.CSTNode, updated: cst.CSTNode) -> None:
+        """Moves comments that a replaced expression had inside above its statement."""
+        lost = comments(original)
+        if lost:
+            kept = comments(updated)
+            lost = [comment for comment in lost if comment not in kept]
+        self.comments.setdefault(self.statement(original), []).extend(lost)
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The innermost statement around a node that comments can stand above."""
+        if hasattr(node, "leading_lines") and isinstance(node, cst.BaseStatement):
+            return node
+        return next(
+            a
+            for a in self.ancestors(node)
+            if hasattr(a, "leading_lines") and isinstance(a, cst.BaseStatement)
+        )
+
+    def function(self, wish: str, source: str) -> str:
+        """The name of a function that the file gets, unless an earlier run has put it there.
+
+        Args:
+          wish: what it is to be called.
+          source: its definition, with `{name}` in place of the name.
+        """
+        for node in self.analysis.facts.functions:
+            name = node.name.value if isinstance(node, cst.FunctionDef) else ""
+            is_named_so = name.rstrip("_") == wish
+            if is_named_so and self.code(node) == source.format(name=name).strip():
+                return name
+        made = next((n for n in self.functions if n.rstrip("_") == wish), "")
+        if not made:
+            made = self.fresh_name(wish)
+            self.functions[made] = source.format(name=made).strip()
+        return made
+
+    def fresh_name(self, wish: str) -> str:
+        """A variable name that the module does not use."""
+        used = {n.value for n in walk(self.analysis.module) if isinstance(n, cst.Name)}
+        name = wish
+        while name in used:
+            name += "_"
+        return name
+
+
+def _old_attributes(root: cst.CSTNode) -> bool:
+    names = (node.attr.value for node in walk(root) if isinstance(node, cst.Attribute))
+    return any(name in _OLD for name in names)
+
+
+def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
+    """`name=value` as an argument."""
+    return with_keyword(cst.Arg(value), name)
+
+
+def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
+    """An argument given by keyword, its value, comma and layout kept."""
+    bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    equal = arg.equal if isinstance(arg.equal, cst.AssignEqual) else bare
+    return arg.with_changes(keyword=cst.Name(name), equal=equal)
+
+
+def separated(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Arguments with a comma after each but the last, layouts kept where they have one."""
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    spaced = []
+    for arg in args[:-1]:
+        space = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else None
+        tight = isinstance(space, cst.SimpleWhitespace) and not space.value
+        spaced.append(arg.with_changes(comma=comma) if space is None or tight else arg)
+    return [*spaced, args[-1]] if args else []
+
+
+def attribute(node: cst.BaseExpression, name: str) -> cst.Attribute:
+    """`node.name`."""
+    return cst.Attribute(node, cst.Name(name))

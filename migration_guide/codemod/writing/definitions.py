@@ -1,0 +1,275 @@
+# pyright: strict
+"""The constructor calls behind what a program restores, as `--optimizer` of a command takes them.
+
+What is written out in the program is followed through variables, functions with one result, dicts,
+tuples and the fields of the program's own classes. A traversal by a part of the path is a pattern:
+`lambda path, _: "bias" in path` selects `*bias*`.
+"""
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.facts import fields, parameters
+from migration_guide.codemod.inference.kinds import NOTHING, OPTIMIZER, Instance, within
+from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.tree import argument, walk
+from migration_guide.codemod.writing import settings
+from optax_bridge.correspondence import Entry
+
+RATE = "0.1"  # stands for a learning rate that the program computes
+_DEEPEST = 12
+_COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
+
+
+class Unknown(Exception):
+    """What a definition is cannot be seen in the source."""
+
+
+def restored_optimizers(analysis: Analysis, template: cst.BaseExpression) -> dict[str, str]:
+    """Where each optimizer stands in what a program restores into -> its constructor call.
+
+    Args:
+      analysis: of the module.
+      template: what is restored into: an optimizer, or what has some.
+
+    Returns:
+      Paths such as `policy/optimizer`, "" for the whole; {} if some call is not written out.
+    """
+    try:
+        return dict(_optimizers(analysis, template, "", 0))
+    except Unknown:
+        return {}
+
+
+def only_definition(analysis: Analysis) -> dict[str, str]:
+    """The one constructor call of a module, as `restored_optimizers` has it; {} if it has more."""
+    calls = [call for call in analysis.facts.calls if analysis.names.entry(call.func) is not None]
+    inner = {node for call in calls for arg in call.args for node in walk(arg.value)}
+    outer = [call for call in calls if call not in inner]
+    text = definition_text(analysis, outer[0]) if len(outer) == 1 else ""
+    return {"": text} if text else {}
+
+
+def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
+    """The constructor call that an expression stands for; "" if it is not written out."""
+    try:
+        return _definition(analysis, node, 0)
+    except Unknown:
+        return ""
+
+
+def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
+    """What a variable is first: the one value that is not computed from itself.
+
+    Raises:
+      Unknown: there is none, or there are several.
+    """
+    seen = 0
+    while isinstance(node, cst.Name) and seen < _DEEPEST:
+        values = [v for v in analysis.assigned_to(node) if not _mentions(v, node.value)]
+        values = values or [_given(analysis, node)]
+        if len(values) != 1:
+            raise Unknown
+        node, seen = values[0], seen + 1
+    return node
+
+
+def _mentions(value: cst.BaseExpression, name: str) -> bool:
+    return any(isinstance(node, cst.Name) and node.value == name for node in walk(value))
+
+
+def _given(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
+    """The one thing that is given for a parameter of a function of the module."""
+    for bound in analysis.names.assignments(node):
+        parameter = getattr(bound, "node", None)
+        if not isinstance(parameter, cst.Param):
+            continue
+        function = analysis.parents.get(analysis.parents[parameter])
+        if not isinstance(function, cst.FunctionDef):
+            continue
+        names = [one.name.value for one in parameters(function)]
+        index = names.index(node.value)
+        calls = [
+            call
+            for call in analysis.facts.calls
+            if isinstance(call.func, cst.Name) and call.func.value == function.name.value
+        ]
+        values = [argument(call, index, node.value) for call in calls]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values) == 1:
+            return known[0]
+    raise Unknown
+
+
+def _optimizers(
+    a: Analysis, node: cst.BaseExpression, path: str, depth: int
+) -> Iterator[tuple[str, str]]:
+    try:
+        first = origin(a, node)
+    except Unknown:
+        if _may_hold_some(a, node):
+            raise
+        return
+    returned = _returned(a, first)
+    if depth > _DEEPEST:
+        raise Unknown
+    if returned is not None:
+        yield from _optimizers(a, returned, path, depth + 1)
+    elif isinstance(first, cst.Dict | cst.Tuple | cst.List) or _class_of(a, first) is not None:
+        for name, part in _parts(a, first):
+            yield from _optimizers(a, part, f"{path}/{name}".strip("/"), depth + 1)
+    elif OPTIMIZER in a.kind(first):
+        yield path, _optimizer(a, first, depth)
+    elif _may_hold_some(a, first):
+        raise Unknown
+
+
+def _may_hold_some(a: Analysis, node: cst.BaseExpression) -> bool:
+    """True if an expression may be an optimizer, or have some in it or in its fields."""
+    atoms = set(within(a.kind(node)))
+    owners = [atom.node for atom in atoms if isinstance(atom, Instance)]
+    names = [name for owner in owners for name in fields(owner)]
+    return OPTIMIZER in atoms or any(OPTIMIZER in within(a.fields.get(n, NOTHING)) for n in names)
+
+
+def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """The parts of a container by the names that they have in a checkpoint."""
+    if isinstance(node, cst.Dict):
+        for element in node.elements:
+            key = element.key if isinstance(element, cst.DictElement) else None
+            if not isinstance(key, cst.SimpleString):
+                raise Unknown
+            yield str(key.evaluated_value), element.value
+    elif isinstance(node, cst.Tuple | cst.List):
+        for index, element in enumerate(node.elements):
+            if isinstance(element, cst.StarredElement):
+                raise Unknown
+            yield str(index), element.value
+    elif isinstance(node, cst.Call):
+        owner = _class_of(a, node)
+        names = fields(owner) if owner is not None else []
+        for index, arg in enumerate(node.args):
+            if arg.star or (arg.keyword is None and index >= len(names)):
+                raise Unknown
+            yield arg.keyword.value if arg.keyword is not None else names[index], arg.value
+
+
+def _called(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
+    """The one class or function of the module that an expression calls by its name."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
+        return None
+    nodes = [getattr(bound, "node", None) for bound in a.names.assignments(node.func)]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _class_of(a: Analysis, node: cst.BaseExpression) -> cst.ClassDef | None:
+    """The module's own class that an expression makes an instance of."""
+    called = _called(a, node)
+    return called if isinstance(called, cst.ClassDef) else None
+
+
+def _returned(a: Analysis, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What a call of a function of the module gives, where that returns one thing."""
+    called = _called(a, node)
+    values = a.facts.returns.get(called, []) if isinstance(called, cst.FunctionDef) else []
+    return values[0] if len(values) == 1 else None
+
+
+def _optimizer(a: Analysis, call: cst.BaseExpression, depth: int) -> str:
+    """The constructor call behind `definition.create(params)`."""
+    if not isinstance(call, cst.Call):
+        raise Unknown
+    if a.names.of(call.func) in _COPIES and call.args:
+        return _one(a, call.args[0].value, depth)
+    if not isinstance(call.func, cst.Attribute):
+        raise Unknown
+    if call.func.attr.value == "replicate":
+        return _one(a, call.func.value, depth)
+    if call.func.attr.value != "create":
+        raise Unknown
+    text = _definition(a, call.func.value, depth)
+    focus = argument(call, 1, "focus")
+    return text if focus is None else f"MultiOptimizer(({_pattern(a, focus)!r}, {text}))"
+
+
+def _one(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
+    ((_, text),) = _optimizers(a, node, "", depth + 1)
+    return text
+
+
+def _definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
+    call = origin(a, node)
+    if not isinstance(call, cst.Call) or depth > _DEEPEST:
+        raise Unknown
+    entry = a.names.entry(call.func)
+    if entry is None:
+        returned = _returned(a, call)
+        if returned is None:
+            raise Unknown
+        return _definition(a, returned, depth + 1)
+    if any(hp.variadic for hp in entry.hyper_params):
+        groups = ", ".join(_group(a, arg, depth) for arg in call.args)
+        return f"{entry.legacy.__name__}({groups})"
+    arguments = settings.given(entry, call.args, call.args)
+    if arguments is None:
+        raise Unknown
+    texts = [f"{name}={_setting(a, entry, name, arg, depth)}" for name, arg in arguments.items()]
+    return f"{entry.legacy.__name__}({', '.join(texts)})"
+
+
+def _setting(a: Analysis, entry: Entry, name: str, arg: cst.Arg, depth: int) -> str:
+    """The source of a setting; a rate that the program computes is some number here."""
+    if entry.parts is not None and entry.hyper_params[0].legacy == name:
+        return _definition(a, arg.value, depth + 1)
+    text = a.module.code_for_node(arg.value).strip()
+    try:
+        return repr(ast.literal_eval(text))
+    except (ValueError, SyntaxError):
+        if name != "learning_rate":
+            raise Unknown from None
+    return RATE
+
+
+def _group(a: Analysis, arg: cst.Arg, depth: int) -> str:
+    pair = arg.value
+    if arg.star or not isinstance(pair, cst.Tuple) or len(pair.elements) != 2:
+        raise Unknown
+    selector, definition = (element.value for element in pair.elements)
+    return f"({_pattern(a, selector)!r}, {_definition(a, definition, depth + 1)})"
+
+
+def _pattern(a: Analysis, selector: cst.BaseExpression) -> str:
+    """The pattern that selects what a traversal does: `*kernel*`."""
+    call = origin(a, selector)
+    if not isinstance(call, cst.Call) or a.names.of(call.func) != f"{OPTIM}.ModelParamTraversal":
+        raise Unknown
+    function = call.args[0].value if len(call.args) == 1 else None
+    if not isinstance(function, cst.Lambda) or not function.params.params:
+        raise Unknown
+    path, test = function.params.params[0].name.value, function.body
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        target = test.comparisons[0]
+        if isinstance(target.operator, cst.In) and _is_name(target.comparator, path):
+            return f"*{_plain(test.left)}*"
+        if isinstance(target.operator, cst.Equal) and _is_name(test.left, path):
+            return _plain(target.comparator)
+    if isinstance(test, cst.Call) and isinstance(test.func, cst.Attribute) and len(test.args) == 1:
+        ends = {"endswith": "*{}", "startswith": "{}*"}.get(test.func.attr.value)
+        if ends is not None and _is_name(test.func.value, path):
+            return ends.format(_plain(test.args[0].value))
+    raise Unknown
+
+
+def _is_name(node: cst.BaseExpression, name: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == name
+
+
+def _plain(node: cst.BaseExpression) -> str:
+    """A text that stands for itself in a pattern."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    if not isinstance(value, str) or set(value) & set("*?["):
+        raise Unknown
+    return value

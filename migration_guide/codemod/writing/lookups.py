@@ -1,0 +1,85 @@
+"""What a program looks up in a state dict by names that it writes out."""
+
+import libcst as cst
+
+from migration_guide.codemod.reading import tree
+from migration_guide.codemod.writing.context import Context
+
+_OF_AN_OPTIMIZER = {"", "target", "state", "step", "params", "opt_state"}
+
+
+def chains(
+    context: Context,
+) -> list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]]:
+    """The longest lookups of the file: in what, by which strings, where."""
+    found: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
+    for node in tree.walk(context.analysis.module):
+        if isinstance(node, cst.Comparison):
+            found += [
+                (part.comparator, [text_of(node.left)], node)
+                for part in node.comparisons
+                if isinstance(part.operator, cst.In | cst.NotIn)
+            ]
+            continue
+        if not isinstance(node, cst.Subscript | cst.Call) or _looked_up(node) is None:
+            continue
+        above = context.parent(node)
+        if isinstance(above, cst.Attribute):  # of `.get`
+            above = context.parent(above)
+        if isinstance(above, cst.Subscript | cst.Call):
+            around = _looked_up(above)
+            if around is not None and around[0] is node:
+                continue
+        keys: list[str] = []
+        root: cst.BaseExpression = node
+        while (looked_up := _looked_up(root)) is not None:
+            root, key = looked_up
+            keys.insert(0, key)
+        found.append((root, keys, node))
+    return found
+
+
+def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
+    """In what `x["a"]`, `x.get("a")` or `x.pop("a")` looks, and by which name, "" if none."""
+    if isinstance(node, cst.Subscript):
+        index = node.slice[0].slice if len(node.slice) == 1 else None
+        return node.value, text_of(index.value) if isinstance(index, cst.Index) else ""
+    method = node.func if isinstance(node, cst.Call) else None
+    if not isinstance(node, cst.Call) or not isinstance(method, cst.Attribute) or not node.args:
+        return None
+    is_lookup = method.attr.value in ("get", "pop", "setdefault")
+    return (method.value, text_of(node.args[0].value)) if is_lookup else None
+
+
+def text_of(node: cst.BaseExpression) -> str:
+    """What a literal says; "" for anything else."""
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def without_taken(context: Context, saved: cst.BaseExpression, updated: cst.Arg) -> cst.Arg:
+    """A state dict as an argument, without what the program takes out of it itself.
+
+    An optimizer's `restore_state` looked at its own two parts alone; what a program had put in
+    beside them, as T5X does, it read in the same function.
+
+    Args:
+      context: of the file.
+      saved: the state dict as it stands in the program.
+      updated: the argument.
+    """
+    if not isinstance(saved, cst.Name):
+        return updated
+    scope = context.analysis.scopes.get(saved)
+    taken = {
+        keys[0]
+        for root, keys, _ in context.once(chains)
+        if isinstance(root, cst.Name)
+        and root.value == saved.value
+        and context.analysis.scopes.get(root) is scope
+    } - _OF_AN_OPTIMIZER
+    if not taken:
+        return updated
+    names = sorted(taken)
+    test = f"!= {names[0]!r}" if len(names) == 1 else f"not in {tuple(names)!r}"
+    rest = f"{{name: value for name, value in {saved.value}.items() if name {test}}}"
+    return updated.with_changes(value=cst.parse_expression(rest))

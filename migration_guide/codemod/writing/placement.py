@@ -1,0 +1,337 @@
+"""Where what is needed is imported: never above what is set before JAX is imported."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import libcst as cst
+
+from migration_guide.codemod.reading.imports import (
+    aliases,
+    leading_blank,
+    made_by,
+    mentions,
+    references,
+)
+from migration_guide.codemod.reading.marks import CELL
+from migration_guide.codemod.reading.tree import children, dotted, walk
+
+
+@dataclass(frozen=True, order=True)
+class Import:
+    """`import module`, or `from module import name`."""
+
+    module: str
+    name: str = ""
+
+    @property
+    def root(self) -> str:
+        """The name that it binds."""
+        return self.name or self.module.split(".")[0]
+
+    @property
+    def is_of_python(self) -> bool:
+        """True if it is one of Python's own modules."""
+        return self.module.split(".")[0] in sys.stdlib_module_names
+
+    def __str__(self) -> str:
+        return f"from {self.module} import {self.name}" if self.name else f"import {self.module}"
+
+
+def with_imports(
+    module: cst.Module, needed: Iterable[Import], old: int | None = None
+) -> cst.Module:
+    """The module with what is needed imported at its top, where it is not yet.
+
+    Args:
+      module: the module.
+      needed: what is to be imported.
+      old: index of the statement that imported what is being replaced; if nothing speaks against
+        it, imports do not move above it.
+    """
+    missing = _missing(module, needed)
+    # Python's own modules may stand anywhere. All others import JAX: they stay together.
+    roots = {one.root for one in missing if not one.is_of_python}
+    block = _block_of_ours(module, roots) if roots else None
+    if block is not None:
+        within: Any = block.body
+        inner = with_imports(cst.Module(within), [n for n in missing if not n.is_of_python])
+        module = cst.ensure_type(
+            module.deep_replace(block, block.with_changes(body=inner.body)), cst.Module
+        )
+        missing = [one for one in missing if one.is_of_python]
+    body: list[Any] = list(module.body)
+    for one in missing:
+        line = cst.parse_statement(str(one), config=module.config_for_parsing)
+        if one.is_of_python:
+            _insert_of_python(body, one, line)
+        else:
+            place = _place(body, roots, old)
+            _insert(body, _sorted_place(body, one, place), line)
+    return module.with_changes(body=body)
+
+
+def _missing(module: cst.Module, needed: Iterable[Import]) -> list[Import]:
+    """What a module does not import yet, or below its first use."""
+    wanted = set(needed)
+    roots = {one.root for one in wanted}
+    have: set[str] = set()
+    used: set[str] = set()
+    for line in module.body:
+        for node in made_by(line):
+            for name, as_name, is_dotted in aliases(node):
+                have.add(as_name.split(".")[0] if is_dotted else as_name if name == as_name else "")
+                have.add(f"{name} as {as_name}")
+        used |= {name for name in roots - have if name in _names(line, run=True)}
+        # An import below a use is too late for it.
+        have -= used | {f"{name} as {name}" for name in used}
+    return [
+        one
+        for one in sorted(wanted)
+        if (f"{one.module}.{one.name} as {one.name}" not in have if one.name else True)
+        and (one.name or (one.module not in have and f"{one.module} as {one.module}" not in have))
+    ]
+
+
+def _insert(body: list[Any], place: int, line: cst.CSTNode) -> None:
+    """Inserts a statement; the blank lines above what stood there come above it."""
+    after = body[place] if place < len(body) else None
+    above = [*getattr(after, "leading_lines", ())]
+    marks = [index + 1 for index, empty in enumerate(above) if _is_mark(empty)]
+    count = marks[-1] if marks else leading_blank(above)
+    if after is not None and count and _is_import(after):
+        body[place] = after.with_changes(leading_lines=above[count:])
+        line = line.with_changes(leading_lines=above[:count])
+    body.insert(place, line)
+
+
+def _insert_of_python(body: list[Any], one: Import, line: cst.CSTNode) -> None:
+    """Inserts the import of one of Python's modules among those, or above all other imports."""
+    first = next((i for i, node in enumerate(body) if _is_import(node)), None)
+    while first is not None and first < len(body) and _module_of(body[first]) == "__future__":
+        first += 1
+    if first is None or first >= len(body) or not _is_import(body[first]):
+        body.insert(_place(body, {one.root}, None), line)
+        return
+    end = _block(body, first + 1)[1]
+    root = _module_of(body[first]).split(".")[0]
+    if root in sys.stdlib_module_names:
+        _insert(body, _in_order(body, one, first, end), line)
+        return
+    _insert(body, first, line)
+    below = body[first + 1]
+    if not leading_blank(below.leading_lines):
+        lines = [cst.EmptyLine(indent=False), *below.leading_lines]
+        body[first + 1] = below.with_changes(leading_lines=lines)
+
+
+def _sorted_place(body: Sequence[cst.CSTNode], one: Import, place: int) -> int:
+    """Where isort has an import, within the block of imports that ends or goes on at a place."""
+    start, end = _block(body, place)
+    ours = next((i for i, line in enumerate(body) if _imports_ours(line)), place)
+    return _in_order(body, one, max(start, min(ours, place)), end)
+
+
+def _block(body: Sequence[cst.CSTNode], place: int) -> tuple[int, int]:
+    """The imports around a place that no blank line and no other statement divides."""
+    start = end = place
+    while start > 0 and _is_import(body[start - 1]):
+        start -= 1
+        if _begins_block(body[start]):
+            break
+    while end < len(body) and _is_import(body[end]) and not _begins_block(body[end]):
+        end += 1
+    return start, end
+
+
+def _in_order(body: Sequence[cst.CSTNode], one: Import, start: int, end: int) -> int:
+    """The place of an import among those from one place to another."""
+    kinds = [_is_from(line) for line in body[start:end]]
+    by_kind = kinds == sorted(kinds)  # else they are sorted by module alone, if at all
+    new = (by_kind and bool(one.name), one.module.lower())
+
+    def comes_later(line: cst.CSTNode) -> bool:
+        return (by_kind and _is_from(line), _module_of(line).lower()) > new
+
+    return next((i for i in range(start, end) if comes_later(body[i])), end)
+
+
+def _is_import(line: cst.CSTNode) -> bool:
+    if not isinstance(line, cst.SimpleStatementLine):
+        return False
+    return isinstance(line.body[0], cst.Import | cst.ImportFrom)
+
+
+def _is_from(line: cst.CSTNode) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.ImportFrom)
+
+
+def _module_of(line: cst.CSTNode) -> str:
+    """The module of an import statement, "" for others and relative ones."""
+    node = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    if isinstance(node, cst.ImportFrom):
+        return dotted(node.module) or ""
+    return dotted(node.names[0].name) or "" if isinstance(node, cst.Import) else ""
+
+
+def _begins_block(line: cst.CSTNode) -> bool:
+    """True if a blank line stands above a statement, or the beginning of a notebook's cell."""
+    lines = getattr(line, "leading_lines", ())
+    return any(empty.comment is None or _is_mark(empty) for empty in lines)
+
+
+def _is_mark(empty: cst.EmptyLine) -> bool:
+    return empty.comment is not None and empty.comment.value.startswith(CELL)
+
+
+def _block_of_ours(module: cst.Module, roots: set[str]) -> cst.IndentedBlock | None:
+    """The block that alone uses the names, and imports JAX where the module's top does not.
+
+    Only where something sets JAX up: what is imported at the top might come before it.
+    """
+    users = [line for line in module.body if roots & _names(line)]
+    if len(users) != 1 or any(map(_is_import_of_ours, module.body)) or not _sets(module):
+        return None
+    for block in walk(users[0]):
+        if isinstance(block, cst.IndentedBlock) and any(map(_is_import_of_ours, block.body)):
+            rest = users[0].deep_replace(block, cst.IndentedBlock([]))
+            return None if isinstance(rest, cst.CSTNode) and roots & _names(rest) else block
+    return None
+
+
+def comes_too_early(old: cst.Module, new: cst.Module) -> bool:
+    """Whether the top of a module imports JAX now, and did not, and something sets JAX up later."""
+    first = next((i for i, line in enumerate(new.body) if _is_import_of_ours(line)), None)
+    if first is None or any(map(_is_import_of_ours, old.body)):
+        return False
+    return any(map(_sets, new.body[first:]))
+
+
+def _is_import_of_ours(line: cst.CSTNode) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and _imports_ours(line)
+
+
+def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
+    """The module with a function of a name, below its imports and above its first use."""
+    (function,) = cst.parse_module(f"{source}\n").body
+    assert isinstance(function, cst.FunctionDef)
+    statements = [function.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2)]
+    body: list[Any] = list(module.body)
+    first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
+    place = 0
+    for index, line in enumerate(body[:first]):
+        if not isinstance(line, cst.SimpleStatementLine):
+            break
+        if isinstance(line.body[0], cst.Import | cst.ImportFrom):
+            place = index + 1
+    body[place:place] = statements
+    if place + len(statements) < len(body):
+        after = body[place + len(statements)]
+        blank = [*getattr(after, "leading_lines", ())]
+        missing = 2 - leading_blank(blank)
+        if missing > 0 and hasattr(after, "leading_lines"):
+            lines = [*[cst.EmptyLine(indent=False)] * missing, *blank]
+            body[place + len(statements)] = after.with_changes(leading_lines=lines)
+    return module.with_changes(body=body)
+
+
+def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
+    """The roots of all names below a node, outside of imports.
+
+    Args:
+      node: where to look.
+      run: only those that are looked up when the statement runs, not those in functions.
+    """
+    if run and isinstance(node, cst.FunctionDef):
+        p = node.params
+        everything = [*p.posonly_params, *p.params, *p.kwonly_params]
+        parts = [*node.decorators, *(x.default for x in everything if x.default is not None)]
+        parts += [x.annotation for x in everything if x.annotation is not None]
+        parts += [node.returns] if node.returns is not None else []
+        return {name for part in parts for name in _names(part)}
+    if run and isinstance(node, cst.ClassDef):
+        parts = [*node.decorators, *node.bases, *node.keywords, *node.body.body]
+        return {name for part in parts for name in _names(part, run=True)}
+    return {name.split(".")[0] for name in references(node)}
+
+
+# What is set through these is read when JAX is imported or its devices are first asked for.
+_SETTINGS = {"environ", "putenv", "jax.config", "jax.distributed", "config.update"}
+
+
+def _sets_up(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
+    """Whether some statement sets JAX up before one uses the names."""
+    for line in body:
+        if roots & _names(line):
+            return False
+        if _touches(line):
+            return True
+    return False
+
+
+def _touches(line: cst.CSTNode) -> bool:
+    """Whether a statement refers to `os.environ`, `os.putenv` or `jax.config` as it runs."""
+    return not isinstance(line, cst.FunctionDef | cst.ClassDef) and _sets(line)
+
+
+def _sets(node: cst.CSTNode) -> bool:
+    """Whether there is such a reference anywhere below a node."""
+    dotted_names = (f".{name}." for name in references(node))
+    return any(f".{setting}." in name for name in dotted_names for setting in _SETTINGS)
+
+
+_OURS = ("jax", "flax", "optax", "optax_bridge", "legacy_optim")
+
+
+def _behind_first_of_ours(body: Sequence[cst.CSTNode]) -> int:
+    """Behind the first statements that import JAX, Flax or Optax as they run; 0 without any."""
+    first = next((i for i, line in enumerate(body) if _imports_ours(line)), -1) + 1
+    while 0 < first < len(body) and _imports_ours(body[first]):
+        first += 1
+    return first
+
+
+def _imports_ours(node: cst.CSTNode) -> bool:
+    """Whether a statement imports JAX, Flax or Optax as it runs."""
+    if isinstance(node, cst.Import | cst.ImportFrom):
+        return any(mentions(node, name) for name in _OURS)
+    if isinstance(node, cst.FunctionDef | cst.BaseExpression):
+        return False
+    return any(_imports_ours(inner) for inner in children(node))
+
+
+def _place(body: Sequence[cst.CSTNode], roots: set[str], old: int | None) -> int:
+    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
+
+    JAX reads flags and its environment when it is imported, so never above the program's own first
+    import of JAX, Flax or Optax, nor above what sets the environment before the names' first use.
+    Above their use as the module runs in any case.
+    """
+    used = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
+    run = next((i for i, line in enumerate(body) if roots & _names(line, run=True)), len(body))
+    last_any, last_ours, settings = 0, 0, 0
+    for index, line in enumerate(body[:used]):
+        if _touches(line):
+            settings = index + 1
+        if not isinstance(line, cst.SimpleStatementLine):
+            continue
+        first = line.body[0]
+        if isinstance(first, cst.Import | cst.ImportFrom):
+            last_any = index + 1
+            if any(name.split(".")[0] in ("jax", "flax") for name, _, _ in aliases(first)):
+                last_ours = index + 1
+        elif (
+            isinstance(first, cst.Expr)
+            and index == 0
+            and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
+        ):
+            last_any = 1
+        elif last_any and not _sets_up(body[index:], roots):
+            break
+    place = last_ours or last_any
+    if place <= settings:
+        place = max(settings, last_any)
+    if old is not None and place <= old < len(body):
+        place = max(place, min(old + 1, used))
+    return min(max(place, _behind_first_of_ours(body)), run)

@@ -1,0 +1,60 @@
+# pyright: strict
+"""`--rename`: local variables named `optimizer` that hold a TrainState are called `state`."""
+
+import libcst as cst
+
+from migration_guide.codemod.inference.kinds import DEFINITION
+from migration_guide.codemod.reading.imports import references
+from migration_guide.codemod.reading.tree import parents, transformed, walk
+from migration_guide.codemod.writing.context import Context
+
+OLD, NEW = "optimizer", "state"
+
+
+def renamed(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
+    """The module with the variable renamed wherever it occurs, and how often.
+
+    All or nothing: every variable of the name must hold an optimizer and nothing else, no scope may
+    know the new name, no class have a field of it, and no call may use the old one as a keyword,
+    which other files could do as well for a parameter.
+    """
+    analysis = context.analysis
+    names = _variables(analysis.module)
+    uses = [name for name in names if name.value == OLD]
+    safe = (
+        uses
+        and OLD not in analysis.project.keywords | _keywords(analysis.module)
+        and NEW not in {name.value for name in names}
+        and NEW not in references(updated)
+        and all(
+            context.is_optimizer(node)
+            and DEFINITION not in analysis.kind(node)
+            and not analysis.scopes[node].is_class
+            and not context.is_skipped(node)
+            for node in uses
+        )
+    )
+    if not safe:
+        return updated, 0
+    places = {name for name in _variables(updated) if name.value == OLD}
+    new = transformed(
+        updated, lambda old, new: new.with_changes(value=NEW) if old in places else new
+    )
+    return new, len(places)
+
+
+def _variables(module: cst.Module) -> list[cst.Name]:
+    """All names but those of attributes and keywords."""
+    above = parents(module)
+    names = [node for node in walk(module) if isinstance(node, cst.Name)]
+    return [
+        name
+        for name in names
+        if name is not getattr(above[name], "attr", None)
+        and name is not getattr(above[name], "keyword", None)
+    ]
+
+
+def _keywords(module: cst.Module) -> set[str]:
+    args = (node for node in walk(module) if isinstance(node, cst.Arg))
+    return {arg.keyword.value for arg in args if arg.keyword is not None}

@@ -1,0 +1,138 @@
+# pyright: strict
+"""The call that takes the place of a constructor call of flax.optim, as a person would write it.
+
+What the program gave stays in sight and, where the new function has it in the same place, by
+position. What it did not give is written only where the new function takes something else by
+default.
+"""
+
+from collections.abc import Mapping
+
+import libcst as cst
+
+from migration_guide.codemod.reading.tree import comments
+from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.writing.signatures import parameters_of
+from optax_bridge.correspondence import Call, Entry
+from optax_bridge.correspondence.recipe import Setting, Source, render
+
+
+def exact_template(entry: Entry) -> Call:
+    """This project's transformation with a placeholder for each setting."""
+    return Call(entry.port, (), {hp.port: Setting(hp.legacy) for hp in entry.hyper_params})
+
+
+def shorten(
+    entry: Entry, template: Call, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
+) -> Call:
+    """A recipe with its settings, without what its functions take by default.
+
+    Args:
+      entry: of the optimizer.
+      template: the recipe, with placeholders.
+      settings: legacy name -> value, of all.
+      given: legacy name -> argument, of those that the program gives.
+    """
+    kwargs: dict[str, object] = {}
+    parameters = _parameters(entry, template.target)
+    for key, value in template.kwargs.items():
+        name = value.name if isinstance(value, Setting) else ""
+        new = settings[name] if name else _inner(entry, value, settings, given)
+        if name in given or key not in parameters or not _is_same(new, parameters[key]):
+            kwargs[key] = new
+    args = [_inner(entry, arg, settings, given) for arg in template.args]
+    positional = [name for name, arg in given.items() if arg.keyword is None]
+    for key in list(parameters)[len(args) :]:
+        value = template.kwargs.get(key)
+        name = positional[len(args)] if len(args) < len(positional) else ""
+        if key not in kwargs or value != Setting(name):
+            break
+        args.append(kwargs.pop(key))
+    return Call(template.target, tuple(args), kwargs)
+
+
+def _inner(
+    entry: Entry, node: object, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
+) -> object:
+    if isinstance(node, Call):
+        return shorten(entry, node, settings, given)
+    return settings[node.name] if isinstance(node, Setting) else node
+
+
+def _parameters(entry: Entry, function: str) -> Mapping[str, object]:
+    if function == entry.port:
+        return {hp.port: hp.default for hp in entry.hyper_params}
+    return parameters_of(function) or {}
+
+
+def _is_same(value: object, default: object) -> bool:
+    """True if a setting is known to be what a function takes by default."""
+    if isinstance(value, Source | Call) or isinstance(default, type):
+        return value is default
+    if isinstance(default, Source):
+        return render(value) == default.text
+    return (value is None) == (default is None) and bool(value == default)
+
+
+def in_place(
+    context: Context,
+    updated: cst.Call,
+    template: Call,
+    recipe: Call,
+    given: Mapping[str, cst.Arg],
+) -> cst.Call | None:
+    """The call with its own arguments renamed, layout and comments kept; None if it cannot be.
+
+    Args:
+      context: of the file.
+      updated: the constructor call.
+      template: of the recipe, with placeholders.
+      recipe: what is to be written, see `shorten`.
+      given: legacy name -> argument of the constructor call.
+    """
+    parts = [*template.args, *template.kwargs.values()]
+    if any(not isinstance(part, Setting) for part in template.args) or any(
+        isinstance(part, Call) for part in parts
+    ):
+        return None
+    rest = dict(recipe.kwargs)
+    args: list[cst.Arg] = []
+    for name, arg in given.items():
+        ports = [k for k, v in template.kwargs.items() if v == Setting(name)]
+        if len(args) < len(recipe.args):
+            args.append(arg)
+        elif ports and ports[0] in rest:
+            args.append(with_keyword(arg, ports[0]))
+            del rest[ports[0]]
+    added = [keyword(name, context.source(render(value))) for name, value in rest.items()]
+    arguments = _laid_out(updated, args, added)
+    if arguments is None:
+        return None
+    return updated.with_changes(func=context.dotted(recipe.target), args=separated(arguments))
+
+
+def _laid_out(updated: cst.Call, args: list[cst.Arg], added: list[cst.Arg]) -> list[cst.Arg] | None:
+    """The arguments; a line break behind the last one stays behind the last one."""
+    everything = [*args, *added]
+    last = updated.args[-1] if updated.args else None
+    if last is None or not everything:
+        return everything
+    if added and args and isinstance(args[-1].comma, cst.Comma):
+        if comments(args[-1].comma):
+            return None
+        everything[len(args) - 1] = args[-1].with_changes(comma=_between(args))
+    elif added and args:
+        bare = cst.SimpleWhitespace("")
+        everything[len(args) - 1] = args[-1].with_changes(whitespace_after_arg=bare)
+    everything[-1] = everything[-1].with_changes(
+        comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
+    )
+    return everything
+
+
+def _between(args: list[cst.Arg]) -> cst.Comma:
+    """The comma, with its line break, that this call has between its arguments."""
+    for arg in args[:-1]:
+        if isinstance(arg.comma, cst.Comma) and not comments(arg.comma):
+            return arg.comma
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
