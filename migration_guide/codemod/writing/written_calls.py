@@ -22,7 +22,7 @@ def exact_template(entry: Entry) -> Call:
     return Call(entry.port, (), {hp.port: Setting(hp.legacy) for hp in entry.hyper_params})
 
 
-def shortened(
+def shorten(
     entry: Entry, template: Call, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
 ) -> Call:
     """A recipe with its settings, without what its functions take by default.
@@ -55,7 +55,7 @@ def _inner(
     entry: Entry, node: object, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
 ) -> object:
     if isinstance(node, Call):
-        return shortened(entry, node, settings, given)
+        return shorten(entry, node, settings, given)
     return settings[node.name] if isinstance(node, Setting) else node
 
 
@@ -87,7 +87,7 @@ def in_place(
       context: of the file.
       updated: the constructor call.
       template: of the recipe, with placeholders.
-      recipe: what is to be written, see `shortened`.
+      recipe: what is to be written, see `shorten`.
       given: legacy name -> argument of the constructor call.
     """
     parts = [*template.args, *template.kwargs.values()]
