@@ -10,9 +10,9 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from migration_guide.codemod.inference.kinds import Sign
 from migration_guide.codemod.reading.imports import is_without_jax
 
 _SUSPECT = re.compile(
@@ -44,24 +44,6 @@ _KNOWN = frozenset(
      "orbax", "pandas", "scipy", "sklearn", "tensorboardX", "tensorflow", "tensorflow_datasets",
      "tensorflow_probability", "torch", "torchvision", "tqdm", "wandb", "yaml"}
 ) | sys.stdlib_module_names  # fmt: skip
-
-
-@dataclass(frozen=True, order=True)
-class Sign:
-    """A place that shows, or hides, that parameters may be in half precision.
-
-    Attributes:
-      path: of the file.
-      line: in it, from 1.
-      text: what stands there.
-    """
-
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}"
 
 
 def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sign, ...]:
