@@ -272,13 +272,13 @@ def test_a_replicated_optimizer_is_refused_with_the_remedy():
 def test_a_state_of_other_parameters_names_the_leaf():
     optimizer = legacy_optim.Adam(0.1).create(PARAMS)
     other = optimizer.replace(target=PARAMS | {"half": jnp.zeros(7)})
-    with pytest.raises(ValueError, match=r"\['half'\].*\(7,\).*\(4,\)"):
+    with pytest.raises(ValueError, match=r"\['half'\].*\[7\].*\[4\]"):
         optax_bridge.TrainState.from_legacy(other)
 
 
 def test_going_back_with_another_definition_is_refused():
     state = optax_bridge.TrainState.from_legacy(legacy_optim.Adam(0.1).create(PARAMS))
-    with pytest.raises(ValueError, match=r"Momentum.*MomentumState\.trace"):
+    with pytest.raises(ValueError, match=r"opt_state is not that of Momentum.*Pass the definition"):
         state.to_legacy(legacy_optim.Momentum(0.1))
 
 

@@ -53,9 +53,8 @@ def check_equivalence(
     another object with its `init` and `update`, as a second version of Optax makes), a
     `TrainState` (its optimizer state is kept, its parameters are replaced), or a pair of functions
     `init(params) -> state` and `step(grads, state, params) -> (params, state)`, which run as they
-    are. An optimizer of PyTorch is a side as `torch_side(torch.optim.AdamW, lr=...)`, one of
-    `jax.example_libraries.optimizers` as it is. Parameters are compared after every step; so is
-    the state where both sides can show it in one layout.
+    are. One of PyTorch is `torch_side(torch.optim.AdamW, lr=...)`. Parameters are compared after
+    every step; so is the state where both sides can show it in one layout.
 
         >>> params = {"w": jnp.ones(3)}
         >>> report = check_equivalence(optax.sgd(0.1), legacy_optim.GradientDescent(0.1), params)
@@ -67,16 +66,13 @@ def check_equivalence(
       right: the other.
       params: initial parameters, any pytree of floating-point arrays; float64 ones are run so,
         whether or not JAX is set to it.
-      gradients: a tree like `params` with a leading axis of steps; or a list or an iterator of such
-        trees without that axis, one for each step; or a name in `problems.DESCRIPTIONS`, of which
-        "all" has what optimizers have been seen to part on; or `function(step, params) ->
+      gradients: a tree like `params` with a leading axis of steps; or an iterable of trees, one for
+        each step; or a name in `problems.DESCRIPTIONS`; or `function(step, params) ->
         gradients`, with which each side follows its own gradients.
       steps: number of steps; by default as many as `gradients` has, else 160.
       bound: the distance that still counts as rounding, in ULP at the tensor's scale, for 100
-        steps. Whatever it is, more than 1/16 of the scale is not called rounding only: in bfloat16
-        that is 8 ULP.
-      decide: whether both sides run in float64 as well where they are not identical. Rounding
-        shrinks with the precision, another algorithm does not.
+        steps. More than 1/16 of the scale is not called rounding only: 8 ULP in bfloat16.
+      decide: whether sides that are not identical run in float64 as well, where rounding shrinks.
       names: what messages and the report call the sides.
 
     Returns:
@@ -98,8 +94,8 @@ def check_equivalence(
     quiet, dtypes = np.errstate(all="ignore"), float64() if double else contextlib.nullcontext()
     with pinned() as what, dtypes, quiet:
         report = _reported(setup, params, bound, decide)
-    tried = problems.DESCRIPTIONS[gradients] if isinstance(gradients, str) else ""
-    return replace(report, pinned=what, tried=tried)
+    named = isinstance(gradients, str)
+    return replace(report, pinned=what, tried=problems.DESCRIPTIONS[gradients] if named else "")
 
 
 # Steps that are below the spacing of the parameters show nothing of what they are: where less than
