@@ -59,8 +59,8 @@ def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sig
         if _SUSPECT.search(text) and (tree := _parsed(text)) is not None
     ]
     program = _Program([file for file in files if not file.trains_without_jax], frozenset(modules))
-    found = (program.first_sign(file) for file in program.files)
-    return tuple(sorted(sign for sign in found if sign is not None))
+    by_file = (program.first_sign(file) for file in program.files)
+    return tuple(sorted(sign for sign in by_file if sign is not None))
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -264,7 +264,7 @@ class _Program:
         return all(self._is_full(f, value, seen) for f, value in values)
 
     def _unseen_parameters(self, file: _File) -> Iterator[ast.expr]:
-        """What makes parameters and is of a module that is not given, or reads a file."""
+        """Yields what makes parameters and is of a module that is not given, or reads a file."""
         waiting: list[tuple[_File, ast.AST]] = [
             (file, arg)
             for home, call in self._calls.get("create", ())
