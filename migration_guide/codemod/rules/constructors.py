@@ -20,7 +20,7 @@ import libcst as cst
 
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
-from migration_guide.codemod.writing import partition, settings, standalone
+from migration_guide.codemod.writing import settings, standalone
 from migration_guide.codemod.writing.context import Context, keyword
 from migration_guide.codemod.writing.definitions import RATE
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, shorten
@@ -69,7 +69,7 @@ def rewrite_call(
             context.remark(original, f"stays on optax_bridge: {why}")
         elif context.once(standalone.is_active):
             if any(hp.variadic for hp in entry.hyper_params):
-                return partition.partition(context, [_pair(arg.value) for arg in updated.args])
+                return standalone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
             return _standalone(context, entry, updated, values, given)
         else:
