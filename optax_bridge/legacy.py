@@ -46,6 +46,7 @@ def from_legacy(
       parameters in bfloat16 or float16 where public Optax is no equal in these.
 
     Raises:
+      TypeError: `exact` is no boolean, or this is no definition.
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
     check_definition(definition, "definition")
@@ -78,7 +79,10 @@ def only_in(
       reason: why it may not be given others, for the message.
 
     Returns:
-      The transformation, whose `init` and `update` raise UnsupportedSetting, naming the parameter.
+      The transformation.
+
+    Raises:
+      UnsupportedSetting: by `init` and `update`, for such a parameter, which it names.
     """
     refused = set(HALF_PRECISION) - dtypes
 

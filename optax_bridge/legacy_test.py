@@ -142,8 +142,10 @@ def test_half_precision_is_taken_where_it_is_the_same_each_group_for_itself(dtyp
     stock_in(legacy_optim.MultiOptimizer(*groups), dtype)
 
 
-def test_a_step_on_half_precision_is_refused_whatever_init_was_given():
+def test_half_precision_is_refused_by_init_and_by_a_step_whatever_init_was_given():
     tx, half = from_legacy(legacy_optim.Adam(0.1), exact=False), jnp.ones(2, jnp.bfloat16)
+    with pytest.raises(UnsupportedSetting, match="params is bfloat16"):
+        tx.init(half)
     state = tx.init(jnp.ones(2))
     for params in (half, None):
         with pytest.raises(UnsupportedSetting, match="params is bfloat16"):

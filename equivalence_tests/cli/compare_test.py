@@ -218,3 +218,31 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(command: Command):
     assert done.code == 2
     assert "/dev/full: not written: No space left on device" in done.err
     assert done.out.splitlines()[-1].startswith("identical: ")
+
+
+FLAGS = """
+from absl import flags
+import jax
+flags.DEFINE_float("rate", RATE, "The rate.")
+FLAGS = flags.FLAGS
+
+def step(grads, state, params):
+    return jax.tree.map(lambda p, g: p - FLAGS.rate * g, params, grads), state
+
+functions = (lambda params: (), step)
+
+def make():
+    return functions
+"""
+
+
+@pytest.mark.parametrize("name", ["functions", "make"])
+def test_a_step_reads_the_flags_of_its_own_program(name: str, tmp_path: Path, command: Command):
+    for file, rate in (("old.py", "0.25"), ("new.py", "0.5")):
+        (tmp_path / file).write_text(FLAGS.replace("RATE", rate))
+    done = command("compare", f"old.py:{name}", "optax.sgd(0.25)", *SHORT)
+    assert done.code == 0, done
+    done = command("compare", f"old.py:{name}", f"new.py:{name}", *SHORT)
+    assert done.code == 1, done
+    done = command("compare", f"old.py:{name}", f"new.py:{name}", *SHORT, "--", "--rate=0.125")
+    assert done.code == 0, done

@@ -13,7 +13,7 @@ from equivalence_tests.sides.frameworks import keras, pytorch
 from equivalence_tests.sides.frameworks.foreign import written
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.cli.programs import with_own_arguments
+from optax_bridge.cli.programs import in_program, with_own_arguments
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
@@ -83,12 +83,13 @@ class NamedSide:
           EquivalenceError: it cannot be made so.
         """
         if self.function is None:
-            return self.value
+            return self._in_its_program(self.value)
         if changes:
             return replace(self, args=(), kwargs={**self.parameters, **changes}).made()
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
-                return _maker(self.function)(*self.args, **(self.kwargs or {}))
+                made = _maker(self.function)(*self.args, **(self.kwargs or {}))
+            return self._in_its_program(made)
         except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.arguments:
@@ -96,6 +97,13 @@ class NamedSide:
             raise EquivalenceError(
                 f"{self.name}({self.arguments}): raised {type(error).__name__}: {error}{hint}"
             ) from error
+
+    def _in_its_program(self, value: Any) -> Any:
+        """Returns the side; functions of a pair run with the flags of the program they are of."""
+        is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
+        if not is_pair or self.text:
+            return value
+        return tuple(in_program(self.name.rpartition(":")[0], each) for each in value)
 
 
 def _maker(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import libcst
 import pytest
 from typer.testing import CliRunner
 
-from migration_guide.codemod import driver
+from migration_guide.codemod import driver, results
 from migration_guide.codemod.reading import files, notebook
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.writing.context import Options
@@ -258,7 +258,7 @@ def test_one_file_that_fails_does_not_stop_the_others(
 ):
     other = file.with_name("broken.py")
     other.write_text(OLD.replace("optimizer =", "broken ="), encoding="utf-8")
-    owner: Any = Path if broken == "read_bytes" else driver
+    owner: Any = {"read_bytes": Path, "parse": driver, "rewrite": results}[broken]
     right = getattr(owner, broken)
 
     def fails(first: Path | str, *rest: object) -> object:

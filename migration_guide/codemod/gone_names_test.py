@@ -219,3 +219,9 @@ def test_the_type_of_an_array_is_asked_by_isinstance(before: str):
 def test_another_question_of_that_type_is_left_to_a_person(code: str):
     result = rewrite(f"import jax\nimport jax.numpy as jnp\nx = {code}\n", Options())
     assert [m.by_hand for m in result.messages] == [True]
+
+
+def test_what_a_second_round_says_has_the_line_of_the_program():
+    code = "from jax.config import config\nimport flax.optim\nconfig.enable_omnistaging()\n"
+    (message,) = rewrite(code, Options()).messages
+    assert message.line == 3

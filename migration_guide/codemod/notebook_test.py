@@ -7,7 +7,7 @@ import pytest
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading import notebook
-from migration_guide.codemod.reading.json_text import spans
+from migration_guide.codemod.reading.notebook import spans
 from migration_guide.codemod.writing.context import Options
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"

@@ -109,14 +109,19 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    recipe = "standalone" if options.standalone else ""
+    compared = tuple(sorted(context.compared.items()))
+    applied = tuple(sorted(counts.items()))
+    return Rewritten(new, listed, applied, "", _restored(context), compared)
+
+
+def _restored(context: Context) -> tuple[Restored, ...]:
+    """Returns the files that the module restores, with the recipe that was written."""
+    recipe = "standalone" if context.options.standalone else ""
     recipe = "exact" if context.recipes == {"exact"} else recipe
-    restored = tuple(
+    return tuple(
         dataclasses.replace(checkpoint, recipe=recipe)
         for _, checkpoint in sorted(context.checkpoints.items())
     )
-    compared = tuple(sorted(context.compared.items()))
-    return Rewritten(new, listed, tuple(sorted(counts.items())), "", restored, compared)
 
 
 def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:

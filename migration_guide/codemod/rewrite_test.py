@@ -291,15 +291,15 @@ CONSTRUCTORS = {
     "another-default": ("optim.RMSProp(lr)", "optax.rmsprop(lr, eps_in_sqrt=False)"),
     "one-setting-for-two": (
         "optim.AdaBelief(lr, eps=1e-8)",
-        "optax.adabelief(lr, eps=1e-8, eps_root=1e-08)",
+        "optax.adabelief(lr, eps=1e-8, eps_root=1e-8)",
     ),
     "another-order": (
         "optim.LAMB(lr, 0.8, 0.9, 0.1)",
         "optax_bridge.lamb(lr, 0.8, 0.9, 0.1)",
     ),
     "coupled-decay": (
-        "optim.Momentum(0.1, weight_decay=0.01, nesterov=False)",
-        "optax.chain(optax.add_decayed_weights(0.01), "
+        "optim.Momentum(0.1, weight_decay=1e-4, nesterov=False)",
+        "optax.chain(optax.add_decayed_weights(1e-4), "
         "optax.sgd(0.1, momentum=0.9, nesterov=False))",
     ),
     "no-rate": ("optim.Momentum(beta=0.8)", "optax_bridge.momentum(decay=0.8)"),

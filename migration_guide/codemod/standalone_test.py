@@ -11,7 +11,7 @@ from flax.core import FrozenDict
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.rewrite import Rewritten, rewrite
-from migration_guide.codemod.writing import partition
+from migration_guide.codemod.writing import standalone
 from migration_guide.codemod.writing.context import Options
 
 HEAD = "import jax\nfrom flax import optim\n"
@@ -217,7 +217,7 @@ def test_groups_of_functions_are_partitions(case: str):
 
 def test_labels_say_which_group_takes_a_leaf():
     names: dict[str, Any] = {"jax": jax}
-    exec(partition.SOURCE.format(name="labels"), names)
+    exec(standalone.SOURCE.format(name="labels"), names)
     params = FrozenDict({"a": {"kernel": jnp.ones(2), "bias": jnp.ones(1)}, "kernel": jnp.ones(3)})
     labels = names["labels"](
         lambda path, leaf: path == "/a/kernel", lambda path, leaf: leaf.shape == (3,)

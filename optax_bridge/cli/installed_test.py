@@ -75,7 +75,7 @@ def test_here_nothing_is_missing_of_what_pyproject_lists():
 def test_a_command_says_what_it_lacks_and_others_work(poor, arguments, code, said):
     from typer.testing import CliRunner
 
-    from optax_bridge.cli.app import app as cli
+    from optax_bridge.cli import app as cli
 
     cli._entry_points.cache_clear()
     cli._loaded.cache_clear()

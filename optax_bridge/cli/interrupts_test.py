@@ -62,7 +62,7 @@ def test_interrupt_while_arguments_are_read_is_one_line() -> None:
     program = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from optax_bridge.cli.app import app as cli, start
+from optax_bridge.cli import app as cli, start
 cli.Subcommands.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["optax-bridge", "check"]
 start.main()
@@ -100,7 +100,7 @@ def work():
     gc.collect()
     time.sleep(600)
 
-from optax_bridge.cli.app import app as cli, start
+from optax_bridge.cli import app as cli, start
 from optax_bridge.cli.signals import interrupt
 cli.main = work
 start.main()

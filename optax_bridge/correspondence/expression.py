@@ -187,9 +187,9 @@ def _value(node: ast.expr, text: str, name: str = "") -> Any:
         return tuple(_value(item, text) for item in node.elts)
     if isinstance(node, ast.Call) and _entry(node.func, text) is not None:
         return _optimizer(node, text)
-    name = _class_name(node)
-    if name in _DTYPES:
-        return Name(f"jax.numpy.{name}")
+    dtype = _class_name(node)
+    if dtype in _DTYPES:
+        return Name(f"jax.numpy.{dtype}")
     return Source(_text(node, text))
 
 

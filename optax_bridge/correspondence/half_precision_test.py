@@ -28,7 +28,9 @@ def settings() -> list[Any]:
                 choice = choose_recipe(definition, "standalone")
             except UnsupportedSetting:
                 continue
-            for dtype in choice.dtypes.intersection(HALF_PRECISION if not choice.parts else ()):
+            for dtype in sorted(
+                choice.dtypes.intersection(HALF_PRECISION if not choice.parts else ())
+            ):
                 cases.append(pytest.param(definition, dtype, id=f"{name}-{index}-{dtype}"))
     return cases
 

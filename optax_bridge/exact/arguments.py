@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation, take_step
+from optax_bridge.exact.transformation import ExactTransformation, check_transformation, take_step
 from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
 _PROTOCOL = 3  # updates, state, params
@@ -36,6 +36,7 @@ def accepted_arguments(tx: optax.GradientTransformation) -> frozenset[str] | Non
       Their names; None where that is not known: `optax.chain` takes anything, and does not say what
       its parts make of it. `unused_arguments` tries.
     """
+    check_transformation(tx)
     if isinstance(tx, ExactTransformation):
         names = set(tx.hyper_params)
         for part in map(accepted_arguments, tx.inner):

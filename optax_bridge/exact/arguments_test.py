@@ -131,3 +131,12 @@ def test_of_a_step_that_cannot_be_taken_nothing_is_known():
     for known in ("text", {1}):  # a set cannot be hashed
         given = {"weight": 2.0, "other": 2.0, "more": known}
         assert unused_arguments(taken, params, (), params, given) == ["other"]
+
+
+def test_a_setting_that_is_a_flag_is_one_in_a_step_too():
+    tx, ones = optax_bridge.momentum(0.1), jnp.ones(2)
+    plain, _ = tx.step(ones, tx.init(ones), ones, nesterov=False)
+    ahead, _ = tx.step(ones, tx.init(ones), ones, nesterov=True)
+    assert (plain != ahead).all()
+    with pytest.raises(TypeError, match="decay=: expected a number"):
+        tx.step(ones, tx.init(ones), ones, decay=False)

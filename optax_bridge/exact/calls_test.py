@@ -51,6 +51,26 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: optax_bridge.path_mask("*", strict="no"),  # type: ignore[arg-type]
         "strict: expected True or False, found str 'no'",
     ),
+    "roles": (
+        lambda: optax_bridge.adafactor(path_rules={"kernel": "row"}),
+        "path rule 'kernel': expected a role for each axis, found 'row'",
+    ),
+    "names": (
+        lambda: optax_bridge.with_roles(jnp.ones, "embed", ("row", "column")),
+        "expected a name or None for each axis, found 'embed'",
+    ),
+    "index": (
+        lambda: optax_bridge.add_axis({"w": 1.0}, True, "layers"),
+        "index: expected the number of an axis, found True",
+    ),
+    "transformation-as-selector": (
+        lambda: optax_bridge.group_counts({"w": 1.0}, adam(0.1)),
+        "selector: expected a glob, .* found a transformation, ExactTransformation",
+    ),
+    "arguments-of-a-text": (
+        lambda: optax_bridge.accepted_arguments("adam"),  # type: ignore[arg-type]
+        "tx: expected an Optax transformation, found str: 'adam'",
+    ),
     "no-traversal": (
         lambda: optax_bridge.traversal_mask("*/bias"),
         "expected a traversal, .* found str '\\*/bias'; path_mask takes globs",

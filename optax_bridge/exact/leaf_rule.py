@@ -316,8 +316,10 @@ def resolve(
     values = {}
     for name, value in hyper_params.items():
         if name in given:
-            value = given[name]
-            if is_no_number(value):
+            setting, value = value, given[name]
+            # What is no number in the constructor, `nesterov` or a dtype, is none here either.
+            is_number = setting is None or not is_no_number(setting)
+            if is_number and is_no_number(value):
                 raise TypeError(
                     f"{name}=: expected a number, an array or a schedule for this step, found "
                     f"{type(value).__name__} {shown(value)}"

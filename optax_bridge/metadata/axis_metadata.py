@@ -216,7 +216,11 @@ def add_axis(tree: PyTree, index: int, name: Any) -> PyTree:
 
     Returns:
       The tree; `remove_axis` with the same arguments takes it back.
+
+    Raises:
+      TypeError: the index is no integer.
     """
+    _check_index(index)
     return meta.add_axis(tree, index, {meta.PARTITION_NAME: name})
 
 
@@ -232,8 +236,10 @@ def remove_axis(tree: PyTree, index: int, name: Any) -> PyTree:
       The tree.
 
     Raises:
+      TypeError: the index is no integer.
       ValueError: a box has no such axis, or another name for it.
     """
+    _check_index(index)
     for path, leaf in leaves_with_path(tree):
         names = _names(leaf) if is_box(leaf) else None
         if names is None:
@@ -305,3 +311,8 @@ def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
             node = node.setdefault(name, {})
         node[last] = leaf
     return tree
+
+
+def _check_index(index: Any) -> None:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"index: expected the number of an axis, found {index!r}")

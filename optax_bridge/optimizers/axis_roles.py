@@ -109,8 +109,12 @@ def with_roles(
       The initializer.
 
     Raises:
+      TypeError: names or roles are one text.
       ValueError: a role is none of `Role`.
     """
+    for sequence, of in ((names, "name or None"), (roles, "role")):
+        if isinstance(sequence, str):  # whose letters would be taken for the axes'
+            raise TypeError(f"with_roles: expected a {of} for each axis, found {sequence!r}")
     checked = tuple(_role(role, "with_roles") for role in roles)
 
     def boxed(*args: Any, **kwargs: Any) -> FactoredPartitioned:
@@ -152,8 +156,7 @@ class Planner:
           ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
         """
         by_path = [
-            (_compiled(p), tuple(_role(role, f"path rule {p!r}") for role in roles))
-            for p, roles in _pairs(path_rules)
+            (_compiled(p), _roles(roles, f"path rule {p!r}")) for p, roles in _pairs(path_rules)
         ]
         by_name = _checked_axis_rules(axis_rules)
         return cls(factored, min_dim_size_to_factor, by_name, by_path, as_in_t5x)
@@ -281,6 +284,13 @@ def _check_all_used(
             f"with their shapes and axes: {shown}. Axis rules need parameters in boxes with names "
             "(nn.with_partitioning); path rules match the '/'-joined path."
         )
+
+
+def _roles(roles: Any, where: str) -> tuple[Role, ...]:
+    """A role for each axis; one text, whose letters would be taken for them, is none."""
+    if isinstance(roles, str):
+        raise TypeError(f"adafactor: {where}: expected a role for each axis, found {roles!r}")
+    return tuple(_role(role, where) for role in roles)
 
 
 def _role(role: Any, where: str) -> Role:

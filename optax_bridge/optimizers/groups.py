@@ -107,5 +107,6 @@ def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
 
 def _selector(group: Any) -> Selector:
     """The selector of a pair, or the selector itself."""
-    is_pair = isinstance(group, tuple) and len(group) == 2 and hasattr(group[1], "update")
+    is_tuple = isinstance(group, tuple) and not hasattr(group, "update")
+    is_pair = is_tuple and len(group) == 2 and hasattr(group[1], "update")
     return group[0] if is_pair else group

@@ -179,6 +179,11 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
         selector = selector.selector
     if isinstance(selector, str):
         return leaves.where(functools.partial(_matches, selector))
+    if isinstance(selector, tuple) and hasattr(selector, "update"):
+        raise TypeError(
+            "selector: expected a glob, a traversal, a tree of booleans or a function, found "
+            f"a transformation, {type(selector).__name__}"
+        )
     if predicate := path_predicate(selector):
         return leaves.where(predicate)
     if hasattr(selector, "iterate"):

@@ -94,7 +94,7 @@ class BaseInputDispatcher(Module):
 
     @property
     def partition_spec(self) -> PartitionSpec:
-        """How the physical batch lies on the mesh: along its first axis over all devices."""
+        """The layout of the physical batch: along its first axis over all devices."""
         mesh = current_mesh()
         return PartitionSpec(None if mesh is None else tuple(mesh.axis_names))
 
@@ -193,12 +193,12 @@ class InputDispatcher(BaseInputDispatcher):
 
     @property
     def num_logical_feeds(self) -> int:
-        """How many processes read."""
+        """The number of processes that read."""
         return len(self._config.logical_feed_indices)
 
     @property
     def logical_feed_index(self) -> int | None:
-        """Which of those that read this one is; None if it only pads."""
+        """The number of this process among those that read; None if it only pads."""
         readers, index = self._config.logical_feed_indices, self._config.physical_feed_index
         return readers.index(index) if index in readers else None
 

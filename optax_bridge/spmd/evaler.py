@@ -124,7 +124,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
 
     @nowrap
     def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
-        """What was accumulated."""
+        """Returns the accumulated summaries."""
         del model_params
         return state["accumulator"].summaries() or {}
 

@@ -77,7 +77,7 @@ class Input(Module):
 
     @property
     def partition_spec(self) -> PartitionSpec:
-        """How a batch lies on the mesh when it is read: along its first axis over all devices."""
+        """The layout of a batch when it is read: along its first axis over all devices."""
         if self._dispatcher is not None:
             return self._dispatcher.partition_spec
         mesh = current_mesh()
@@ -152,7 +152,7 @@ class Input(Module):
 
     @nowrap
     def element_spec(self) -> PyTree:
-        """What a global batch is: a tree of `TensorSpec`s, from the first batch."""
+        """Returns a tree of `TensorSpec`s of a global batch, from the first batch."""
         batch = next(iter(self.batches(self.dataset())))
         spec = self.partition_for(batch)
 
@@ -186,7 +186,7 @@ class IteratorInput(Input):
 
     @nowrap
     def dataset(self) -> Iterable[PyTree]:
-        """What the source returns.
+        """Returns the data of the source.
 
         Raises:
           ValueError: it cannot be called without arguments, or returns nothing to iterate.
@@ -331,7 +331,7 @@ class ArrayBatches:
         return {name: array[chosen] for name, array in self._arrays.items()}
 
     def get_state(self) -> dict[str, int]:
-        """How many batches were read."""
+        """Returns the number of batches that were read."""
         return {"position": self._position}
 
     def set_state(self, state: Mapping[str, int]) -> None:

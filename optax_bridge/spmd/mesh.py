@@ -146,7 +146,7 @@ def _plain(sizes: Sequence[int], devices: list[Any]) -> np.ndarray:
 
 
 def _granules(devices: list[Any]) -> tuple[int, bool]:
-    """How many granules there are, and whether they are processes."""
+    """Returns the number of granules, and True if they are processes."""
     slices = {getattr(device, "slice_index", None) for device in devices}
     if None not in slices and len(slices) > 1:
         return len(slices), False

@@ -17,7 +17,7 @@ class Summary(struct.PyTreeNode):
     """
 
     def value(self) -> PyTree:
-        """What a summary writer writes."""
+        """Returns the value that a summary writer writes."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its value is")
 
     def validate(self) -> None:
@@ -145,7 +145,7 @@ def _check_class(summary: Summary, other: Summary) -> None:
 
 
 def is_summary(node: object) -> TypeGuard[Summary]:
-    """Whether a node of a tree is a `Summary`."""
+    """True if a node of a tree is a `Summary`."""
     return isinstance(node, Summary)
 
 
@@ -181,7 +181,7 @@ class MetricAccumulator(Configurable):
         )
 
     def summaries(self) -> PyTree:
-        """What was accumulated, a tree like those of `update`."""
+        """Returns the accumulated summaries, a tree like those of `update`."""
         return self._summaries
 
 

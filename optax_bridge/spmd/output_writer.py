@@ -1,4 +1,4 @@
-"""What a model says of each example of an evaluation, in a file."""
+"""Files with a model's outputs for each example of an evaluation."""
 
 import json
 import re

@@ -160,7 +160,7 @@ def _train(trainer: SpmdTrainer, seed: int, resume_from: int | None, console: Te
     if not is_first:
         return 0 if trainer.stopped_at is None else 143
     if trainer.stopped_at is not None:
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        command = shlex.join([Path(sys.argv[0]).name, *_without_resume_from(sys.argv[1:])])
         console.print(f"Stopped after step {trainer.stopped_at}, which is saved. To go on:")
         console.print(f"    {command}")
         return _SIGNALS[received[0]] if received else 143
@@ -181,9 +181,21 @@ def _train(trainer: SpmdTrainer, seed: int, resume_from: int | None, console: Te
     return 0
 
 
+def _without_resume_from(arguments: Sequence[str]) -> list[str]:
+    """Returns arguments that go on from the newest checkpoint, whichever one it was before."""
+    remaining, skips = [], False
+    for argument in arguments:
+        if not skips and not argument.startswith("--resume-from="):
+            skips = argument == "--resume-from"
+            remaining += [] if skips else [argument]
+        else:
+            skips = False
+    return remaining
+
+
 @contextlib.contextmanager
 def _log_messages(console: Terminal) -> Iterator[None]:
-    """What the trainer logs as a warning, as lines of the terminal."""
+    """Prints the trainer's warnings as lines of the terminal."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

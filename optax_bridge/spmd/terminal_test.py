@@ -12,6 +12,7 @@ from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.loss_curve import LossLog, read_losses
+from optax_bridge.spmd.terminal import _without_resume_from
 
 EXAMPLE = "optax_bridge.spmd.examples.regression.trainer"
 
@@ -80,6 +81,11 @@ def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
     assert "Stopped after step 3, which is saved. To go on:" in result.output
     assert (tmp_path / "checkpoints" / "step_00000003").is_dir()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("option", [["--resume-from", "4"], ["--resume-from=4"]])
+def test_the_command_that_goes_on_does_not_go_back_again(option):
+    assert _without_resume_from(["train", *option, "--dir", "4"]) == ["train", "--dir", "4"]
 
 
 def test_print_config():

@@ -1,4 +1,4 @@
-"""What a config describes as a transformation of plain arrays, which can be compared and proved."""
+"""Transformations of plain arrays from configs, which can be compared and proved."""
 
 from typing import Any
 

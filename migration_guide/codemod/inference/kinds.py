@@ -128,3 +128,21 @@ def _inside(atom: object) -> tuple[Kind, ...]:
     if isinstance(atom, Several):
         return atom.items
     return (atom.kind,) if isinstance(atom, Items) else ()
+
+
+@dataclass(frozen=True, order=True)
+class Sign:
+    """A place that shows, or hides, that parameters may be in half precision.
+
+    Attributes:
+      path: of the file.
+      line: in it, from 1.
+      text: what stands there.
+    """
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"

@@ -10,9 +10,9 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from migration_guide.codemod.inference.kinds import Sign
 from migration_guide.codemod.reading.imports import is_without_jax
 
 _SUSPECT = re.compile(
@@ -46,24 +46,6 @@ _KNOWN = frozenset(
 ) | sys.stdlib_module_names  # fmt: skip
 
 
-@dataclass(frozen=True, order=True)
-class Sign:
-    """A place that shows, or hides, that parameters may be in half precision.
-
-    Attributes:
-      path: of the file.
-      line: in it, from 1.
-      text: what stands there.
-    """
-
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}"
-
-
 def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sign, ...]:
     """Returns the first sign of half precision in each file of a program; none means float32.
 
@@ -77,8 +59,8 @@ def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sig
         if _SUSPECT.search(text) and (tree := _parsed(text)) is not None
     ]
     program = _Program([file for file in files if not file.trains_without_jax], frozenset(modules))
-    found = (program.first_sign(file) for file in program.files)
-    return tuple(sorted(sign for sign in found if sign is not None))
+    by_file = (program.first_sign(file) for file in program.files)
+    return tuple(sorted(sign for sign in by_file if sign is not None))
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -282,7 +264,7 @@ class _Program:
         return all(self._is_full(f, value, seen) for f, value in values)
 
     def _unseen_parameters(self, file: _File) -> Iterator[ast.expr]:
-        """What makes parameters and is of a module that is not given, or reads a file."""
+        """Yields what makes parameters and is of a module that is not given, or reads a file."""
         waiting: list[tuple[_File, ast.AST]] = [
             (file, arg)
             for home, call in self._calls.get("create", ())

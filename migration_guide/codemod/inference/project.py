@@ -10,9 +10,9 @@ from migration_guide.codemod.inference.kinds import (
     Items,
     Kind,
     Several,
+    Sign,
     joined,
 )
-from migration_guide.codemod.inference.parameter_dtypes import Sign
 
 
 @dataclass

@@ -28,11 +28,24 @@ def moved(old: str, new: str) -> Callable[[int], int]:
         at = sum(number < line for number, _ in before)
         for _, start, end, new_start, new_end in pairs:
             if start <= at < end:
-                at = min(new_start + at - start, max(new_end - 1, new_start))
-                return after[min(at, len(after) - 1)][0] if after else 1
+                place = min(new_start + at - start, max(new_end - 1, new_start))
+                if end - start != new_end - new_start:
+                    place = _most_alike(before[at][1], after, new_start, new_end, place)
+                return after[min(place, len(after) - 1)][0] if after else 1
         return after[-1][0] if after else 1
 
     return line_in_new
+
+
+def _most_alike(
+    text: str, lines: list[tuple[int, str]], start: int, end: int, otherwise: int
+) -> int:
+    """Returns which of some lines has most of a text, where lines were taken out or put in."""
+
+    def likeness(index: int) -> float:
+        return difflib.SequenceMatcher(None, text, lines[index][1]).ratio()
+
+    return max(range(start, end), key=likeness, default=otherwise)
 
 
 def _without_comments(source: str) -> list[tuple[int, str]]:

@@ -20,10 +20,10 @@ import libcst as cst
 
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import bridged, is_bridged
-from migration_guide.codemod.writing import partition, settings, standalone
+from migration_guide.codemod.writing import settings, standalone
 from migration_guide.codemod.writing.context import Context, keyword
 from migration_guide.codemod.writing.definitions import RATE
-from migration_guide.codemod.writing.written_calls import exact_template, in_place, shortened
+from migration_guide.codemod.writing.written_calls import exact_template, in_place, shorten
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
 from optax_bridge.correspondence.choice import ANY_DTYPE
 from optax_bridge.correspondence.claim import FULL_PRECISION
@@ -69,7 +69,7 @@ def rewrite_call(
             context.remark(original, f"stays on optax_bridge: {why}")
         elif context.once(standalone.is_active):
             if any(hp.variadic for hp in entry.hyper_params):
-                return partition.partition(context, [_pair(arg.value) for arg in updated.args])
+                return standalone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
             return _standalone(context, entry, updated, values, given)
         else:
@@ -81,7 +81,7 @@ def rewrite_call(
     else:
         everything = entry.defaults() | values
         template = _template(context, original, entry, everything)
-        recipe = shortened(entry, template, everything, given)
+        recipe = shorten(entry, template, everything | _texts(context, given), given)
         _note_for_comparing(context, entry, template, values)
         new = in_place(context, updated, template, recipe, given)
         new = new or _written(context, updated, recipe)
@@ -138,6 +138,11 @@ def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
     return next(variant.recipe for variant in entry.stock if variant.fits(values))
 
 
+def _texts(context: Context, given: dict[str, cst.Arg]) -> dict[str, Source]:
+    """What the program gives as it has written it: `1e-4` stays that."""
+    return {name: Source(arg.star + context.code(arg.value)) for name, arg in given.items()}
+
+
 def _note_for_comparing(
     context: Context, entry: Entry, template: Call, values: dict[str, object]
 ) -> None:
@@ -149,7 +154,7 @@ def _note_for_comparing(
     if "learning_rate" in entry.defaults():
         known = {"learning_rate": rate if isinstance(rate, float) else float(RATE)} | known
     given = {name: keyword(name, cst.Name(name)) for name in known}
-    new = shortened(entry, template, entry.defaults() | known, given)
+    new = shorten(entry, template, entry.defaults() | known, given)
     context.compared[render(Call(entry.legacy.__name__, (), known))] = render(new)
 
 
@@ -166,13 +171,13 @@ def _standalone(
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
         template = _stock_template(entry, everything)
         rate = {"learning_rate": keyword("learning_rate", cst.Name(planned.function))}
-        return _written(context, updated, shortened(entry, template, everything, rate | given))
+        return _written(context, updated, shorten(entry, template, everything, rate | given))
     overridden = context.analysis.overridden | context.analysis.project.overridden
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
         everything = entry.defaults() | values
         template = _stock_template(entry, everything)
-        recipe = shortened(entry, template, everything, given)
+        recipe = shorten(entry, template, everything | _texts(context, given), given)
         _note_for_comparing(context, entry, template, values)
         context.recipes.add("stock")
         new = in_place(context, updated, template, recipe, given)
@@ -183,7 +188,7 @@ def _standalone(
     symbols |= {name: Source(name, source.value) for name, source in bound.items()}
     everything = entry.defaults() | values | symbols
     named = {name: keyword(name, cst.Name(name)) for name in [*names, *given]}
-    recipe = shortened(entry, _stock_template(entry, everything), everything, named)
+    recipe = shorten(entry, _stock_template(entry, everything), everything, named)
     context.needed.add("jax")
     start = entry.defaults() | values
     # What each step must give is not a number until then, so that none is forgotten in silence.

@@ -25,7 +25,7 @@ they are.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
-from migration_guide.codemod.writing import partition, standalone
+from migration_guide.codemod.writing import standalone
 from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
 
 _MIXED = "the rest of the program does"
@@ -58,11 +58,13 @@ def rewrite_call(
     if focus is not None and not (
         isinstance(focus.value, cst.Name) and focus.value.value == "None"
     ):
-        if context.once(standalone.is_active) and not partition.why_not(context.analysis, original):
-            tx = partition.partition(context, [(focus.value, tx)])
+        if context.once(standalone.is_active) and not standalone.why_no_partition(
+            context.analysis, original
+        ):
+            tx = standalone.partition(context, [(focus.value, tx)])
         else:
             if context.options.standalone:
-                why = partition.why_not(context.analysis, original) or _MIXED
+                why = standalone.why_no_partition(context.analysis, original) or _MIXED
                 context.remark(original, f"stays on optax_bridge: {why}")
             group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
             tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])

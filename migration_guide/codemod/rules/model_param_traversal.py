@@ -18,7 +18,7 @@ into a definition that stays legacy code.
 
 import libcst as cst
 
-from migration_guide.codemod.writing import partition, standalone
+from migration_guide.codemod.writing import standalone
 from migration_guide.codemod.writing.context import Context
 
 
@@ -33,7 +33,7 @@ def rewrite_call(
 
 def _becomes_function(context: Context, call: cst.Call) -> bool:
     active = context.once(standalone.is_active)
-    return active and partition.becomes_function(context.analysis, call)
+    return active and standalone.becomes_function(context.analysis, call)
 
 
 def rewrite_reference(

@@ -22,9 +22,10 @@ import dataclasses
 
 import libcst as cst
 
+from migration_guide.codemod.inference.facts import parameters
 from migration_guide.codemod.inference.kinds import OPTIMIZER, within
 from migration_guide.codemod.reading.tree import argument, last_name
-from migration_guide.codemod.writing import constants, definitions, partition, standalone
+from migration_guide.codemod.writing import constants, definitions, standalone
 from migration_guide.codemod.writing.context import (
     UNKNOWN_PATH,
     UNKNOWN_TEMPLATE,
@@ -173,7 +174,7 @@ def _restored(context: Context, name: str, call: cst.Call | None) -> Restored:
     optimizers: dict[str, str] = {}
     # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
     # the optimizers, which only a template shows.
-    has_own_states = context.rate_per_call or partition.is_grouped(context.analysis)
+    has_own_states = context.rate_per_call or standalone.is_grouped(context.analysis)
     function = "" if template is None else _function(context, template)
     if not (context.options.standalone and has_own_states):
         if template is not None:
@@ -198,11 +199,14 @@ def _function(context: Context, template: cst.BaseExpression) -> str:
         made = definitions.origin(context.analysis, template)
     except definitions.Unknown:
         return ""
-    if not isinstance(made, cst.Call) or made.args or not isinstance(made.func, cst.Name):
+    if not isinstance(made, cst.Call) or not isinstance(made.func, cst.Name):
         return ""
     bound = context.analysis.names.assignments(made.func)
-    home = context.parent(getattr(bound[0], "node", made)) if len(bound) == 1 else None
-    return made.func.value if home is context.analysis.module else ""
+    node = getattr(bound[0], "node", None) if len(bound) == 1 else None
+    if not isinstance(node, cst.FunctionDef) or context.parent(node) is not context.analysis.module:
+        return ""
+    needed = [p for p in parameters(node) if p.default is None]
+    return "" if needed else made.func.value
 
 
 def _format(name: str) -> str:

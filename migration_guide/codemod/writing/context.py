@@ -11,8 +11,13 @@ from typing import Any, TypeVar
 import libcst as cst
 
 from migration_guide.codemod.inference.analysis import Analysis
-from migration_guide.codemod.inference.kinds import DEFINITION, HYPER_PARAMS, OPTIMIZER, TRAVERSAL
-from migration_guide.codemod.inference.parameter_dtypes import Sign
+from migration_guide.codemod.inference.kinds import (
+    DEFINITION,
+    HYPER_PARAMS,
+    OPTIMIZER,
+    TRAVERSAL,
+    Sign,
+)
 from migration_guide.codemod.reading.marks import NOTE, PREFIX, is_skip, is_skipped
 from migration_guide.codemod.reading.names import OPTIM, is_legacy
 from migration_guide.codemod.reading.tree import comments, is_statement, walk

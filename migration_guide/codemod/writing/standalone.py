@@ -1,14 +1,37 @@
 # pyright: strict
-"""`--recipe standalone`: public Optax and Flax alone, where that is the same up to rounding."""
+"""`--recipe standalone`: public Optax and Flax alone, where that is the same up to rounding.
+
+Groups become `optax.partition`, where functions of path and leaf select them.
+
+Before:
+
+    kernels = optim.ModelParamTraversal(lambda path, _: "kernel" in path)
+    definition = optim.MultiOptimizer((kernels, optim.Adam(0.1)))
+    optimizer = optim.Adam(0.1).create(params, focus=kernels)
+
+After:
+
+    kernels = lambda path, _: "kernel" in path
+    definition = optax.partition(
+        {"0": optax.adam(...), "rest": optax.set_to_zero()}, group_labels(kernels)
+    )
+    optimizer = ...TrainState.create(..., tx=optax.partition(
+        {"0": optax.adam(...), "rest": optax.set_to_zero()}, group_labels(kernels)
+    ))
+
+A traversal that is used for anything else stays one, and with it what it selects for.
+"""
 
 from collections.abc import Sequence
 
 import libcst as cst
 
 from migration_guide.codemod.inference.analysis import Analysis
-from migration_guide.codemod.inference.kinds import CLASS, HYPER_PARAMS
+from migration_guide.codemod.inference.kinds import CLASS, DEFINITION, HYPER_PARAMS
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.writing import partition, settings
+from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.tree import argument, walk
+from migration_guide.codemod.writing import settings
 from migration_guide.codemod.writing.context import Context, separated
 
 TRAIN_STATE = "flax.training.train_state.TrainState"
@@ -29,13 +52,13 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
         if call in analysis.legacy:
             return "a definition of your own is made of it"
         if any(hp.variadic for hp in entry.hyper_params):
-            return partition.why_not(analysis, call)
+            return why_no_partition(analysis, call)
         names = analysis.overridden | analysis.project.overridden
         return settings.why_not_stock(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
-    if partition.has_focus(analysis, call):
-        return partition.why_not(analysis, call)
+    if has_focus(analysis, call):
+        return why_no_partition(analysis, call)
     if call in analysis.external or CLASS in analysis.kind(call.func):
         return "which optimizer this is shows when it runs"
     return ""
@@ -78,3 +101,123 @@ def with_hyper_params(
     context.needed.add("jax")
     args = [cst.Arg(state), *(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in values)]
     return cst.Call(cst.Name(name), separated(args))
+
+
+_LABELS = "group_labels"
+SOURCE = '''
+def {name}(*selectors):
+    """Labels for optax.partition: the number of the selector that takes a leaf, else "rest"."""
+
+    def label(path, leaf):
+        name = "/" + "/".join(str(getattr(key, "key", key)) for key in path)
+        groups = [str(i) for i, selects in enumerate(selectors) if selects(name, leaf)]
+        if len(groups) > 1:
+            raise ValueError(f"{{name}} is in groups {{', '.join(groups)}}")
+        return groups[0] if groups else "rest"
+
+    return lambda params: jax.tree_util.tree_map_with_path(label, params)
+'''
+
+
+def is_grouped(analysis: Analysis) -> bool:
+    """Whether some optimizer of a module has groups, or a focus."""
+    return any(_selectors(analysis, call) is not None for call in analysis.facts.calls)
+
+
+def has_focus(analysis: Analysis, call: cst.Call) -> bool:
+    """Whether a call creates an optimizer of some of the parameters."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "create":
+        return False
+    return len(call.args) > 1 and analysis.holds(func.value, DEFINITION)
+
+
+def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
+    """Why a MultiOptimizer, or `create` with a focus, is no `optax.partition`, or ""."""
+    if analysis.overridden | analysis.project.overridden:
+        return "steps give hyper-parameters, which the groups of optax.partition do not take"
+    selectors = _selectors(analysis, call)
+    if selectors is None:
+        return "which groups it has shows when it runs"
+    if not all(_traversal(analysis, selector) for selector in selectors):
+        return "its groups are selected by more than functions of path and leaf"
+    return ""
+
+
+def becomes_function(analysis: Analysis, call: cst.Call) -> bool:
+    """Whether a traversal only selects groups of `optax.partition`, and becomes its function."""
+    for other in analysis.facts.calls:
+        for selector in _selectors(analysis, other) or ():
+            if _traversal(analysis, selector) is call:
+                return not why_no_partition(analysis, other)
+    return False
+
+
+def partition(
+    context: Context,
+    groups: Sequence[tuple[cst.BaseExpression, cst.BaseExpression]],
+) -> cst.Call:
+    """`optax.partition(...)` of groups: what selects and what moves each, rewritten already."""
+    labels = context.function(_LABELS, SOURCE)
+    context.needed.update({"jax", "optax"})
+    rest = cst.parse_expression("optax.set_to_zero()")
+    moved = [(str(index), tx) for index, (_, tx) in enumerate(groups)]
+    elements = [
+        cst.DictElement(cst.SimpleString(f'"{name}"'), tx) for name, tx in [*moved, ("rest", rest)]
+    ]
+    selectors = separated([cst.Arg(selector) for selector, _ in groups])
+    args = [cst.Arg(cst.Dict(elements)), cst.Arg(cst.Call(cst.Name(labels), selectors))]
+    return cst.Call(context.dotted("optax.partition"), separated(args))
+
+
+def _selectors(analysis: Analysis, call: cst.Call) -> list[cst.BaseExpression] | None:
+    """What selects the groups of a MultiOptimizer, or the focus; None of anything else."""
+    entry = analysis.names.entry(call.func)
+    if entry is not None and any(hp.variadic for hp in entry.hyper_params):
+        values = [arg.value for arg in call.args]
+        pairs = [v for v in values if isinstance(v, cst.Tuple) and len(v.elements) == 2]
+        starred = any(arg.star or arg.keyword for arg in call.args)
+        if starred or len(pairs) < len(values) or not pairs:
+            return None
+        return [pair.elements[0].value for pair in pairs]
+    focus = argument(call, 1, "focus") if has_focus(analysis, call) else None
+    return [focus] if focus is not None else None
+
+
+def _traversal(analysis: Analysis, selector: cst.BaseExpression) -> cst.Call | None:
+    """The one call that makes a selector, if that is used for nothing else."""
+    if isinstance(selector, cst.Call):
+        is_one = analysis.names.of(selector.func) == f"{OPTIM}.ModelParamTraversal"
+        plain = len(selector.args) == 1 and not selector.args[0].star
+        return selector if is_one and plain else None
+    if not isinstance(selector, cst.Name):
+        return None
+    made = analysis.assigned_to(selector)
+    if len(made) != 1 or not isinstance(made[0], cst.Call):
+        return None
+    if not all(_selects(analysis, use) for use in _uses(analysis, selector)):
+        return None
+    return _traversal(analysis, made[0])
+
+
+def _uses(analysis: Analysis, variable: cst.Name) -> list[cst.Name]:
+    """Where a variable is used, other than where it is assigned."""
+    bound = analysis.names.assignments(variable)
+    return [
+        node
+        for node in walk(analysis.module)
+        if isinstance(node, cst.Name)
+        and node.value == variable.value
+        and not isinstance(analysis.parents.get(node), cst.AssignTarget)
+        and analysis.names.assignments(node) == bound
+    ]
+
+
+def _selects(analysis: Analysis, use: cst.Name) -> bool:
+    """Whether a name stands where a group is selected."""
+    above = analysis.parents.get(use)
+    while isinstance(above, cst.Element | cst.Tuple | cst.Arg):
+        above = analysis.parents.get(above)
+    if not isinstance(above, cst.Call):
+        return False
+    return any(selector is use for selector in _selectors(analysis, above) or ())

@@ -6,13 +6,17 @@ position. What it did not give is written only where the new function takes some
 default.
 """
 
+import ast
+import functools
+import inspect
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 import libcst as cst
 
 from migration_guide.codemod.reading.tree import comments
 from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
-from migration_guide.codemod.writing.signatures import parameters_of
 from optax_bridge.correspondence import Call, Entry
 from optax_bridge.correspondence.recipe import Setting, Source, render
 
@@ -22,7 +26,7 @@ def exact_template(entry: Entry) -> Call:
     return Call(entry.port, (), {hp.port: Setting(hp.legacy) for hp in entry.hyper_params})
 
 
-def shortened(
+def shorten(
     entry: Entry, template: Call, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
 ) -> Call:
     """A recipe with its settings, without what its functions take by default.
@@ -55,7 +59,7 @@ def _inner(
     entry: Entry, node: object, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
 ) -> object:
     if isinstance(node, Call):
-        return shortened(entry, node, settings, given)
+        return shorten(entry, node, settings, given)
     return settings[node.name] if isinstance(node, Setting) else node
 
 
@@ -87,7 +91,7 @@ def in_place(
       context: of the file.
       updated: the constructor call.
       template: of the recipe, with placeholders.
-      recipe: what is to be written, see `shortened`.
+      recipe: what is to be written, see `shorten`.
       given: legacy name -> argument of the constructor call.
     """
     parts = [*template.args, *template.kwargs.values()]
@@ -136,3 +140,54 @@ def _between(args: list[cst.Arg]) -> cst.Comma:
         if isinstance(arg.comma, cst.Comma) and not comments(arg.comma):
             return arg.comma
     return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+@functools.cache
+def parameters_of(function: str) -> dict[str, object] | None:
+    """Parameters that may be given by position -> their defaults; None if they cannot be read.
+
+        >>> list(parameters_of("optax.sgd"))[:2]
+        ['learning_rate', 'momentum']
+
+    Args:
+      function: its dotted name, `optax.sgd`.
+    """
+    package, _, name = function.rpartition(".")
+    for statement in _statements(package):
+        if isinstance(statement, ast.ImportFrom):
+            names = {alias.asname or alias.name: alias.name for alias in statement.names}
+            if name in names and statement.level == 0:
+                return parameters_of(f"{statement.module}.{names[name]}")
+        if isinstance(statement, ast.FunctionDef) and statement.name == name:
+            return _of_arguments(statement.args)
+    return None
+
+
+def _of_arguments(args: ast.arguments) -> dict[str, object]:
+    names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+    missing = len(names) - len(args.defaults)
+    values = [inspect.Parameter.empty] * missing + [_value(node) for node in args.defaults]
+    return dict(zip(names, values, strict=True))
+
+
+def _value(node: ast.expr) -> object:
+    """A literal, or what else stands there as its source."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return Source(ast.unparse(node).replace("jnp.", "jax.numpy."))
+
+
+@functools.cache
+def _statements(module: str) -> list[ast.stmt]:
+    """The statements of an installed module, which is not imported."""
+    root, *parts = module.split(".")
+    spec = PathFinder.find_spec(root)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    place = Path(spec.submodule_search_locations[0], *parts)
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    try:
+        return ast.parse(file.read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return []

@@ -140,7 +140,7 @@ class BaseCheckpointer(Module):
 
     @nowrap
     def should_save(self, *, step: int, evaler_summaries: EvalerSummaries | None = None) -> bool:
-        """Whether the policy says so; to be asked once for each step.
+        """True if the policy says so; to be asked once for each step.
 
         Raises:
           ValueError: the step is not in [0, 1e8).

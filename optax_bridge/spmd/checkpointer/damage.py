@@ -51,7 +51,7 @@ class ChecksumHandler(ocp.CheckpointHandler):
 
 
 class SaveChecksums(ocp_args.CheckpointArgs):
-    """What `ChecksumHandler.save` is given: nothing."""
+    """The arguments of `ChecksumHandler.save`: none."""
 
 
 ocp_args.register_with_handler(ChecksumHandler, for_save=True, for_restore=True)(SaveChecksums)

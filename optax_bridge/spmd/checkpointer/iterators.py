@@ -66,7 +66,7 @@ class IteratorHandler(ocp.CheckpointHandler):
 
 
 class SaveIterators(ocp_args.CheckpointArgs):
-    """What `IteratorHandler.save` is given."""
+    """The arguments of `IteratorHandler.save`."""
 
     def __init__(self, iterators: Mapping[str, SavableIterator]):
         """Takes the states of path -> iterator as they are now."""
@@ -76,7 +76,7 @@ class SaveIterators(ocp_args.CheckpointArgs):
 
 
 class RestoreIterators(ocp_args.CheckpointArgs):
-    """What `IteratorHandler.restore` is given."""
+    """The arguments of `IteratorHandler.restore`."""
 
     def __init__(self, iterators: Mapping[str, SavableIterator]):
         self.iterators = dict(iterators)

@@ -86,7 +86,7 @@ class BestMetricPolicy(Configurable):
         self._best: float | None = None
 
     def __call__(self, *, step: int, evaler_summaries: EvalerSummaries) -> bool:
-        """Whether the metric is the best so far.
+        """True if the metric is the best so far.
 
         Raises:
           ValueError: there is no such metric, or it is no scalar.

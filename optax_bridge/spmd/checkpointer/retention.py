@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which checkpoints stay."""
+"""Retention of checkpoints."""
 
 import dataclasses
 from collections.abc import Sequence

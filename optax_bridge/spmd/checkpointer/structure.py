@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as a list, and whether that is what is wanted."""
+"""Lists of a checkpoint's content, and their comparison."""
 
 import ast
 import difflib
@@ -18,7 +18,7 @@ Index = Sequence[Sequence[Any]]
 
 
 class CheckpointValidationType(enum.StrEnum):
-    """How exactly a checkpoint must be what is wanted.
+    """Degrees to which a checkpoint must fit the state that is to be restored.
 
     Attributes:
       EXACT: the same paths, shapes and dtypes.
@@ -37,7 +37,7 @@ class SavableIterator(Iterator[PyTree], Protocol):
     """An iterator that can go on from where another one was."""
 
     def get_state(self) -> Any:
-        """Where it is, as msgpack can write it."""
+        """Returns its position, as msgpack can write it."""
         ...
 
     def set_state(self, state: Any) -> None:
@@ -46,7 +46,7 @@ class SavableIterator(Iterator[PyTree], Protocol):
 
 
 def is_iterator(leaf: object) -> TypeGuard[SavableIterator]:
-    """Whether a leaf of a state is an iterator that can be saved."""
+    """True if a leaf of a state is an iterator that can be saved."""
     return hasattr(leaf, "get_state") and hasattr(leaf, "set_state")
 
 

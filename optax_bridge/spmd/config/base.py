@@ -59,7 +59,7 @@ class ConfigBase:
         object.__setattr__(self, name, self.__stored__(name, value))
 
     def __stored__(self, name: str, value: object) -> object:
-        """What is stored when the value is assigned to the field: a checked copy."""
+        """Returns a checked copy of the value, which is stored in the field."""
         cls = type(self)
         if not any(field.name == name for field in attr.fields(cls)):
             error = UnknownFieldError(unknown_name(name, walking.field_names(self)))

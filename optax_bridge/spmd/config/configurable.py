@@ -37,7 +37,7 @@ ConfigOr = Union[T, InstantiableConfig[T]]  # noqa: UP007 (it takes a parameter:
 
 
 def maybe_instantiate(value: InstantiableConfig[T] | T) -> T:
-    """What the config makes, if the value is one that makes something; else the value."""
+    """Returns the object that a config makes; any other value as it is."""
     made: Any = value.instantiate() if isinstance(value, InstantiableConfig) else value
     return made
 

@@ -82,7 +82,7 @@ def _check_body(cls: type) -> None:
 
 
 def _is_own_method(cls: type, name: str, value: object) -> bool:
-    """Whether the value is a function that was defined in the body of the class or of a base."""
+    """True if the value is a function that was defined in the body of the class or of a base."""
     if not isinstance(value, types.FunctionType):
         return False
     bodies = {vars(base).get("__original_qualname__", base.__qualname__) for base in cls.__mro__}
@@ -130,7 +130,7 @@ def _reading(getter: _Getter) -> _Getter:
 
 
 def reference(cfg: object) -> tuple[Callable[..., type], tuple[object, ...]]:
-    """How pickle finds the class of a config again: a function and its arguments."""
+    """Returns a function and arguments with which pickle finds the class of a config again."""
     cls: Any = type(cfg)
     if hasattr(cls, "__class_of__"):  # made from a signature
         return cls.__class_of__(cfg)

@@ -24,7 +24,7 @@ class ConfigDiff(dict[str, tuple[object, object]]):
 
 
 def diff(a: ConfigBase, b: ConfigBase) -> ConfigDiff:
-    """What is other in b than in a, by the keys of `debug_string`.
+    """Returns the differences of b from a, by the keys of `debug_string`.
 
     Values of other types differ, even if they are equal, as 1 and 1.0 are. Containers that differ
     in type, and empty ones, have entries of their own.

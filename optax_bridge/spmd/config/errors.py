@@ -1,5 +1,5 @@
 # pyright: strict
-"""What can be wrong with a config, and what may have been meant instead."""
+"""The errors of configs, and names that may have been meant instead."""
 
 from collections.abc import Iterable
 

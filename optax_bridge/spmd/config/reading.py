@@ -196,7 +196,7 @@ def _container(
 
 
 def _wants_tuple(annotation: object) -> bool:
-    """Whether a field's type mentions tuples, and no lists."""
+    """True if a field's type mentions tuples, and no lists."""
     mentioned = _mentioned(annotation)
     return tuple in mentioned and list not in mentioned
 
@@ -208,7 +208,7 @@ def _mentioned(annotation: object) -> list[object]:
 
 
 def _of_elements(annotation: object) -> object:
-    """What an annotation of a container says of its elements; None if nothing."""
+    """Returns the annotation of a container's elements; None if there is none."""
     for part in (annotation, *get_args(annotation)):
         origin, arguments = get_origin(part), get_args(part)
         if isinstance(origin, type) and arguments:

@@ -191,7 +191,7 @@ def _config_class(
 
 
 def _reference(cfg: object) -> tuple[Callable[[str, Any], type], tuple[str, object]]:
-    """How pickle finds the class of such a config: by making it again."""
+    """Returns a function and arguments with which pickle makes the class of such a config again."""
     field: str = getattr(type(cfg), "__callable_field__")  # noqa: B009 (typed for configs only)
     return _class_of, (field, getattr(cfg, field))
 

@@ -1,4 +1,4 @@
-"""Which names and values a config may hold: what can be copied, compared and written as text."""
+"""Checks of names and values: a config holds what can be copied, compared and written as text."""
 
 import dataclasses
 import enum
@@ -111,7 +111,7 @@ def _is_remat_marker(value: object) -> bool:
 
 
 def is_function_object(value: object) -> bool:
-    """Whether the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`.
+    """True if the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`.
 
     Functions with derivatives of their own are; functions that JAX itself offers compiled are.
     """
@@ -122,7 +122,7 @@ def is_function_object(value: object) -> bool:
 
 
 def is_frozen_mapping(value: object) -> bool:
-    """Whether the value is a read-only mapping; a config holds it as a dict."""
+    """True if the value is a read-only mapping; a config holds it as a dict."""
     frozen = sys.modules.get("flax.core.frozen_dict")
     return isinstance(value, types.MappingProxyType) or (
         frozen is not None and isinstance(value, frozen.FrozenDict)

@@ -17,7 +17,7 @@ EnterFn = Callable[[str, Any, Children | None], Children | None]
 
 
 def is_config(value: object) -> bool:
-    """Whether the value is a config."""
+    """True if the value is a config."""
     # ConfigBase itself is made with this module.
     return hasattr(type(value), "__callable_field__") and attr.has(type(value))
 

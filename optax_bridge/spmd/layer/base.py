@@ -83,7 +83,7 @@ class BaseLayer(Module):
         return self.parent.dtype() if isinstance(self.parent, BaseLayer) else jnp.float32
 
     def param_init(self) -> Initializer:
-        """What initializes parameters that say nothing else: of the config, or of the parent."""
+        """Returns the initializer of parameters that name none: the config's, or the parent's."""
         if self._param_init is not None:
             return self._param_init
         assert isinstance(self.parent, BaseLayer)
@@ -272,5 +272,5 @@ class BaseModel(BaseLayer):
         raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
 
     def predict(self, input_batch: dict[str, PyTree]) -> dict[str, PyTree]:
-        """What the model says of a batch."""
+        """Returns the model's predictions for a batch."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it predicts.")

@@ -1,4 +1,4 @@
-"""Where the first values of parameters come from."""
+"""Initializers: the first values of parameters."""
 
 import re
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Initializer(Configurable):
     def debug_string(
         self, name: str | None = None, shape: Shape | None = None, axes: Axes = None
     ) -> str:
-        """What it does, in a line."""
+        """Returns a description in one line."""
         del name, shape, axes
         shown = (f"{key}={value}" for key, value in self._config.items() if key != "klass")
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -209,7 +209,7 @@ class DefaultInitializer(Initializer):
     def debug_string(
         self, name: str | None = None, shape: Shape | None = None, axes: Axes = None
     ) -> str:
-        """What is done for a name, or for all."""
+        """Returns a description of the initializer of a name, or of all."""
         if name is not None:
             return self._for(name).debug_string(name, shape, axes)
         shown = (f"{regex}: {i.debug_string()}" for regex, i in self._initializers.items())

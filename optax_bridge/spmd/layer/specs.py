@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a layer says of its parameters before they exist."""
+"""Descriptions of parameters before they exist."""
 
 import dataclasses
 import enum
@@ -18,7 +18,7 @@ Axes = Union[int, tuple[int, ...]]  # noqa: UP007
 
 
 class FanAxes(NamedTuple):
-    """Which axes of a weight are inputs, outputs, and stacked: two are equal if they say the same.
+    """The axes of a weight that are inputs, outputs, and stacked; equal if they say the same.
 
     Attributes:
       in_axis: axes that a product with the weight sums over.
@@ -31,7 +31,7 @@ class FanAxes(NamedTuple):
     batch_axis: Axes = ()
 
     class AxisType(enum.Enum):
-        """What an axis is."""
+        """The kinds of axes."""
 
         IN_AXIS = "in_axis"
         OUT_AXIS = "out_axis"
@@ -81,7 +81,7 @@ def maybe_prepend_axis(fan_axes: FanAxes | None, *, axis_type: FanAxes.AxisType)
 
 @dataclasses.dataclass
 class FactorizationSpec:
-    """Which axes of a parameter Adafactor's statistics are means over.
+    """The axes of a parameter that Adafactor's statistics are means over.
 
     Attributes:
       axes: for each axis of the parameter "row", "col" or None.
@@ -100,7 +100,7 @@ class FactorizationSpec:
 
 @dataclasses.dataclass
 class ParameterSpec(TensorSpec):
-    """What a parameter will be; a leaf of trees.
+    """Describes a parameter that does not exist yet; a leaf of trees.
 
     Attributes:
       initializer: makes its first value; the layer's `param_init` if None.

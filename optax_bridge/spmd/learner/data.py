@@ -1,4 +1,4 @@
-"""What goes into a learner's step and what comes out of it."""
+"""The inputs and outputs of a learner's step."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ from optax_bridge.spmd.trees import is_none
 
 
 class ForwardOutputs(struct.PyTreeNode):
-    """What a forward function returns.
+    """The outputs of a forward function.
 
     Attributes:
       loss: a scalar.
@@ -52,7 +52,7 @@ class ForwardPass(struct.PyTreeNode):
 
 
 class BackwardOutputs(struct.PyTreeNode):
-    """What the backward pass and the update give.
+    """The outputs of the backward pass and the update.
 
     Attributes:
       updated_params: the new parameters.
@@ -62,7 +62,7 @@ class BackwardOutputs(struct.PyTreeNode):
 
 
 class ForwardBackwardOutputs(struct.PyTreeNode):
-    """What `Learner.forward_and_backward` returns.
+    """The outputs of `Learner.forward_and_backward`.
 
     Attributes:
       forward_outputs: of the forward function.
@@ -74,7 +74,7 @@ class ForwardBackwardOutputs(struct.PyTreeNode):
 
 
 class Updates(struct.PyTreeNode):
-    """What a learner's update works on; None or `optax.MaskedNode()` is no parameter.
+    """The trees that a learner's update works on; None or `optax.MaskedNode()` is no parameter.
 
     Attributes:
       opt_params: `OptParam`s, the values before the step.

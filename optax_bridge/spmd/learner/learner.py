@@ -43,7 +43,7 @@ from optax_bridge.spmd.trees import (
 
 
 class UpdateType(enum.Enum):
-    """What may change a parameter.
+    """The changes that are allowed for a parameter.
 
     Attributes:
       NO_UPDATE: nothing.
@@ -59,17 +59,17 @@ class UpdateType(enum.Enum):
 
 
 def should_update_with_optimizers(update_type: UpdateType) -> bool:
-    """Whether the optimizer changes parameters of this type."""
+    """True if the optimizer changes parameters of this type."""
     return update_type in (UpdateType.OPTIMIZERS, UpdateType.ALL_UPDATES)
 
 
 def should_apply_state_updates(update_type: UpdateType) -> bool:
-    """Whether state updates of the forward pass change parameters of this type."""
+    """True if state updates of the forward pass change parameters of this type."""
     return update_type in (UpdateType.STATE_UPDATES, UpdateType.ALL_UPDATES)
 
 
 class BaseLearner(LearnerModule):
-    """What learners have in common: forward, backward, and the average of the parameters."""
+    """The base of learners: forward, backward, and the average of the parameters."""
 
     @config_class
     class Config(LearnerModule.Config):
@@ -174,7 +174,7 @@ class Learner(BaseLearner):
         self._add_child("optimizer", as_learner_config(cfg.optimizer))
 
     def handles_undefined_loss(self) -> bool:
-        """Whether training goes on when the loss is not finite."""
+        """True if training goes on when the loss is not finite."""
         return self._config.ignore_undefined_loss
 
     def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:

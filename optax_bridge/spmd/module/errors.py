@@ -1,5 +1,5 @@
 # pyright: strict
-"""What can be wrong with names in trees of modules and contexts."""
+"""The errors of names in trees of modules and contexts."""
 
 
 class ChildNameConflictError(ValueError):

@@ -108,7 +108,7 @@ class Module(Configurable, metaclass=_ModuleType):
         return {name: in_context(self, method) for name, method in methods.items()}
 
     def _wrapped_methods_for_auto_child_context(self) -> dict[str, Method]:
-        """What is set on the instance instead of the class's methods."""
+        """Returns the functions that replace the class's methods on the instance."""
         methods = self._methods_to_wrap_for_auto_child_context()
         return self._wrap_methods_with_auto_child_context(methods)
 
@@ -292,7 +292,7 @@ class Module(Configurable, metaclass=_ModuleType):
 
     @property
     def is_training(self) -> bool:
-        """Whether this call is for training."""
+        """True if this call is for training."""
         return self.get_invocation_context().is_training
 
     @property
@@ -323,7 +323,7 @@ class Module(Configurable, metaclass=_ModuleType):
     # Messages.
 
     def vlog_is_on(self, level: int) -> bool:
-        """Whether messages of this level are logged."""
+        """True if messages of this level are logged."""
         vlog = self._config.vlog
         return vlog is not None and level <= vlog
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a context knows of the module that is called in it."""
+"""The part of a module that its context needs."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -22,7 +22,7 @@ _global_context_stack = _ContextStack([], threading.main_thread().ident)
 
 
 def in_own_thread() -> bool:
-    """Whether this thread has a stack of its own."""
+    """True if this thread has a stack of its own."""
     return _global_context_stack.thread_id == threading.get_ident()
 
 

@@ -25,7 +25,7 @@ def nowrap(fn: F) -> F:
 
 
 def is_marked(cls: type, name: str, mark: str) -> bool:
-    """Whether the class's method, or one of that name in a base, has the mark."""
+    """True if the class's method, or one of that name in a base, has the mark."""
     return any(getattr(vars(base).get(name), mark, False) for base in cls.__mro__)
 
 

@@ -154,7 +154,7 @@ def ema(
 
 
 class _Accumulator(NamedTuple):
-    """How the averages of parameters are stored.
+    """The dtypes in which averages of parameters are stored.
 
     Attributes:
       dtype: of all but scalars; None: each parameter's own.

@@ -1,4 +1,4 @@
-"""What optimizers work on here: parameters with what is known of them, states that have specs."""
+"""Parameters with their roles, and transformations whose states have specs."""
 
 import dataclasses
 import re
@@ -124,7 +124,7 @@ def stand_in_spec() -> OptStateSpec:
 
 
 def stand_in() -> jax.Array:
-    """What stands in a state's tree where a parameter has no such statistic."""
+    """Returns the array of a state's tree for a parameter that has no such statistic."""
     return jnp.zeros((1,), jnp.float32)
 
 

@@ -32,7 +32,7 @@ class _Axes(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """What one parameter's statistics and update are: arrays, or specs of them."""
+    """The statistics and the update of one parameter: arrays, or specs of them."""
 
     update: Leaf
     v_row: Leaf
@@ -69,8 +69,8 @@ def scale_by_factored_rms(
         axes = axes_of(param.shape, param.factorization_spec)
         if axes is None:
             return _Leaf(None, stand_in(), stand_in(), jnp.zeros(param.shape, jnp.float32))
-        zeros = [jnp.zeros(_without(param.shape, axis), jnp.float32) for axis in axes]
-        return _Leaf(None, *zeros, stand_in())
+        v_row, v_col = (jnp.zeros(_without(param.shape, a), jnp.float32) for a in axes)
+        return _Leaf(None, v_row, v_col, stand_in())
 
     def partition_leaf(spec: ParameterSpec) -> _Leaf:
         axes = axes_of(spec.shape, spec.factorization)

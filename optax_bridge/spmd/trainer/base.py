@@ -1,4 +1,4 @@
-"""What a trainer is made of, its state, and the steps that it takes."""
+"""The parts of a trainer, its state, and the steps that it takes."""
 
 import contextlib
 import logging
@@ -333,7 +333,7 @@ class BaseTrainer(Module):
 
     @nowrap
     def saved_state(self) -> dict[str, PyTree]:
-        """What a checkpoint of now would have."""
+        """Returns the content of a checkpoint of the present state."""
         state: dict[str, PyTree] = self._existing_state().trainer_state._asdict()
         if self._config.save_input_iterator:
             state["input_iter"] = self.savable_iterator()

@@ -1,4 +1,4 @@
-"""What is checked of a trainer's config before there is any array."""
+"""Checks of a trainer's config before there is any array."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path

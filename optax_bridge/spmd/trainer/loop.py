@@ -293,7 +293,7 @@ class TrainingLoop:
 
 
 def _is_of_storage(error: BaseException) -> bool:
-    """Whether an error comes from writing files: Orbax wraps TensorStore's."""
+    """True if an error comes from writing files: Orbax wraps TensorStore's."""
     if isinstance(error, OSError):
         return error.errno is not None
     text = str(error)

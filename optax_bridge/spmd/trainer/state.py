@@ -18,7 +18,7 @@ from optax_bridge.spmd.trees import TensorSpec
 
 
 class TrainerState(NamedTuple):
-    """What a trainer saves, and restores.
+    """The arrays that a trainer saves and restores.
 
     Attributes:
       prng_key: the key that the next step splits.
@@ -42,7 +42,7 @@ class SpmdTrainState(TrainState):
 
     @property
     def trainer_state(self) -> TrainerState:
-        """What is saved of it."""
+        """The part of it that is saved."""
         return TrainerState(self.prng_key, self.params, self.opt_state)
 
     def with_trainer_state(self, state: TrainerState) -> "SpmdTrainState":

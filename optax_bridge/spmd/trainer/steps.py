@@ -18,7 +18,7 @@ from optax_bridge.spmd.trees import cast_floats
 
 
 class StepParts(NamedTuple):
-    """What a step is made of, besides its state.
+    """The parts of a step besides its state.
 
     Attributes:
       model: the model.
@@ -97,7 +97,7 @@ def train_step(
 
 
 def is_finite(outputs: dict[str, PyTree]) -> jax.Array:
-    """Whether a step's loss is finite, and the norm of its gradients if the learner tells it.
+    """True if a step's loss is finite, and the norm of its gradients if the learner tells it.
 
     Nothing of the step depends on it: a choice between the new parameters and the old ones would be
     fused with the optimizer's arithmetic, which then rounds otherwise.

@@ -34,7 +34,7 @@ def tree_paths(tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None) -> Py
 
 
 def is_none(leaf: object) -> bool:
-    """Whether it is None: for `is_leaf` of trees in which None stands for what is not there."""
+    """True if it is None: for `is_leaf` of trees in which None stands for what is not there."""
     return leaf is None
 
 

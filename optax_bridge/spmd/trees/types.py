@@ -27,14 +27,14 @@ MeshAxes = PartitionSpec | Sequence[str | Sequence[str] | None]
 
 @runtime_checkable
 class Summable(Protocol):
-    """What can be added."""
+    """A value that can be added."""
 
     def __add__(self, other: Any) -> Any: ...
 
 
 @dataclasses.dataclass
 class TensorSpec:
-    """What an array will be; a leaf of trees.
+    """Describes an array that does not exist yet; a leaf of trees.
 
     Attributes:
       shape: the lengths of its axes.
