@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED
+from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.testing import PARAMS
 
 
@@ -136,7 +136,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
         lambda p, g: 3 * g,
         True,
     ),
-    "a root and its power": (lambda p, g: p - jnp.cbrt(g) ** 3, lambda p, g: p - g, False),
+    "a root and its power": (lambda p, g: p - jnp.cbrt(g) ** 3, lambda p, g: p - g, True),
     "a logarithm undone": (
         lambda p, g: p - jnp.exp(jnp.log(g * g + 1)),
         lambda p, g: p - g * g - 1,
@@ -172,7 +172,6 @@ def test_functions_of_real_numbers(name: str):
     left, right, same = FUNCTIONS[name]
     proof = prove_equivalence(_elementwise(left), _elementwise(right), PARAMS)
     assert (proof.verdict in (IDENTICAL, REALS)) == same, proof
-    assert name != "a root and its power" or proof.verdict == UNDECIDED
     assert not [text for text in proof.assumptions if name == "guarded alike"]
 
 
