@@ -100,7 +100,7 @@ def print_rules() -> int:
 
 
 def advice(paths: Sequence[str]) -> str:
-    """What `migrate` would do to some files, in a line each, for the end of a run."""
+    """Returns a line for each file that `migrate` would change, for the end of a run."""
     report = driver.migrate([Path(p) for p in paths if p.endswith((".py", ".ipynb"))], Options())
     lines: list[str] = []
     for result in report.results:

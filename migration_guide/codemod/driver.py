@@ -234,7 +234,7 @@ def _project(
     start: Project,
     progress: Callable[[str, int, int], None],
 ) -> Project:
-    """What the files of one program tell each other."""
+    """Returns the facts that the files of one program share."""
     for index, candidate in enumerate(candidates):
         progress("parsing", index, len(candidates))
         if candidate.analysis is not None:

@@ -1,4 +1,4 @@
-"""What `migrate` prints below its diff: what changed, what a person has to do, what comes next."""
+"""The summary below the diff of `migrate`: changes, work for a person, next steps."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ _NEXT = (
 
 
 def summary(report: Report, options: Options, written: bool = False) -> str:
-    """What changed, what a person has to do, and what is good to know, with file and line.
+    """Returns the changes, the work for a person and the notes, with file and line.
 
     Args:
       report: of a run.

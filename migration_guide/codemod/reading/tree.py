@@ -33,13 +33,13 @@ def _inner(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 @functools.cache
 def _is_node(kind: type) -> bool:
-    """Whether a class is one of nodes; `isinstance` is slow with LibCST's abstract classes."""
+    """True if a class is one of nodes; `isinstance` is slow with LibCST's abstract classes."""
     return issubclass(kind, cst.CSTNode)
 
 
 @functools.cache
 def is_statement(kind: type) -> bool:
-    """Whether a class of nodes is one of statements."""
+    """True if a class of nodes is one of statements."""
     return issubclass(kind, cst.BaseStatement)
 
 

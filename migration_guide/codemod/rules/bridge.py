@@ -116,7 +116,7 @@ def bridged(
 
 
 def is_bridged(context: Context, node: cst.CSTNode) -> bool:
-    """Whether an expression stands in a bridge already."""
+    """True if an expression stands in a bridge already."""
     above = context.parent(node)
     call = context.parent(above) if isinstance(above, cst.Arg) else None
     return isinstance(call, cst.Call) and context.name(call.func) in (
@@ -126,7 +126,7 @@ def is_bridged(context: Context, node: cst.CSTNode) -> bool:
 
 
 def _is_compared(context: Context, node: cst.CSTNode) -> bool:
-    """Whether a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
+    """True if a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Comparison | cst.MatchCase):
             return True

@@ -129,7 +129,7 @@ def _say_where_it_differs(
 
 
 def _keeps_half_precision(context: Context) -> bool:
-    """Whether public Optax may stand in half precision within all optimizers of the file."""
+    """True if public Optax may stand in half precision within all optimizers of the file."""
     entries = (context.analysis.names.entry(c.func) for c in context.analysis.facts.calls)
     return all(entry.around.dtypes >= ANY_DTYPE for entry in entries if entry is not None)
 
@@ -139,7 +139,7 @@ def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
 
 
 def _texts(context: Context, given: dict[str, cst.Arg]) -> dict[str, Source]:
-    """What the program gives as it has written it: `1e-4` stays that."""
+    """Returns the arguments in the program's own spelling: `1e-4` stays `1e-4`."""
     return {name: Source(arg.star + context.code(arg.value)) for name, arg in given.items()}
 
 

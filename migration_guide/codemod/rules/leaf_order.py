@@ -53,6 +53,6 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
 
 
 def _uses_files(context: Context) -> bool:
-    """Whether a module reads or writes arrays without names of Flax's."""
+    """True if a module reads or writes arrays without names of Flax's."""
     calls = context.analysis.facts.calls
     return any(context.name(call.func).startswith(_FILES) for call in calls)

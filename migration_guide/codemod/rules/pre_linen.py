@@ -29,7 +29,7 @@ _SAID = (
 def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
 ) -> None:
-    """Where it is imported."""
+    """Reports the import."""
     del updated
     for node in made_by(original):
         if any(mentions(node, module) for module in ANSWERS_FOR):
@@ -49,5 +49,5 @@ def rewrite_reference(
 
 
 def _is_gone(context: Context, node: cst.Attribute) -> bool:
-    """Whether a node is `flax.nn` itself, reached through `flax`."""
+    """True if a node is `flax.nn` itself, reached through `flax`."""
     return context.name(node) in ANSWERS_FOR

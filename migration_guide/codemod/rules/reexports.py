@@ -1,4 +1,4 @@
-"""What a module imports of flax.optim for others, it imports of `legacy_optim`.
+"""Imports from flax.optim that are there for other modules come from `legacy_optim`.
 
 Before:
 
@@ -63,7 +63,7 @@ def rewrite_statement(
 
 
 def _is_for_others(context: Context, name: str, bound: str) -> bool:
-    """Whether a name of flax.optim is imported here for other modules."""
+    """True if a name of flax.optim is imported here for other modules."""
     if not is_legacy(name):
         return False
     what = name.removeprefix(OPTIM).removeprefix(".")

@@ -25,11 +25,11 @@ _COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
 
 
 class Unknown(Exception):
-    """What a definition is cannot be seen in the source."""
+    """The source does not show which definition it is."""
 
 
 def restored_optimizers(analysis: Analysis, template: cst.BaseExpression) -> dict[str, str]:
-    """Where each optimizer stands in what a program restores into -> its constructor call.
+    """Maps the path of each optimizer in a restored template to its constructor call.
 
     Args:
       analysis: of the module.
@@ -62,7 +62,7 @@ def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
 
 
 def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a variable is first: the one value that is not computed from itself.
+    """Returns a variable's first value: the one that is not computed from itself.
 
     Raises:
       Unknown: there is none, or there are several.
@@ -172,7 +172,7 @@ def _class_of(a: Analysis, node: cst.BaseExpression) -> cst.ClassDef | None:
 
 
 def _returned(a: Analysis, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What a call of a function of the module gives, where that returns one thing."""
+    """Returns the value that a function of the module returns, if there is only one."""
     called = _called(a, node)
     values = a.facts.returns.get(called, []) if isinstance(called, cst.FunctionDef) else []
     return values[0] if len(values) == 1 else None

@@ -1,4 +1,4 @@
-"""What a program looks up in a state dict by names that it writes out."""
+"""Finds look-ups in a state dict by literal names."""
 
 import libcst as cst
 
@@ -52,7 +52,7 @@ def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | Non
 
 
 def text_of(node: cst.BaseExpression) -> str:
-    """What a literal says; "" for anything else."""
+    """Returns the text of a string literal; "" for anything else."""
     return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 

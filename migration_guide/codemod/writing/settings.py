@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a constructor call of flax.optim says of an optimizer, and whether public Optax has it."""
+"""Reads the settings of a constructor call of flax.optim, and tells if public Optax has them."""
 
 import ast
 import inspect
