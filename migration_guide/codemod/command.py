@@ -43,7 +43,7 @@ def run(
     """Rewrites programs, or shows what would change.
 
     Args:
-      paths: files and folders; those of the project's settings if there are none.
+      paths: files and folders; if empty, those of the project's settings.
       write: change the files; else show a diff.
       check: change nothing and return 1 if anything would change.
       only: names of the only rules to apply.

@@ -74,7 +74,7 @@ def rewrite(
 
     Returns:
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
-      Where that cannot be had, the source as it was, and why.
+      If it cannot be rewritten, the original source, and the reason.
     """
     project = project or Project(
         half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.standalone
@@ -173,7 +173,7 @@ def _may_go_on(context: Context, code: str) -> bool:
 
 
 def _old_import(context: Context) -> int | None:
-    """Returns the position of the import of flax.optim, unless the number of lines before it changes."""
+    """Returns the position of the import of flax.optim, unless lines are added before it."""
     for index, line in enumerate(context.analysis.module.body):
         if context.comments.get(line) and not isinstance(line, cst.SimpleStatementLine):
             return None

@@ -52,7 +52,7 @@ class Analysis(Expressions):
         self.infer(project)
 
     def infer(self, project: Project) -> None:
-        """Starts anew with what is known from other files."""
+        """Resets all kinds to the facts from other files."""
         self.forget(project)
         self._given: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Analysis(Expressions):
         return self._positions[node].start.line
 
     def has_line(self, node: cst.CSTNode) -> bool:
-        """True if a node stands in the module itself."""
+        """True if a node belongs to the module."""
         return node in self._positions
 
     @functools.cached_property
@@ -78,7 +78,7 @@ class Analysis(Expressions):
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def holds(self, node: cst.CSTNode, atom: str) -> bool:
-        """True if an expression may hold an optimizer, say, and surely none of another library."""
+        """True if an expression may hold such an object, and surely none of another library."""
         kind = self.kind(node)
         return atom in kind and FOREIGN not in kind
 

@@ -59,7 +59,7 @@ class Expressions(abc.ABC):
         self.forget(project)
 
     def forget(self, project: Project) -> None:
-        """Starts anew with what is known from other files.
+        """Resets all kinds to the facts from other files.
 
         What a file imports decides: fields and functions of the same names are others in one that
         trains with another library.
@@ -281,7 +281,7 @@ class Expressions(abc.ABC):
         if imported is not None:
             return self._of_import(node, imported)
         if self.names.dangling(node):
-            return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
+            return only(FOREIGN)  # unknown, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
             definition = only(DEFINITION) | (base & {OWN_GROUPS})
@@ -312,7 +312,7 @@ class Expressions(abc.ABC):
         return bool(values) and all(map(self._is_unknown_instance, values))
 
     def _set_by_its_class(self, node: cst.Attribute, base: Kind) -> list[cst.BaseExpression] | None:
-        """Returns the values that a class assigns to a field; None if some possible class does not."""
+        """Returns the values that a class assigns to a field; None if a possible class does not."""
         owners = {atom.node for atom in base if isinstance(atom, Instance)}
         owner = self.facts.of_self.get(node)
         found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]

@@ -137,7 +137,7 @@ class Sign:
     Attributes:
       path: of the file.
       line: in it, from 1.
-      text: what stands there.
+      text: the literal's text.
     """
 
     path: str

@@ -1,7 +1,7 @@
 # pyright: strict
 """Keeps definitions legacy that go into one that stays legacy, such as a user's own class.
 
-A call that makes such a definition is followed back to whatever made its arguments: through
+A call that makes such a definition is followed back to the sources of its arguments: through
 variables, loops, containers, parameters, fields and functions, also those of other files.
 """
 

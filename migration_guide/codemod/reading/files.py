@@ -185,7 +185,7 @@ def decoded(data: bytes) -> tuple[str, str]:
     encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
     try:
         return data.decode(encoding), encoding
-    except LookupError as error:  # `rot13`, say, which is no encoding of text
+    except LookupError as error:  # such as `rot13`, which is no encoding of text
         raise SyntaxError(str(error)) from None
 
 
@@ -198,7 +198,7 @@ def write(path: Path, data: bytes) -> None:
     """Replaces a file's content in one step; its mode stays, and links stay links.
 
     Raises:
-      OSError: it cannot be written, or is write-protected; it stays as it was.
+      OSError: it cannot be written, or is write-protected; it is not changed.
     """
     path = path.resolve()
     if not os.access(path, os.W_OK):
@@ -224,7 +224,7 @@ def _for_this_user_alone(name: str, flags: int) -> int:
 
 
 def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
-    """Removes what killed runs have left beside files and below folders.
+    """Removes the unfinished files of killed runs next to files and below folders.
 
     What another run is writing just now stays.
 
@@ -259,7 +259,7 @@ def _removed(path: Path) -> bool:
 def _lock(file: IO[bytes]) -> bool:
     """Marks a file as being written, until it is closed; False where another process does so."""
     if fcntl is None:
-        return False  # what is left behind stays: nobody can tell it from what is being written
+        return False  # unfinished files stay: a running process may be writing them
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

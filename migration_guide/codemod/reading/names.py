@@ -87,7 +87,7 @@ class Names:
         )
 
     def dangling(self, node: cst.CSTNode) -> bool:
-        """True if an expression is `optim.Adam`, say, and nothing binds `optim`."""
+        """True if an expression is, for example, `optim.Adam`, and nothing binds `optim`."""
         text = dotted(node) or ""
         root, _, rest = text.removeprefix("flax.").partition(".")
         if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
@@ -123,7 +123,7 @@ class Names:
         return self._bound[key]
 
     def is_fallback(self, assignment: Assignment) -> bool:
-        """True if an assignment stands in an `except` clause for errors of an import."""
+        """True if an assignment is in an `except` clause for errors of an import."""
         node: cst.CSTNode | None = assignment.node
         while node is not None:
             if isinstance(node, cst.ExceptHandler):

@@ -15,7 +15,7 @@ LOWEST = "0.12.2"
 
 _VERSION = r"v?\d+(?:\.\d+)*(?:\.\*)?[\w.+!-]*"
 _CLAUSE = rf"(?:===|==|~=|!=|<=|>=|<|>|=|\^|~)?\s*{_VERSION}"
-# The name, extras, whatever of `("= {version=` stands between them, and the clauses.
+# The name, extras, any of `("= {version=` between them, and the clauses.
 _PIN = re.compile(
     rf"""(?<![\w./@-])flax(?![\w./-])\s*(?:\[[^\]\n]*\])?["']?\s*
     (?:=\s*(?:\{{[^}}\n]*?\bversion\s*=\s*)?["']\s*)?

@@ -104,7 +104,7 @@ def rewrite_reference(
 def _template(
     context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
 ) -> Call:
-    """The recipe that stands for an optimizer, with a placeholder for each setting."""
+    """Returns the recipe of an optimizer, with a placeholder for each setting."""
     wanted = "exact" if context.options.exact or context.rate_per_call else "stock"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
     sign = context.half_precision
@@ -129,7 +129,7 @@ def _say_where_it_differs(
 
 
 def _keeps_half_precision(context: Context) -> bool:
-    """True if public Optax may stand in half precision within all optimizers of the file."""
+    """True if all optimizers of the file may be public Optax's in half precision."""
     entries = (context.analysis.names.entry(c.func) for c in context.analysis.facts.calls)
     return all(entry.around.dtypes >= ANY_DTYPE for entry in entries if entry is not None)
 

@@ -85,7 +85,7 @@ def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.
 
 
 def _asks_for_frozen(context: Context, call: cst.Call) -> bool:
-    """True if this is `isinstance(x, FrozenDict)`, for no kind of dict beside it."""
+    """True if this is `isinstance(x, FrozenDict)`, with no other kind of dict."""
     is_asked = last_name(call.func) == "isinstance" and len(call.args) == 2
     return is_asked and _are_frozen(context, call.args[1].value)
 

@@ -16,7 +16,7 @@ After:
     # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 does not. What to do: ...
     z = jax.soft_pmap(f)(y)
 
-Which names those are, and what stands for them, is the inventory of `legacy_optim.gone`, made from
+Those names and their replacements are the inventory of `legacy_optim.gone`, made from
 the releases. Names with a rule of their own are left to it.
 """
 
@@ -56,7 +56,7 @@ _NOT_IMPORTED = (
 def rewrite_reference(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
 ) -> cst.BaseExpression | None:
-    """A name that is gone, as it is used."""
+    """A use of a name that is gone."""
     name = context.name(original)
     entry = _entry(context, name)
     if entry is None or _is_within_another(context, original):

@@ -36,7 +36,7 @@ _WHOSE = (
     "multi_optimizer [tx.hyper_params for tx in optimizer.tx.inner], mappings with the new ones"
 )
 _FIXED = (
-    "hyper-parameters of a transformation cannot be set afterwards: make it anew with them, or "
+    "hyper-parameters of a transformation cannot be set afterwards: make a new one with them, or "
     "give them at each step, .apply_gradients(grads=..., learning_rate=...)"
 )
 

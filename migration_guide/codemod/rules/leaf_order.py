@@ -15,7 +15,7 @@ After:
 An optimizer's leaves were its state's and then its target's; a `TrainState` has the step, the
 parameters and then the state. With SGD and momentum both have as many, of the same shapes: an old
 file would be read without an error, momenta for parameters. Leaves that are put together again as
-they were taken apart, in a program that reads and writes no arrays, are nobody's business.
+they were flattened do no harm in a program that reads and writes no arrays.
 """
 
 import libcst as cst

@@ -1,5 +1,5 @@
 # pyright: strict
-"""A definition of one's own keeps its code and is wrapped where it is made.
+"""Keeps the code of a program's own definition and wraps it where it is made.
 
 Before:
 

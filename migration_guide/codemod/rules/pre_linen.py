@@ -21,9 +21,7 @@ from migration_guide.codemod.writing.context import Context
 
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")
-_SAID = (
-    "flax.nn went with flax 0.4: port these modules to flax.linen, which lays parameters out anew"
-)
+_SAID = "flax.nn went with flax 0.4: port these modules to flax.linen, whose parameter trees differ"
 
 
 def rewrite_statement(

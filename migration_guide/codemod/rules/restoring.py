@@ -210,7 +210,7 @@ def _function(context: Context, template: cst.BaseExpression) -> str:
 
 
 def _format(name: str) -> str:
-    """Returns the format that a function reads: msgpack for bytes and dicts; "" if it may be Orbax's."""
+    """Returns the format that a function reads: "msgpack", or "" if it may be Orbax's as well."""
     return "" if name.endswith("restore_checkpoint") else "msgpack"
 
 

@@ -135,7 +135,7 @@ def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
 
 
 def _is_made_by(context: Context, value: cst.BaseExpression, call: cst.Call, deep: int = 0) -> bool:
-    """True if a value is what a call returns, or that passed through a function: `device_get(...)` of it."""
+    """True if a value is a call's result, or passed through a function: `device_get(...)` of it."""
     if value is call:
         return True
     if not isinstance(value, cst.Call) or deep > _DEEPEST:

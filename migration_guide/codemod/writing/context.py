@@ -22,7 +22,7 @@ from migration_guide.codemod.reading.marks import NOTE, PREFIX, is_skip, is_skip
 from migration_guide.codemod.reading.names import OPTIM, is_legacy
 from migration_guide.codemod.reading.tree import comments, is_statement, walk
 
-# What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
+# Members that an Optimizer had and a TrainState lacks; `apply_gradient` has a rule of its own.
 _OLD = frozenset(
     {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
      "compute_gradients", "optimize"}
@@ -76,7 +76,7 @@ class Message:
     new_line: int = 0
 
     def location(self, *, written: bool) -> str:
-        """Behind the file's name, as it is or as it was written."""
+        """Returns the place in the rewritten file, or in the original one."""
         line = self.new_line if written else self.line
         return f"cell {self.cell}:{line}" if self.cell else str(line)
 
@@ -92,7 +92,7 @@ class Restored:
     Attributes:
       path: as the program has it, or `UNKNOWN_PATH`.
       template: the function of the module that makes what it is restored into, or "".
-      optimizers: where each optimizer stands in it, "" for the whole, and its constructor call of
+      optimizers: the path of each optimizer in it, "" for the root, and its constructor call of
         flax.optim; empty if some call is not written out.
       recipe: `exact` or `standalone` if all of them became that, else "".
       format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
@@ -110,7 +110,7 @@ class Restored:
         return not (self.optimizers or self.template)
 
     def command(self, file: str) -> str:
-        """The command that converts it; the function of the template stands in a file."""
+        """Returns the command that converts it, with the template's function from a file."""
         old = Path(self.path)
         name = f"{old.stem}_new{old.suffix if self.format else ''}"
         unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
@@ -242,7 +242,7 @@ class Context:
         return cst.parse_expression(text)
 
     def by_name(self, module: str, name: str) -> cst.BaseExpression:
-        """Returns a reference to a member of a module, imported by name unless the name is taken."""
+        """Returns a reference to a module's member, imported by name unless the name is taken."""
         for scope in set(self.analysis.scopes.values()):
             for bound in scope.bound.get(name, ()):
                 if not is_legacy(self.analysis.names.followed(bound.imported)):

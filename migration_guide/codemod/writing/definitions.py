@@ -19,7 +19,7 @@ from migration_guide.codemod.reading.tree import argument, walk
 from migration_guide.codemod.writing import settings
 from optax_bridge.correspondence import Entry
 
-RATE = "0.1"  # stands for a learning rate that the program computes
+RATE = "0.1"  # in place of a learning rate that the program computes
 _DEEPEST = 12
 _COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
 
@@ -54,7 +54,7 @@ def only_definition(analysis: Analysis) -> dict[str, str]:
 
 
 def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
-    """The constructor call that an expression stands for; "" if it is not written out."""
+    """Returns the constructor call of an expression's value; "" if it is not written out."""
     try:
         return _definition(analysis, node, 0)
     except Unknown:
@@ -65,7 +65,7 @@ def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
     """Returns a variable's first value: the one that is not computed from itself.
 
     Raises:
-      Unknown: there is none, or there are several.
+      Unknown: no value, or several.
     """
     seen = 0
     while isinstance(node, cst.Name) and seen < _DEEPEST:
@@ -268,7 +268,7 @@ def _is_name(node: cst.BaseExpression, name: str) -> bool:
 
 
 def _plain(node: cst.BaseExpression) -> str:
-    """A text that stands for itself in a pattern."""
+    """Returns the text of a literal that has no wildcards."""
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
     if not isinstance(value, str) or set(value) & set("*?["):
         raise Unknown

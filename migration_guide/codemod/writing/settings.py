@@ -46,7 +46,7 @@ def why_not_stock(
     """Why public Optax has no equal of what a call makes, or "".
 
     Args:
-      entry: of the class that is called, which is none of groups.
+      entry: of the class that is called; not MultiOptimizer.
       module: where the call stands.
       call: the call.
       overridden: hyper-parameters that some step gives.
