@@ -21,6 +21,7 @@ from migration_guide.codemod.configuration import (
 )
 from migration_guide.codemod.reading import files
 from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.results import FileResult, Report
 from migration_guide.codemod.writing.context import Options
 from optax_bridge.cli.terminal import plain_terminal
 
@@ -112,7 +113,7 @@ def advice(paths: Sequence[str]) -> str:
 
 def with_bar(
     paths: Sequence[Path], options: Options, console: Console, after: float = _BAR_AFTER
-) -> driver.Report:
+) -> Report:
     """Runs the driver; on a terminal a bar appears if it takes longer than some seconds."""
     if not console.is_terminal or console.quiet:
         return driver.migrate(paths, options)
@@ -164,7 +165,7 @@ def _no_file(paths: Sequence[Path]) -> str:
     )
 
 
-def _save(report: driver.Report, saved: list[Path]) -> driver.Report:
+def _save(report: Report, saved: list[Path]) -> Report:
     """Writes the changed files; the report has what could not be written as refused.
 
     Args:
@@ -177,7 +178,7 @@ def _save(report: driver.Report, saved: list[Path]) -> driver.Report:
     return dataclasses.replace(report, results=(*others, *failed))
 
 
-def _print(report: driver.Report, options: Options, written: bool, removed: Sequence[Path]) -> None:
+def _print(report: Report, options: Options, written: bool, removed: Sequence[Path]) -> None:
     console = plain_terminal()
     for result in () if written else report.changed:
         _print_diff(console, result)
@@ -186,7 +187,7 @@ def _print(report: driver.Report, options: Options, written: bool, removed: Sequ
         console.print(f"Removed what a run that was killed had left: {path}")
 
 
-def _print_diff(console: Console, result: driver.FileResult) -> None:
+def _print_diff(console: Console, result: FileResult) -> None:
     name = summary.short_path(result.path)
     old, new = (list(io.StringIO(text, newline="")) for text in (result.old, result.new))
     for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):

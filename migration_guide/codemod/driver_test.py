@@ -11,7 +11,7 @@ import libcst
 import pytest
 from typer.testing import CliRunner
 
-from migration_guide.codemod import driver
+from migration_guide.codemod import driver, results
 from migration_guide.codemod.reading import files, notebook
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.writing.context import Options
@@ -258,7 +258,7 @@ def test_one_file_that_fails_does_not_stop_the_others(
 ):
     other = file.with_name("broken.py")
     other.write_text(OLD.replace("optimizer =", "broken ="), encoding="utf-8")
-    owner: Any = Path if broken == "read_bytes" else driver
+    owner: Any = {"read_bytes": Path, "parse": driver, "rewrite": results}[broken]
     right = getattr(owner, broken)
 
     def fails(first: Path | str, *rest: object) -> object:
@@ -480,3 +480,15 @@ def test_installed_packages_stay_as_they_are():
     users = [r.path for r in report.changed if not files.uses_optim(r.path.read_bytes())]
     assert users == []
     assert [r.path for r in report.results if "please report" in r.refused] == []
+
+
+@pytest.mark.parametrize("count", [150, 195, 300])
+def test_brackets_that_overflow_a_parser_stop_no_other_file(tmp_path: Path, count: int):
+    nested = f"y = {'[' * count}\nimport jax\ndtype = jax.numpy.float16\n"
+    (tmp_path / "a.py").write_text(OLD, encoding="utf-8")
+    (tmp_path / "b.py").write_text(f"{nested}from flax import optim\n", encoding="utf-8")
+    (tmp_path / "c.py").write_text(nested, encoding="utf-8")
+    report = driver.migrate([tmp_path], Options())
+    assert [result.path.name for result in report.changed] == ["a.py"]
+    assert "b.py" in {result.path.name for result in report.refused}
+    assert not any("please report" in result.refused for result in report.results)

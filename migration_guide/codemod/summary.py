@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from migration_guide.codemod.driver import Report
 from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.results import Report
 from migration_guide.codemod.rules.restoring import FILL_IN
 from migration_guide.codemod.writing.context import UNKNOWN_TEMPLATE, Message, Options
 from migration_guide.codemod.writing.definitions import RATE

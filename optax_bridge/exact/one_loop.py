@@ -115,20 +115,7 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
       ValueError: the loops of this optimizer, joined, would round differently, or nothing would be
         gained.
     """
-    if not isinstance(tx, ExactTransformation):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(
-            "one_loop: expected an exact transformation, optax_bridge.adam(...) say, found "
-            f"{type(tx).__name__}"
-        )
-    rule: Any = getattr(tx.init, "__self__", None)
-    state_type: Any = getattr(rule, "state_type", type(None))
-    if not isinstance(rule, LeafRule) or rule.joined == "other bits":
-        raise ValueError(
-            "one_loop: nothing is known to be gained with the same bits for a transformation whose "
-            f"state is {state_type.__name__}; help(optax_bridge.one_loop) names those that it "
-            "takes. Within multi_optimizer, give each part its own: "
-            "multi_optimizer((selector, one_loop(adam(1e-3))))."
-        )
+    rule, state_type = _checked_rule(tx)
     if not keeps_bits():
         warnings.warn(
             f"one_loop: JAX {jax.__version__} may join loops so that last bits change, expected "
@@ -167,6 +154,30 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
         return new_params, turned(new)
 
     return ExactTransformation(init, update, step, tx.hyper_params)
+
+
+def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, Any]:
+    """The rule of an optimizer whose loops can be joined, and the type of its state.
+
+    Raises:
+      TypeError: this is no exact transformation.
+      ValueError: nothing is known to be gained with the same bits.
+    """
+    if not isinstance(tx, ExactTransformation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            "one_loop: expected an exact transformation, optax_bridge.adam(...) say, found "
+            f"{type(tx).__name__}"
+        )
+    rule: Any = getattr(tx.init, "__self__", None)
+    state_type: Any = getattr(rule, "state_type", type(None))
+    if not isinstance(rule, LeafRule) or rule.joined == "other bits":
+        raise ValueError(
+            "one_loop: nothing is known to be gained with the same bits for a transformation whose "
+            f"state is {state_type.__name__}; help(optax_bridge.one_loop) names those that it "
+            "takes. Within multi_optimizer, give each part its own: "
+            "multi_optimizer((selector, one_loop(adam(1e-3))))."
+        )
+    return rule, state_type
 
 
 def keeps_bits() -> bool:

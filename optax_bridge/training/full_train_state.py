@@ -133,13 +133,13 @@ class FullTrainState(TrainState, kw_only=True):
           The next state.
         """
         if self.accumulate_every == 1 or misplaced or grads is NOT_GIVEN:
-            new = self._averaged(super().apply_gradients(*misplaced, grads=grads, **kwargs))
+            new = self._with_average(super().apply_gradients(*misplaced, grads=grads, **kwargs))
         else:
             new = self._accumulate(grads, kwargs)
         if finite is None:
             return new
-        kept = self.replace(dynamic_scale=kwargs.get("dynamic_scale", self.dynamic_scale))
-        return jax.tree.map(lambda n, k: jnp.where(finite, n, k) if _selects(n) else n, new, kept)
+        before = self.replace(dynamic_scale=kwargs.get("dynamic_scale", self.dynamic_scale))
+        return jax.tree.map(lambda n, b: jnp.where(finite, n, b) if _selects(n) else n, new, before)
 
     def _accumulate(self, grads: Updates, kwargs: dict[str, Any]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
@@ -148,7 +148,7 @@ class FullTrainState(TrainState, kw_only=True):
         grads = boxed_as(self.params, grads)  # with boxes where the parameters have them
         total = jax.tree.map(jnp.add, self.accumulated, grads)
         names = {field for field in self.__dataclass_fields__ if field in kwargs}
-        own = {name: kwargs[name] for name in names}
+        replaced = {name: kwargs[name] for name in names}
         extra = {name: value for name, value in kwargs.items() if name not in names}
 
         def wait(state: Self) -> Self:
@@ -161,16 +161,16 @@ class FullTrainState(TrainState, kw_only=True):
             new = state._plain_step(grads=mean, **extra)
             zeros = jax.tree.map(jnp.zeros_like, total)
             new = new.replace(accumulated=zeros, micro_step=jnp.zeros_like(state.micro_step))
-            return state._averaged(new)
+            return state._with_average(new)
 
-        self._check(grads, own, extra)
+        self._check(grads, replaced, extra)
         last = self.micro_step == self.accumulate_every - 1
-        return jax.lax.cond(last, go, wait, self).replace(**own)
+        return jax.lax.cond(last, go, wait, self).replace(**replaced)
 
     def _plain_step(self, grads: Updates, **extra: Any) -> Self:
         return super().apply_gradients(grads=grads, **extra)
 
-    def _averaged(self, new: Self) -> Self:
+    def _with_average(self, new: Self) -> Self:
         if self.ema_decay is None:
             return new
         decay = self.ema_decay

@@ -53,11 +53,11 @@ def learning_rate(
         if (
             len(in_state) > 1
         ):  # a schedule has its count there, and the rate is that of the last step
-            return _scheduled(tx, opt_state, params, rates[0][0]) * _plateau(opt_state)
+            return _rate_of_schedule(tx, opt_state, params, rates[0][0]) * _plateau(opt_state)
         return rates[0][1] * _plateau(opt_state)
     ours = [] if rates else _in_last_place(tx, opt_state, params)
-    given = [record.hyper_params.get("learning_rate", record) for record, _, _ in ours]
-    if given and all(rate is given[0] or _are_equal(rate, given[0]) for rate in given):
+    exact = [record.hyper_params.get("learning_rate", record) for record, _, _ in ours]
+    if exact and all(rate is exact[0] or _are_equal(rate, exact[0]) for rate in exact):
         return _of_ours(ExactTransformation(tx.init, ours[0][0]), *ours[0][1:], step)
     raise _not_known(f"{len(rates)} in the state and {len(ours)} of optax_bridge's optimizers")
 
@@ -99,7 +99,7 @@ def _in_last_place(
     return ours
 
 
-def _scheduled(
+def _rate_of_schedule(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params, path: KeyPath
 ) -> Any:
     """The rate that a schedule of `optax.inject_hyperparams` gives the next step."""

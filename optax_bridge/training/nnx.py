@@ -123,42 +123,58 @@ def hand_off(
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     target = nnx.state(model, wrt)
     flat = leaves_with_path(target)
-    moved = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(state.params)}
+    params = _params_of_module(state.params, flat, rename)
+    _check_numbers(
+        state, [(path, arrays(leaf), params[key_names(path)]) for path, leaf in flat], allow_nan
+    )
+    treedef = jax.tree.structure(unboxed(target))
+    nnx.update(model, treedef.unflatten([params[key_names(path)] for path, _ in flat]))
+    new = optimizer(model, state.tx, wrt=wrt)
     indices = {key_names(path): index for index, (path, _) in enumerate(flat)}
-    if moved.keys() != indices.keys():
-        differing = sorted("/".join(path) for path in moved.keys() ^ indices.keys())
+    set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), indices))
+    set_values(new.step, jnp.asarray(state.step, jnp.uint32))
+    remaining = hand_over_collections(
+        state, model, rename, wrt, collections or {}, missing == "keep"
+    )
+    remaining += hand_over_keys(state, model)
+    average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
+    if average is not None and decay is not None and isinstance(new, Optimizer):
+        by_path = {path: leaf for path, (_, leaf) in zip(params, _flat(average), strict=True)}
+        new.ema_decay = decay
+        new.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=wrt)
+        values = [by_path[key_names(path)] for path, _ in flat]
+        set_values(new.average.opt_state.ema, treedef.unflatten(values))
+    elif average is not None:
+        remaining.append("ema_params")
+    say_left(remaining)
+    return new
+
+
+def _params_of_module(
+    params: PyTree, expected: list[tuple[Any, Leaf]], rename: Callable[[str], str]
+) -> dict[tuple[str, ...], Leaf]:
+    """Returns the state's parameters by their paths in the module.
+
+    Raises:
+      ValueError: the module has other parameters, or one of another shape.
+    """
+    renamed = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(params)}
+    differing = renamed.keys() ^ {key_names(path) for path, _ in expected}
+    if differing:
+        names = sorted("/".join(path) for path in differing)
         raise ValueError(
-            f"the module's parameters are not those of the state: they differ at {differing[:5]}. "
+            f"the module's parameters are not those of the state: they differ at {names[:5]}. "
             "Give rename=, a function from the state's paths to the module's."
         )
-    for path, leaf in flat:
-        found, expected = jnp.shape(moved[key_names(path)]), jnp.shape(jax.tree.leaves(leaf)[0])
-        if found != expected:
+    for path, leaf in expected:
+        shape = jnp.shape(renamed[key_names(path)])
+        module_shape = jnp.shape(jax.tree.leaves(leaf)[0])
+        if shape != module_shape:
             raise ValueError(
-                f"{'/'.join(key_names(path))}: the module has shape {expected}, the state {found}"
+                f"{'/'.join(key_names(path))}: the module has shape {module_shape}, the state "
+                f"{shape}"
             )
-    _check_numbers(
-        state, [(path, arrays(leaf), moved[key_names(path)]) for path, leaf in flat], allow_nan
-    )
-    values = [moved[key_names(path)] for path, _ in flat]
-    treedef = jax.tree.structure(unboxed(target))
-    nnx.update(model, treedef.unflatten(values))
-    made = optimizer(model, state.tx, wrt=wrt)
-    set_values(made.opt_state, _moved_state(made.opt_state, state, list(moved), indices))
-    set_values(made.step, jnp.asarray(state.step, jnp.uint32))
-    left = hand_over_collections(state, model, rename, wrt, collections or {}, missing == "keep")
-    left += hand_over_keys(state, model)
-    average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
-    if average is not None and decay is not None and isinstance(made, Optimizer):
-        flat_average = {k: v for k, (_, v) in zip(moved, _flat(average), strict=True)}
-        made.ema_decay = decay
-        made.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=wrt)
-        values = [flat_average[key_names(path)] for path, _ in flat]
-        set_values(made.average.opt_state.ema, treedef.unflatten(values))
-    elif average is not None:
-        left.append("ema_params")
-    say_left(left)
-    return made
+    return renamed
 
 
 def _check_numbers(

@@ -49,15 +49,15 @@ def hand_over_collections(
     places = {key_names(path): index for index, (path, _) in enumerate(flat)}
     values = [arrays(leaf) for _, leaf in flat]
     filled: set[tuple[str, ...]] = set()
-    left: list[str] = []
+    remaining: list[str] = []
     for name, value in _collections(state, collections):
         for path, leaf in leaves_with_path(unboxed(value)):
             names = key_names(path)
             # A field may hold one collection, or several by name.
-            found = [_renamed(rename, n) for n in (names, names[1:]) if n]
-            place = next((p for p in found if p in places), None)
+            candidates = [_rename(rename, n) for n in (names, names[1:]) if n]
+            place = next((p for p in candidates if p in places), None)
             if place is None:
-                left.append("/".join((name, *names)))
+                remaining.append("/".join((name, *names)))
                 continue
             expected = jnp.shape(values[places[place]])
             if jnp.shape(leaf) != expected:
@@ -76,7 +76,7 @@ def hand_over_collections(
         )
     if filled:
         nnx.update(model, jax.tree.structure(unboxed(target)).unflatten(values))
-    return left
+    return remaining
 
 
 def _collections(state: Any, collections: Mapping[str, PyTree]) -> Iterator[tuple[str, PyTree]]:
@@ -87,7 +87,7 @@ def _collections(state: Any, collections: Mapping[str, PyTree]) -> Iterator[tupl
     yield from collections.items()
 
 
-def _renamed(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, ...]:
+def _rename(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, ...]:
     path = "/".join(names)
     try:
         return tuple(rename(path).split("/"))
@@ -126,8 +126,8 @@ def hand_over_keys(state: Any, model: Any) -> list[str]:
             numbers[tag] += 1
     if any(numbers.values()):
         nnx.update(model, jax.tree.structure(unboxed(streams)).unflatten(values))
-    left = [f"rngs/{name}" for name, number in numbers.items() if number == 0]
-    return left + (["accumulated"] if getattr(state, "accumulated", None) is not None else [])
+    remaining = [f"rngs/{name}" for name, number in numbers.items() if number == 0]
+    return remaining + (["accumulated"] if getattr(state, "accumulated", None) is not None else [])
 
 
 def _typed(key: jax.Array) -> jax.Array:
@@ -135,11 +135,11 @@ def _typed(key: jax.Array) -> jax.Array:
     return key if is_typed else jax.random.wrap_key_data(jnp.asarray(key))
 
 
-def say_left(left: list[str]) -> None:
+def say_left(remaining: list[str]) -> None:
     """Warns of what was not handed over."""
-    if left:
+    if remaining:
         warnings.warn(
-            f"hand_off: {listed(left)} left over: neither the module nor the optimizer has a "
+            f"hand_off: {listed(remaining)} left over: neither the module nor the optimizer has a "
             "place for it. The state still has it.",
             LeftOverWarning,
             stacklevel=3,

@@ -52,8 +52,8 @@ def missing_attribute(owner: Any, name: str) -> AttributeError:
 def misplaced_gradients(method: str, by_position: bool, kwargs: dict[str, Any]) -> TypeError:
     """The error for a step whose gradients are not given by `grads=`."""
     other = next((name for name in kwargs if name.startswith("grad") or name == "updates"), "")
-    found = f"{other}=" if other else "them by position" if by_position else "none"
+    given_by = f"{other}=" if other else "them by position" if by_position else "none"
     return TypeError(
         f"{method} takes the gradients by keyword, state.{method.rpartition('.')[2]}(grads=...), "
-        f"found {found}"
+        f"found {given_by}"
     )

@@ -1,4 +1,4 @@
-"""Where the arrays of a training state lie on a mesh, derived from the parameters."""
+"""Shardings of a training state on a mesh, derived from those of the parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ Rules = Sequence[tuple[str, Any]] | Callable[[str, Any], PartitionSpec]
 
 
 def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> PyTree:
-    """Where each parameter lies.
+    """Returns the sharding of each parameter.
 
     Args:
       params: parameters or their shapes. The names in their boxes are turned into axes of the mesh
@@ -63,7 +63,7 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> P
 def opt_state_shardings(
     tx: optax.GradientTransformation, params: Params, mesh: Mesh, rules: Rules | None = None
 ) -> PyTree:
-    """Where the state of a transformation lies, any transformation's.
+    """Returns the sharding of each array of a transformation's state, whichever it is.
 
         >>> mesh = jax.make_mesh((1,), ("model",))
         >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
@@ -107,7 +107,7 @@ def opt_state_shardings(
 
 
 def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> PyTree:
-    """Where every array of a `TrainState` lies, for `jax.jit`, `jax.device_put` and Orbax.
+    """Returns the shardings of a `TrainState`, for `jax.jit`, `jax.device_put` and Orbax.
 
     Args:
       state: a `TrainState`, or what `jax.eval_shape` says of one.
@@ -169,12 +169,13 @@ def create_sharded(
     """The work of `TrainState.create_sharded`."""
 
     def make() -> PyTree:
-        made = init()
+        variables = init()
         collections = dict(kwargs)
-        if isinstance(made, Mapping) and "params" in made and OVERWRITE_WITH_GRADIENT not in made:
-            collections.update(made)
+        is_collections = isinstance(variables, Mapping) and "params" in variables
+        if is_collections and OVERWRITE_WITH_GRADIENT not in variables:
+            collections.update(variables)
         else:
-            collections["params"] = made
+            collections["params"] = variables
         return cls.create(**collections)
 
     # Flax constrains a box's array to its names when it sees a mesh in scope, which fails for
@@ -200,9 +201,10 @@ def _names(path: KeyPath, leaf: Leaf, mesh: Mesh, rules: Rules | None) -> tuple[
     if names is None and callable(rules):
         names = tuple(rules("/" + "/".join(key_names(path)), value))
     if names is None:
-        own = getattr(value, "sharding", None)
-        on_this = isinstance(own, NamedSharding) and own.mesh.axis_names == mesh.axis_names
-        names = tuple(own.spec) if on_this else ()  # type: ignore[union-attr]
+        sharding = getattr(value, "sharding", None)
+        is_named = isinstance(sharding, NamedSharding)
+        on_this = is_named and sharding.mesh.axis_names == mesh.axis_names
+        names = tuple(sharding.spec) if on_this else ()  # type: ignore[union-attr]
     return (*names, *[None] * (rank - len(names)))
 
 

@@ -346,10 +346,10 @@ class TrainState(train_state.TrainState):
         return boxes_handled(self.tx) if has_boxes((self.params, grads)) else self.tx
 
     def _check(self, grads: Updates, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
-        taken = [name for name in replaced if name in _SET_BY_THE_STEP]
-        if taken:
+        set_here = [name for name in replaced if name in _SET_BY_THE_STEP]
+        if set_here:
             raise TypeError(
-                f"apply_gradients sets {', '.join(taken)} itself; to change it as well, use "
+                f"apply_gradients sets {', '.join(set_here)} itself; to change it as well, use "
                 "state.replace(...) before or after the step"
             )
         if not extra:
@@ -359,11 +359,11 @@ class TrainState(train_state.TrainState):
         if unused:
             accepted = accepted_arguments(self.tx)
             known = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
-            own = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
+            fields = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
             raise TypeError(
                 f"apply_gradients got {', '.join(unused)}, which is neither a field of "
-                f"{type(self).__name__} ({', '.join(own)}) nor an argument that the transformation "
-                f"makes use of per call ({known})"
+                f"{type(self).__name__} ({', '.join(fields)}) nor an argument that the "
+                f"transformation makes use of per call ({known})"
             )
 
 
@@ -396,13 +396,13 @@ def _copied_where_shared(opt_state: OptState, params: Params) -> OptState:
     """The state without arrays that it shares with the parameters: both may be donated."""
     seen = {id(leaf) for leaf in jax.tree.leaves(params)}
 
-    def own(leaf: Leaf) -> Leaf:
+    def copy_if_shared(leaf: Leaf) -> Leaf:
         if id(leaf) in seen and isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
             return jnp.copy(leaf)
         seen.add(id(leaf))
         return leaf
 
-    return jax.tree.map(own, opt_state)
+    return jax.tree.map(copy_if_shared, opt_state)
 
 
 def check_gradients(grads: Updates, params: Params) -> None:
@@ -437,7 +437,7 @@ def check_gradients(grads: Updates, params: Params) -> None:
 
 
 def _why_not(grads: Updates, params: Params) -> str:
-    """What to do where gradients have other shapes than parameters."""
+    """Returns what to do where gradients have other shapes than parameters."""
     pairs = zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True)
     if all(jnp.ndim(grad) and jnp.shape(grad)[1:] == jnp.shape(param) for grad, param in pairs):
         return (
