@@ -91,7 +91,7 @@ def _migrate(
 def _files(
     paths: Iterable[Path], progress: Callable[[str, int, int], None]
 ) -> Sequence[files.File]:
-    """The files to look at, each once, whatever leads to it."""
+    """Returns the files to read, each once, however many paths lead to it."""
     by_path: dict[str, files.File] = {}
     for file in files.walk(paths):
         progress("looking", len(by_path), 0)
@@ -234,7 +234,7 @@ def _project(
     start: Project,
     progress: Callable[[str, int, int], None],
 ) -> Project:
-    """What the files of one program tell each other."""
+    """Returns the facts that the files of one program share."""
     for index, candidate in enumerate(candidates):
         progress("parsing", index, len(candidates))
         if candidate.analysis is not None:

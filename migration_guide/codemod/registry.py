@@ -9,7 +9,7 @@ constants of its own, so that the names of the files mean nothing:
   which otherwise stay legacy code.
 - `REMOVES`: dotted names that are gone; imports of them go where nothing uses them.
 - `ANSWERS_FOR`: dotted names, or modules, that it rewrites or speaks of itself, so that rules for
-  whatever is gone leave them alone.
+  other names that are gone leave them alone.
 """
 
 import graphlib

@@ -1,4 +1,4 @@
-"""What becomes of a file, and of all files of a run."""
+"""Results of the rewriting of a file, and of all files of a run."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from migration_guide.codemod.writing.context import Message, Options, Restored
 
 @dataclass(frozen=True)
 class FileResult:
-    """What became of a file.
+    """The result of the rewriting of one file.
 
     Attributes:
       path: where it is.
@@ -48,7 +48,7 @@ class FileResult:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of all files.
+    """The results of all files.
 
     Attributes:
       results: of the files with something to say.
@@ -110,7 +110,7 @@ class Candidate:
 
 
 def result_of(candidate: Candidate, options: Options, project: Project) -> list[FileResult]:
-    """What becomes of a file; nothing that goes wrong with it is raised."""
+    """Returns the result of rewriting a file; a failure is part of the result, not raised."""
     path = candidate.file.path
     if candidate.problem:
         return [failed(path, candidate.problem)]
@@ -194,7 +194,7 @@ def pins_of(path: Path, data: bytes) -> list[FileResult]:
 
 
 def left_outside(result: FileResult) -> FileResult:
-    """What would become of a file outside of the folder that was named: it stays as it is."""
+    """Returns the result for a file outside of the folder that was named, which is not changed."""
     if not result.changed:
         return result
     target = os.path.realpath(result.path)

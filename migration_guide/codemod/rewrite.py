@@ -29,7 +29,7 @@ _ROUNDS = 3  # a second one changes nothing, as a rule
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of a module.
+    """The result of rewriting a module.
 
     Attributes:
       code: the new source; the old one where nothing changed or nothing is safe.
@@ -74,7 +74,7 @@ def rewrite(
 
     Returns:
       The result, checked: it parses, has no new undefined name, and a second run changes nothing.
-      Where that cannot be had, the source as it was, and why.
+      If it cannot be rewritten, the original source, and the reason.
     """
     project = project or Project(
         half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.standalone
@@ -173,7 +173,7 @@ def _may_go_on(context: Context, code: str) -> bool:
 
 
 def _old_import(context: Context) -> int | None:
-    """Which statement of the module imports flax.optim, if nothing before it grows or goes."""
+    """Returns the position of the import of flax.optim, unless lines are added before it."""
     for index, line in enumerate(context.analysis.module.body):
         if context.comments.get(line) and not isinstance(line, cst.SimpleStatementLine):
             return None
@@ -184,7 +184,7 @@ def _old_import(context: Context) -> int | None:
 
 
 def _objection(code: str, new: str) -> str:
-    """Why a result must not be written, or ""."""
+    """Returns the reason why a result must not be written, or ""."""
     try:
         missing = undefined(new) - undefined(code)
     except SyntaxError as error:
@@ -197,7 +197,7 @@ def _objection(code: str, new: str) -> str:
 
 
 def _is_taken(context: Context, name: str) -> bool:
-    """Whether some scope binds a module's name to something else."""
+    """True if some scope binds a module's name to something else."""
     root = name.split(".")[0]
     for scope in set(context.analysis.scopes.values()):
         for assignment in scope.bound.get(root, ()):
@@ -230,7 +230,7 @@ class _Dispatcher:
         self._all_rules = len(wanted) == len(rules)
 
     def leave(self, original: Any, updated: Any) -> Any:
-        """What the rules make of a node, with what they have to say above it."""
+        """Returns the node that the rules make of a node, with their comments above it."""
         if self._context.is_skipped(original):
             return updated
         node = updated

@@ -1,4 +1,4 @@
-"""Which expressions of a module hold an optimizer, a definition or a part of one.
+"""Finds the expressions of a module that hold an optimizer, a definition or a part of one.
 
 Names are followed through assignments, parameters, returns, fields, containers and the function
 transformations of JAX, without regard to the order of statements, until nothing new is found.
@@ -52,7 +52,7 @@ class Analysis(Expressions):
         self.infer(project)
 
     def infer(self, project: Project) -> None:
-        """Starts anew with what is known from other files."""
+        """Resets all kinds to the facts from other files."""
         self.forget(project)
         self._given: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Analysis(Expressions):
         return self._positions[node].start.line
 
     def has_line(self, node: cst.CSTNode) -> bool:
-        """Whether a node stands in the module itself."""
+        """True if a node belongs to the module."""
         return node in self._positions
 
     @functools.cached_property
@@ -78,13 +78,13 @@ class Analysis(Expressions):
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def holds(self, node: cst.CSTNode, atom: str) -> bool:
-        """Whether an expression may hold an optimizer, say, and surely none of another library."""
+        """True if an expression may hold such an object, and surely none of another library."""
         kind = self.kind(node)
         return atom in kind and FOREIGN not in kind
 
     @property
     def uses_optim(self) -> bool:
-        """Whether this file imports flax.optim, or refers to it through flax."""
+        """True if this file imports flax.optim, or refers to it through flax."""
         return self._uses_optim
 
     @functools.cached_property
@@ -104,7 +104,7 @@ class Analysis(Expressions):
 
     @property
     def rate_per_call(self) -> bool:
-        """Whether some step overrides hyper-parameters, or something reads them."""
+        """True if some step overrides hyper-parameters, or something reads them."""
         steps = [
             c
             for c in self.facts.calls
@@ -133,7 +133,7 @@ class Analysis(Expressions):
 
     @property
     def calls_classes(self) -> bool:
-        """Whether some call makes a definition of a class that is chosen at run time."""
+        """True if some call makes a definition of a class that is chosen at run time."""
         return any(
             CLASS in self.kind(call.func)
             and self.names.entry(call.func) is None
@@ -194,7 +194,7 @@ class Analysis(Expressions):
         return flow.call(self, node)
 
     def is_used(self, name: str) -> bool:
-        """Whether the module itself refers to a name."""
+        """True if the module itself refers to a name."""
         return name in self._referenced
 
     @functools.cached_property
@@ -202,7 +202,7 @@ class Analysis(Expressions):
         return {name.split(".")[0] for name in imports.references(self.module)}
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
-        """Whether a variable is made by calling a class that nobody knows."""
+        """True if a variable is made by calling an unknown class."""
         if not isinstance(node, cst.Name):
             return self.names.of(node) is not None
         if node.value in ("self", "cls") or self.names.of(node) is not None:
@@ -249,12 +249,12 @@ class Analysis(Expressions):
 
     @property
     def given(self) -> dict[str, dict[int | str, Kind]]:
-        """What functions of other files are given."""
+        """The kinds of the arguments of other files' functions."""
         return self._given
 
     @property
     def expected(self) -> dict[str, str]:
-        """What functions of other files must return."""
+        """The kinds that functions of other files must return."""
         return self._expected
 
     def mark(self, marked: set[cst.CSTNode], node: cst.CSTNode) -> None:
@@ -273,7 +273,7 @@ class Analysis(Expressions):
         self._expected.setdefault(".".join(name.split(".")[-2:]), what)
 
     def imported_function(self, call: cst.Call) -> str | None:
-        """What other files know the function by that is called, if it is one of theirs."""
+        """Returns the imported name of the called function, if another file defines it."""
         name = self.names.of(call.func)
         if name is None or name.startswith(("jax.", "flax.")):
             return None
@@ -293,7 +293,7 @@ class Analysis(Expressions):
         self.legacy_fields.add(name)
 
     def function_name(self, function: Callable_) -> str:
-        """What other files know a function by."""
+        """Returns the name by which other files refer to a function."""
         return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
 
     def assigned_to(
@@ -314,14 +314,14 @@ class Analysis(Expressions):
         ]
 
     def makes_own_definition(self, call: cst.Call) -> bool:
-        """Whether a call makes an instance of a definition class of the user's own."""
+        """True if a call makes an instance of a definition class of the user's own."""
         if self.is_own_definition(self.names.of(call.func) or ""):
             return True
         classes = self._classes_called(call)
         return bool(classes) and all(node in self.legacy_classes for node in classes)
 
     def makes_own_groups(self, call: cst.Call) -> bool:
-        """Whether it makes one of a class of the user's own that derives from MultiOptimizer."""
+        """True if it makes one of a class of the user's own that derives from MultiOptimizer."""
         if self.imported_function(call) in self.project.own_groups:
             return True
         classes = self._classes_called(call)

@@ -1,4 +1,4 @@
-"""What a module tells the other files of its program."""
+"""Collects the facts of a module for the other files of its program."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
 
 def exported(analysis: Analysis) -> Project:
-    """What a module says of its fields, functions, classes and imports."""
+    """Returns the facts of a module: its fields, functions, classes and imports."""
     facts = analysis.facts
     functions = {
         analysis.function_name(f): portable(analysis.returned(f))
@@ -59,7 +59,7 @@ def exported(analysis: Analysis) -> Project:
 
 
 def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
-    """What is called, handed on or decorates."""
+    """Yields expressions that are called, passed on or decorate."""
     for call in analysis.facts.calls:
         yield call.func
         yield from (arg.value for arg in call.args)
@@ -69,7 +69,7 @@ def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
 
 
 def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """What a module imports from others of the program, by their name and by its own."""
+    """Yields imports from other files of the program: the name there, and the name here."""
     project = analysis.project
     for node in analysis.facts.imports:
         if not isinstance(node, cst.ImportFrom):
@@ -86,7 +86,7 @@ def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
 
 
 def _aliases(analysis: Analysis) -> dict[str, str]:
-    """What of flax.optim other files can import from this one."""
+    """Returns the names of flax.optim that other files can import from this one."""
     found = {}
     for node in analysis.facts.imports:
         for name, bound, is_dotted in imports.aliases(node):

@@ -1,4 +1,4 @@
-"""What the expressions of a module may be, by what is known of its variables and fields so far."""
+"""Infers kinds of a module's expressions from those of its variables and fields so far."""
 
 import abc
 import functools
@@ -59,7 +59,7 @@ class Expressions(abc.ABC):
         self.forget(project)
 
     def forget(self, project: Project) -> None:
-        """Starts anew with what is known from other files.
+        """Resets all kinds to the facts from other files.
 
         What a file imports decides: fields and functions of the same names are others in one that
         trains with another library.
@@ -96,14 +96,14 @@ class Expressions(abc.ABC):
         return [name for node in self.facts.imports for name in imports.origins(node)]
 
     def kind(self, node: cst.CSTNode) -> Kind:
-        """What an expression of the original module may hold."""
+        """Returns the kind of an expression of the original module."""
         if node not in self._memo:
             self._memo[node] = NOTHING  # an expression that contains itself adds nothing
             self._memo[node] = self._kind(node)
         return self._memo[node]
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
-        """Whether a class derives from one of flax.optim's definitions, directly or by another."""
+        """True if a class derives from one of flax.optim's definitions, directly or by another."""
         return self._derives(
             node,
             lambda base, name: (
@@ -114,7 +114,7 @@ class Expressions(abc.ABC):
         )
 
     def is_groups(self, node: cst.ClassDef) -> bool:
-        """Whether a class derives from MultiOptimizer, directly or by another."""
+        """True if a class derives from MultiOptimizer, directly or by another."""
         return self._derives(
             node,
             lambda base, name: (
@@ -126,7 +126,7 @@ class Expressions(abc.ABC):
     def _derives(
         self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
     ) -> bool:
-        """Whether some base of a class is one, by the expression and its imported name."""
+        """True if some base of a class is one, by the expression and its imported name."""
         for base in node.bases:
             if is_one(base.value, self.names.of(base.value) or ""):
                 return True
@@ -140,7 +140,7 @@ class Expressions(abc.ABC):
         return False
 
     def is_own_definition(self, name: str) -> bool:
-        """Whether an imported name is a definition class of another file of the project."""
+        """True if an imported name is a definition class of another file of the project."""
         return ".".join(name.split(".")[-2:]) in self.project.definitions
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
@@ -168,7 +168,7 @@ class Expressions(abc.ABC):
                     self.assign(element.value, joined([item(kind, place), self._of(kind, place)]))
 
     def _of(self, kind: Kind, index: int) -> Kind:
-        """What the fields of named tuples hold, by their place."""
+        """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
         known = [own[index] for own in names if -len(own) <= index < len(own)]
         return joined(self.fields.get(name, NOTHING) for name in known)
@@ -188,12 +188,12 @@ class Expressions(abc.ABC):
             self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
 
     def parameter_kind(self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param) -> Kind:
-        """What a function's parameter may hold."""
+        """Returns the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         return self._variables.get((id(scope), parameter.name.value), NOTHING)
 
     def returned(self, function: cst.CSTNode) -> Kind:
-        """What a function of this module may return."""
+        """Returns the kind of what a function of this module may return."""
         return self._returns.get(function, NOTHING)
 
     def _grown(self, old: Kind, more: Kind) -> Kind:
@@ -247,7 +247,7 @@ class Expressions(abc.ABC):
 
     @abc.abstractmethod
     def _of_call(self, node: cst.Call) -> Kind:
-        """What a call may return."""
+        """Returns the kind of a call's result."""
 
     def _items(self, values: list[cst.BaseExpression]) -> Kind:
         inside = joined(self.kind(value) for value in values)
@@ -281,7 +281,7 @@ class Expressions(abc.ABC):
         if imported is not None:
             return self._of_import(node, imported)
         if self.names.dangling(node):
-            return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
+            return only(FOREIGN)  # unknown, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
             definition = only(DEFINITION) | (base & {OWN_GROUPS})
@@ -307,12 +307,12 @@ class Expressions(abc.ABC):
         return _agreeing(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
-        """Whether the class itself puts an instance of an unknown class into a field."""
+        """True if the class itself puts an instance of an unknown class into a field."""
         values = self._set_by_its_class(node, base)
         return bool(values) and all(map(self._is_unknown_instance, values))
 
     def _set_by_its_class(self, node: cst.Attribute, base: Kind) -> list[cst.BaseExpression] | None:
-        """What the class puts into a field; None where one of the classes in question does not."""
+        """Returns the values that a class assigns to a field; None if a possible class does not."""
         owners = {atom.node for atom in base if isinstance(atom, Instance)}
         owner = self.facts.of_self.get(node)
         found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
@@ -325,7 +325,7 @@ class Expressions(abc.ABC):
 
 
 def _agreeing(evidence: Kind, kind: Kind) -> Kind:
-    """What other places put into fields of the name, without what the nearest place rules out.
+    """Returns the kinds put into fields of a name elsewhere, less those that the nearest rules out.
 
     Other libraries' optimizers lie in fields of the same names.
     """

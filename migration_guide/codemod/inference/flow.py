@@ -1,4 +1,4 @@
-"""How kinds move through calls and annotations: JAX's transformations, checkpoints, containers."""
+"""Follows kinds through calls and annotations: JAX's transformations, checkpoints, containers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -102,7 +102,7 @@ def text_of(node: cst.Subscript) -> str:
 
 
 def call(a: Inference, node: cst.Call) -> Kind:
-    """What a call returns."""
+    """Returns the kind of a call's result."""
     if node in a.external:
         return only(DEFINITION)
     if node in a.legacy:
@@ -297,7 +297,7 @@ def arguments(a: Inference, node: cst.Call) -> None:
 
 
 def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
-    """What a call is given, each with what is known of the parameter or field that it goes into."""
+    """Yields a call's arguments, each with the kind of the parameter or field that it goes into."""
     for value, function, parameter in _parameters(a.kind(node.func), node.args):
         yield value, a.parameter_kind(function, parameter)
     if _makes_object(a, node):
@@ -312,7 +312,7 @@ def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, K
 
 
 def _field(a: Inference, name: str) -> Kind:
-    """What fields of a name may hold, in this file or another one of the project."""
+    """Returns the kind of fields of a name, in this file or another one of the project."""
     return joined([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
 
 
@@ -323,7 +323,7 @@ def _makes_object(a: Inference, node: cst.Call) -> bool:
 
 
 def _leaves(kind: Kind) -> Kind:
-    """What is in a tree, however deep."""
+    """Returns the kind of a tree's leaves, at any depth."""
     containers = frozenset(atom for atom in kind if isinstance(atom, Items | Several))
     if not containers:
         return kind
@@ -338,7 +338,7 @@ def _into_functions(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
 def _parameters(
     kind: Kind, args: Sequence[cst.Arg]
 ) -> Iterator[tuple[cst.BaseExpression, Callable_, cst.Param]]:
-    """What functions are given, each with the parameter that it goes into."""
+    """Yields the arguments of functions, each with the parameter that it goes into."""
     for atom in kind:
         if not isinstance(atom, Function):
             continue
@@ -361,7 +361,7 @@ def _parameters(
 
 
 def annotation(a: Inference, node: cst.BaseExpression) -> Kind:
-    """What an annotation says of a value."""
+    """Returns the kind that an annotation states."""
     if isinstance(node, cst.SimpleString):
         try:
             node = cst.parse_expression(str(node.evaluated_value))

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an expression may hold, as far as a rewriter cares: a small lattice.
+"""A small lattice of what an expression may hold, as far as a rewriter cares.
 
 A `Kind` is a set of possibilities. Definition and optimizer have no method in common, so that a
 name which holds first the one and then the other is rewritten by the method that is used.
@@ -64,7 +64,7 @@ _DEEPEST = 4
 
 @functools.lru_cache(maxsize=512)
 def depth(kind: Kind) -> int:
-    """How deep tuples and containers are nested."""
+    """Returns the depth to which tuples and containers are nested."""
     inner = [k for atom in kind for k in _inside(atom)]
     return 1 + max(map(depth, inner), default=0) if inner else 0
 
@@ -96,7 +96,7 @@ def joined(kinds: Iterable[Kind]) -> Kind:
 
 
 def item(kind: Kind, index: int | None = None) -> Kind:
-    """What is in a container, at an index if it is a tuple and the index is known."""
+    """Returns the kind of a container's items; of one item, for a tuple and a known index."""
     found: list[Kind] = []
     for atom in kind:
         if isinstance(atom, Items):
@@ -137,7 +137,7 @@ class Sign:
     Attributes:
       path: of the file.
       line: in it, from 1.
-      text: what stands there.
+      text: the literal's text.
     """
 
     path: str

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether a program's parameters may be in half precision, as far as its sources show.
+"""Tells if a program's parameters may be in half precision, as far as its sources show.
 
 JAX and Flax make parameters in float32 unless they are told otherwise. So a program in which
 nothing names half precision, whose dtypes are all written out, and whose models are in sight, has
@@ -66,12 +66,12 @@ def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sig
 def _parsed(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 class _File:
-    """What one file imports and binds, by names alone."""
+    """The imports and bindings of one file, by names alone."""
 
     def __init__(self, path: Path, tree: ast.Module):
         self.path = path
@@ -294,7 +294,7 @@ class _Program:
         return self._modules.isdisjoint(parts) and bool(parts[:-1])
 
     def _origins(self, file: _File, node: ast.AST) -> Iterator[tuple[_File, ast.AST]]:
-        """Where an expression gets its value."""
+        """Yields the sources of an expression's value."""
         match node:
             case ast.ClassDef():
                 calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
@@ -328,7 +328,7 @@ class _Program:
                 return
 
     def _given_for(self, function: ast.FunctionDef, name: str) -> Iterator[tuple[_File, ast.expr]]:
-        """What calls of a function give for a parameter of a name."""
+        """Yields the arguments that calls of a function pass for a parameter."""
         names = [arg.arg for arg in [*function.args.posonlyargs, *function.args.args]]
         index = names.index(name) - (names[0] in ("self", "cls"))
         for file, call in self._calls.get(self._makes.get(function, function.name), ()):

@@ -1,4 +1,4 @@
-"""What the files of one program tell each other."""
+"""The facts that the files of one program share."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from migration_guide.codemod.inference.kinds import (
 
 @dataclass
 class Project:
-    """What other files of the run say.
+    """Facts from the other files of the run.
 
     Attributes:
       fields: name of a field -> what was put into one of that name.
@@ -73,7 +73,7 @@ class Project:
     follows_arrays: bool = False
 
     def for_another_library(self) -> "Project":
-        """What holds for a file that trains with another library: nothing about optimizers."""
+        """Returns the facts for a file that trains with another library: none about optimizers."""
         return Project(
             modules=self.modules,
             jax_modules=self.jax_modules,
@@ -83,7 +83,7 @@ class Project:
 
 
 def merged(parts: Iterable[Project]) -> Project:
-    """What all files say together."""
+    """Merges the facts of all files."""
     whole = Project()
     for part in parts:
         for name, kind in part.fields.items():
@@ -117,7 +117,7 @@ def merged(parts: Iterable[Project]) -> Project:
 
 
 def portable(kind: Kind) -> Kind:
-    """What still means something outside of the module: no functions, no classes."""
+    """Returns the part of a kind that means something to other modules: no functions or classes."""
     found: list[str | Function | Instance | Several | Items] = []
     for atom in kind:
         if isinstance(atom, Several):

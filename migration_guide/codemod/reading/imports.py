@@ -21,12 +21,12 @@ _FOREIGN = (*_WITHOUT_JAX, "numpyro", "optax")
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an imported name belongs to another library with optimizers."""
+    """True if an imported name belongs to another library with optimizers."""
     return name.split(".")[0] in _FOREIGN
 
 
 def is_without_jax(name: str) -> bool:
-    """Whether an imported name belongs to a library that trains without JAX."""
+    """True if an imported name belongs to a library that trains without JAX."""
     return name.split(".")[0] in _WITHOUT_JAX
 
 
@@ -57,7 +57,7 @@ def origins(node: ImportNode) -> Iterator[tuple[str, ...]]:
 
 
 def bound(alias: cst.ImportAlias) -> str:
-    """What an alias binds, `a.b` for `import a.b`."""
+    """Returns the name that an alias binds, `a.b` for `import a.b`."""
     if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
         return alias.asname.name.value
     return dotted(alias.name) or ""
@@ -72,7 +72,7 @@ def star(node: ImportNode) -> str:
 
 
 def mentions(node: ImportNode, name: str) -> bool:
-    """Whether a statement imports something at or below a dotted name."""
+    """True if a statement imports something at or below a dotted name."""
     if f"{star(node)}.".startswith(f"{name}."):
         return True
     return any(f"{imported}.".startswith(f"{name}.") for imported, _, _ in aliases(node))

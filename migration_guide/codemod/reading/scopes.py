@@ -1,4 +1,4 @@
-"""Which names are bound where: Python's scopes, as far as a rewriter asks for them.
+"""Scopes of Python and the names that they bind, as far as a rewriter asks for them.
 
 LibCST has them as well, with every access of every name, in a third of the time of a whole run.
 """
@@ -53,7 +53,7 @@ class Scope:
 
     @property
     def is_module(self) -> bool:
-        """Whether this is the outermost scope."""
+        """True if this is the outermost scope."""
         return self.parent is None
 
     @property
@@ -67,7 +67,7 @@ class Scope:
         return itertools.chain.from_iterable(self.bound.values())
 
     def find(self, name: str) -> list[Assignment]:
-        """What a name that is used here is bound by."""
+        """Returns the bindings of a name that is used here."""
         scope: Scope | None = self
         while scope is not None:
             if scope is self or not scope.is_class:

@@ -84,7 +84,7 @@ def undefined(code: str) -> set[str]:
 
 def _table(code: str) -> symtable.SymbolTable:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in strings, say: not ours to complain about
+        warnings.simplefilter("ignore")  # such as those about escapes in strings
         try:
             return symtable.symtable(code, "<module>", "exec")
         except ValueError as error:  # a null byte

@@ -33,13 +33,13 @@ def _inner(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 @functools.cache
 def _is_node(kind: type) -> bool:
-    """Whether a class is one of nodes; `isinstance` is slow with LibCST's abstract classes."""
+    """True if a class is one of nodes; `isinstance` is slow with LibCST's abstract classes."""
     return issubclass(kind, cst.CSTNode)
 
 
 @functools.cache
 def is_statement(kind: type) -> bool:
-    """Whether a class of nodes is one of statements."""
+    """True if a class of nodes is one of statements."""
     return issubclass(kind, cst.BaseStatement)
 
 
@@ -107,7 +107,7 @@ def transformed(
 
     Args:
       node: the root.
-      leave: from a node as it was, and as it is with what became of its inside, to what takes its
+      leave: from the original node, and the node with its rewritten children, to what takes its
         place. What stays as it is, it returns itself. In a list, a `FlattenSentinel` puts several
         into the place of one.
       into: whether to go into a node; those that are not gone into are still left.

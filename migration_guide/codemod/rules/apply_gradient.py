@@ -110,6 +110,6 @@ def _argument(
 
 
 def _is_own(context: Context, holder: cst.BaseExpression) -> bool:
-    """Whether this is known to be another class's method, `self` of one's own class included."""
+    """True if this is a method of another class, `self` in the program's own classes included."""
     own = context.analysis.own_classes or context.analysis.project.own_apply_gradient
     return bool(own) or (isinstance(holder, cst.Name) and holder.value in ("self", "cls", "super"))

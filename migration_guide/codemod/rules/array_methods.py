@@ -60,7 +60,7 @@ def rewrite_call(
 
 
 def _is_array(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """Whether an expression is surely an array: made by JAX or NumPy, or arithmetic of those.
+    """True if an expression is surely an array: made by JAX or NumPy, or arithmetic of those.
 
     Args:
       context: of the file.

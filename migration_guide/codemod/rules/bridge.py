@@ -21,7 +21,7 @@ After:
     )
 
 `legacy_optim` has the same classes; `from_legacy` makes of any of their definitions a
-transformation that computes what the definition does. So the program runs as it is, and what to
+transformation that computes what the definition does. So the program runs unchanged, and what to
 write in place of the bridge is said above it.
 """
 
@@ -47,7 +47,7 @@ _ESCAPES = (
     "optax_bridge.from_legacy(...), or hand on an Optax optimizer (`optax-bridge recipe`)"
 )
 _NO_CLASS = (
-    "a transformation has no class of its own: make it anew by the call that made it, and take "
+    "a transformation has no class of its own: make a new one by the same call, and take "
     "its name from what chose it"
 )
 _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
@@ -116,7 +116,7 @@ def bridged(
 
 
 def is_bridged(context: Context, node: cst.CSTNode) -> bool:
-    """Whether an expression stands in a bridge already."""
+    """True if an expression is an argument of a bridge already."""
     above = context.parent(node)
     call = context.parent(above) if isinstance(above, cst.Arg) else None
     return isinstance(call, cst.Call) and context.name(call.func) in (
@@ -126,7 +126,7 @@ def is_bridged(context: Context, node: cst.CSTNode) -> bool:
 
 
 def _is_compared(context: Context, node: cst.CSTNode) -> bool:
-    """Whether a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
+    """True if a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Comparison | cst.MatchCase):
             return True

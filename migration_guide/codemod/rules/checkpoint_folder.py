@@ -37,7 +37,7 @@ _SAID = (
 )
 _SOURCE = '''
 def {name}(folder):
-    """The folder as Orbax takes it; the address of a store stays as it is."""
+    """Returns the folder as Orbax takes it; the address of a store is not changed."""
     return folder if "://" in str(folder) else os.path.abspath(folder)
 '''
 

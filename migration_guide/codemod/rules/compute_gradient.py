@@ -46,7 +46,7 @@ def rewrite_statement(
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """Where the result is not taken apart on the spot."""
+    """Rewrites a call whose result is not unpacked by the same statement."""
     del updated
     if not _applies(context, original):
         return None

@@ -104,7 +104,7 @@ def rewrite_reference(
 def _template(
     context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
 ) -> Call:
-    """The recipe that stands for an optimizer, with a placeholder for each setting."""
+    """Returns the recipe of an optimizer, with a placeholder for each setting."""
     wanted = "exact" if context.options.exact or context.rate_per_call else "stock"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
     sign = context.half_precision
@@ -129,7 +129,7 @@ def _say_where_it_differs(
 
 
 def _keeps_half_precision(context: Context) -> bool:
-    """Whether public Optax may stand in half precision within all optimizers of the file."""
+    """True if all optimizers of the file may be public Optax's in half precision."""
     entries = (context.analysis.names.entry(c.func) for c in context.analysis.facts.calls)
     return all(entry.around.dtypes >= ANY_DTYPE for entry in entries if entry is not None)
 
@@ -139,7 +139,7 @@ def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
 
 
 def _texts(context: Context, given: dict[str, cst.Arg]) -> dict[str, Source]:
-    """What the program gives as it has written it: `1e-4` stays that."""
+    """Returns the arguments in the program's own spelling: `1e-4` stays `1e-4`."""
     return {name: Source(arg.star + context.code(arg.value)) for name, arg in given.items()}
 
 

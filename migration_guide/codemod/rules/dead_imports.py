@@ -1,5 +1,5 @@
 # pyright: strict
-"""Imports that nothing uses any longer go; what is still used stays, whatever else was rewritten.
+"""Removes imports that nothing uses any longer; those that are still used stay.
 
 Before:
 
@@ -33,7 +33,7 @@ _STAYS = (
 def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
 ) -> None:
-    """Imports that stay whatever uses them."""
+    """Returns the imports that stay, used or not."""
     del updated
     for node in imports.made_by(original):
         if imports.mentions(node, OPTIM) and _is_tried(context, node):

@@ -55,5 +55,5 @@ def rewrite_reference(
 
 
 def _is_traversed(context: Context) -> bool:
-    """Whether some traversal is used for itself, not only to select a group."""
+    """True if some traversal is used for itself, not only to select a group."""
     return any(context.is_traversal(node.value) for node in context.analysis.facts.attributes)

@@ -71,7 +71,7 @@ def rewrite_statement(
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """Where the result is not taken apart on the spot."""
+    """Rewrites a call whose result is not unpacked by the same statement."""
     del updated
     func = original.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":

@@ -1,5 +1,5 @@
 # pyright: strict
-"""A definition of one's own keeps its code and is wrapped where it is made.
+"""Keeps the code of a program's own definition and wraps it where it is made.
 
 Before:
 
@@ -45,7 +45,7 @@ def rewrite_reference(
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """Where an instance is made."""
+    """Reports a call that makes an instance."""
     if context.legacy_class(original) or not context.analysis.makes_own_definition(original):
         return None
     if original in context.analysis.legacy or is_bridged(context, original):

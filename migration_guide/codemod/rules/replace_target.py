@@ -44,7 +44,7 @@ def rewrite_call(
 
 
 def _replaced(context: Context, call: cst.Call) -> cst.BaseExpression | None:
-    """What is replaced in `x.replace(...)` or `dataclasses.replace(x, ...)`."""
+    """Returns the object replaced in `x.replace(...)` or `dataclasses.replace(x, ...)`."""
     if context.name(call.func) == "dataclasses.replace":
         return call.args[0].value if call.args else None
     func = call.func

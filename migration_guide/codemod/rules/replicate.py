@@ -179,7 +179,7 @@ def _one_copy(
 
 
 def _replicated_here(context: Context, node: cst.BaseExpression) -> bool | None:
-    """Whether an optimizer is replicated where it is used; None where that cannot be told.
+    """True if an optimizer is replicated where it is used; None where that cannot be told.
 
     A variable holds one before and after `.replicate()`, as a rule, so that what was assigned last
     above the use decides.
@@ -213,7 +213,7 @@ def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.C
 
 
 def _is_within(context: Context, kind: Kind, deep: int = 0) -> bool:
-    """Whether a replicated optimizer is in a value, at any depth that is known."""
+    """True if a replicated optimizer is in a value, at any depth that is known."""
     for atom in within(kind) if deep < _DEEPEST else ():
         names = fields(atom.node) if isinstance(atom, Instance) else ()
         inside = [context.analysis.fields.get(name, NOTHING) for name in names]

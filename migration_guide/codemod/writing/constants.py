@@ -1,5 +1,5 @@
 # pyright: strict
-"""What can be seen of a path without running the program."""
+"""Reads paths as far as they can be seen without running the program."""
 
 import os
 
@@ -45,7 +45,7 @@ def text(context: Context, node: cst.BaseExpression, deep: int = 0) -> str | Non
 
 
 def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether an expression is surely an absolute path or the address of a store."""
+    """True if an expression is surely an absolute path or the address of a store."""
     if deep > _DEEPEST:
         return False
     if isinstance(node, cst.Name):
@@ -68,7 +68,7 @@ def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
 
 
 def assigned(context: Context, node: cst.Name) -> cst.BaseExpression | None:
-    """What a variable was assigned, or made by `with ... as`, if that is done once alone."""
+    """Returns the value that `=` or `with ... as` binds to a variable, if it is bound once."""
     assignments = context.analysis.names.assignments(node)
     if len(assignments) != 1:
         return None

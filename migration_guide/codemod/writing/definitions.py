@@ -19,17 +19,17 @@ from migration_guide.codemod.reading.tree import argument, walk
 from migration_guide.codemod.writing import settings
 from optax_bridge.correspondence import Entry
 
-RATE = "0.1"  # stands for a learning rate that the program computes
+RATE = "0.1"  # in place of a learning rate that the program computes
 _DEEPEST = 12
 _COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
 
 
 class Unknown(Exception):
-    """What a definition is cannot be seen in the source."""
+    """The source does not show which definition it is."""
 
 
 def restored_optimizers(analysis: Analysis, template: cst.BaseExpression) -> dict[str, str]:
-    """Where each optimizer stands in what a program restores into -> its constructor call.
+    """Maps the path of each optimizer in a restored template to its constructor call.
 
     Args:
       analysis: of the module.
@@ -54,7 +54,7 @@ def only_definition(analysis: Analysis) -> dict[str, str]:
 
 
 def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
-    """The constructor call that an expression stands for; "" if it is not written out."""
+    """Returns the constructor call of an expression's value; "" if it is not written out."""
     try:
         return _definition(analysis, node, 0)
     except Unknown:
@@ -62,10 +62,10 @@ def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
 
 
 def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a variable is first: the one value that is not computed from itself.
+    """Returns a variable's first value: the one that is not computed from itself.
 
     Raises:
-      Unknown: there is none, or there are several.
+      Unknown: no value, or several.
     """
     seen = 0
     while isinstance(node, cst.Name) and seen < _DEEPEST:
@@ -172,7 +172,7 @@ def _class_of(a: Analysis, node: cst.BaseExpression) -> cst.ClassDef | None:
 
 
 def _returned(a: Analysis, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What a call of a function of the module gives, where that returns one thing."""
+    """Returns the value that a function of the module returns, if there is only one."""
     called = _called(a, node)
     values = a.facts.returns.get(called, []) if isinstance(called, cst.FunctionDef) else []
     return values[0] if len(values) == 1 else None
@@ -268,7 +268,7 @@ def _is_name(node: cst.BaseExpression, name: str) -> bool:
 
 
 def _plain(node: cst.BaseExpression) -> str:
-    """A text that stands for itself in a pattern."""
+    """Returns the text of a literal that has no wildcards."""
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
     if not isinstance(value, str) or set(value) & set("*?["):
         raise Unknown

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a constructor call of flax.optim says of an optimizer, and whether public Optax has it."""
+"""Reads the settings of a constructor call of flax.optim, and tells if public Optax has them."""
 
 import ast
 import inspect
@@ -46,7 +46,7 @@ def why_not_stock(
     """Why public Optax has no equal of what a call makes, or "".
 
     Args:
-      entry: of the class that is called, which is none of groups.
+      entry: of the class that is called; not MultiOptimizer.
       module: where the call stands.
       call: the call.
       overridden: hyper-parameters that some step gives.

@@ -171,7 +171,7 @@ def _of_arguments(args: ast.arguments) -> dict[str, object]:
 
 
 def _value(node: ast.expr) -> object:
-    """A literal, or what else stands there as its source."""
+    """Returns a literal's value, or the source of any other expression."""
     try:
         return ast.literal_eval(node)
     except ValueError:
