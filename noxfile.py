@@ -159,8 +159,9 @@ def _as_toml(name: str, table: dict[str, Any]) -> str:
 
 
 def _plant_faults(session: nox.Session, settings: dict[str, Any], copy: Path, module: str) -> None:
-    tests = f"python -m pytest -x -q -n 0 -p no:cacheprovider {Path(module).parent}"
-    config = {**settings, "module-path": module, "test-command": tests}
+    tests = " ".join(map(str, sorted(Path(module).parent.glob("*_test.py"))))
+    command = f"python -m pytest -x -q -n 0 -p no:cacheprovider {tests}"
+    config = {**settings, "module-path": module, "test-command": command}
     (copy / "mutants.toml").write_text(_as_toml("cosmic-ray", config), encoding="utf-8")
     with session.chdir(copy):
         Path("mutants.sqlite").unlink(missing_ok=True)

@@ -152,18 +152,18 @@ def _compare(
 
     names = (str(sides[0]), str(sides[1]))
 
-    def made() -> tuple[Any, Any]:  # anew, as a run may leave its marks in Python
-        pair = tuple(side.made() if numbers is None else side.value(numbers) for side in sides)
+    def both() -> tuple[Any, Any]:  # anew, as a run may leave its marks in Python
+        pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
         return pair[0], pair[1]
 
-    tree, few = _params(params, made())
+    tree, few = _params(params, both())
     compared = functools.partial(
         check_equivalence, params=tree, gradients=stream, steps=steps, names=names
     )
     with jax.default_device(device):
-        runs = compared(*made())
+        runs = compared(*both())
         print(f"runs: {runs}", flush=True)  # the rest takes its time
-        asked = made() if numbers is None else tuple(side.value for side in sides)
+        asked = both() if numbers is None else tuple(side.value for side in sides)
         proof, unproved = prove_sides(*asked, params=few, hyper_params=numbers, names=names)
         evidence = Evidence(runs, proof, unproved)
         print(f"proof: {evidence.about_proof()}", flush=True)

@@ -76,7 +76,7 @@ class NamedSide:
             if name != skipped and signature.parameters[name].kind not in kinds
         }
 
-    def made(self, **changes: Any) -> Any:
+    def build(self, **changes: Any) -> Any:
         """Returns the side, with some keyword arguments changed.
 
         Raises:
@@ -85,7 +85,7 @@ class NamedSide:
         if self.function is None:
             return self._in_its_program(self.value)
         if changes:
-            return replace(self, args=(), kwargs={**self.parameters, **changes}).made()
+            return replace(self, args=(), kwargs={**self.parameters, **changes}).build()
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
                 made = _maker(self.function)(*self.args, **(self.kwargs or {}))
@@ -154,7 +154,7 @@ def _import_framework(name: str) -> None:
 def _checked(side: NamedSide) -> NamedSide:
     """Returns the side, if what it makes is one."""
     try:
-        adapted(side.made())
+        adapted(side.build())
     except EquivalenceError as error:
         text = str(error)
         raise EquivalenceError(text if text.startswith(side.name) else f"{side}: {error}") from None
@@ -215,13 +215,13 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
         return NamedSide(name, function, None, args, kwargs, text=text)
     except EquivalenceError:
         args, kwargs = _arguments(call, text, functools.partial(_call_value, text=text))
-    made = NamedSide(name, function, None, args, kwargs, text=text).made()
+    made = NamedSide(name, function, None, args, kwargs, text=text).build()
     return NamedSide(name, None, made, text=text)
 
 
 def _call_value(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Call) and _library(ast.unparse(node.func)):
-        return _library_side(node, ast.unparse(node)).made()
+        return _library_side(node, ast.unparse(node)).build()
     return _literal(node, text)
 
 

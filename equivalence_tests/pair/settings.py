@@ -57,7 +57,7 @@ class Settings(Protocol):
         """Name -> value of each setting."""
         ...
 
-    def made(self, **changes: Any) -> Any:
+    def build(self, **changes: Any) -> Any:
         """Returns the side with some settings changed."""
         ...
 
@@ -79,7 +79,7 @@ class ObjectSide:
             )
         return settings_of(self.value)
 
-    def made(self, **changes: Any) -> Any:
+    def build(self, **changes: Any) -> Any:
         """Returns the side, or a copy of it with some settings changed."""
         if not changes:
             return self.value
@@ -143,7 +143,7 @@ def explanation(
         fixed, varied = _readable(fixed), _readable(varied)
 
         def judge(other: Any, fixed: Settings = fixed) -> str | None:
-            pair = (fixed.made(), other)
+            pair = (fixed.build(), other)
             if compared(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
                 return None
             verdict = compared(*pair).verdict
@@ -180,7 +180,7 @@ def of_objects(
 def _readable(side: Settings) -> Settings:
     """Returns the side, as an object where what makes it has no arguments to vary."""
     if isinstance(side, NamedSide) and not _takes(side):
-        return ObjectSide(side.text or side.name, side.made())
+        return ObjectSide(side.text or side.name, side.build())
     return side
 
 
@@ -189,35 +189,35 @@ def _search(
 ) -> Explanation | None:
     changes = list(_changes(fixed, varied))
     for some in itertools.islice(_combinations(changes), tries):
-        if verdict := _judged(varied, some, judge):
+        if verdict := _verdict_with(varied, some, judge):
             needed = list(some)
             for one in some:  # what was carried along needlessly
                 fewer = [other for other in needed if other is not one]
-                if fewer and (without := _judged(varied, fewer, judge)):
+                if fewer and (without := _verdict_with(varied, fewer, judge)):
                     needed, verdict = fewer, without
             reasons = {str(one): one.why for one in needed}
-            return Explanation(_written(varied, needed), reasons, verdict)
+            return Explanation(_call_text(varied, needed), reasons, verdict)
     return None
 
 
-def _judged(
+def _verdict_with(
     side: Settings, changes: Sequence[_Change], judge: Callable[[Any], str | None]
 ) -> str | None:
     try:
-        return judge(_made(side, changes))
+        return judge(_changed_side(side, changes))
     except (EquivalenceError, TypeError, ValueError):  # these settings do not go together
         return None
 
 
-def _made(side: Settings, changes: Sequence[_Change]) -> Any:
-    made = side.made(**_kwargs(changes))
+def _changed_side(side: Settings, changes: Sequence[_Change]) -> Any:
+    made = side.build(**_kwargs(changes))
     for change in changes:
         if change.before is not None:
             made = optax.chain(optax.add_decayed_weights(change.before), made)
     return made
 
 
-def _written(side: Settings, changes: Sequence[_Change]) -> str:
+def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
     if isinstance(side, NamedSide):
         explicit = dict(side.kwargs or {})
         if side.args:  # by their names, as a change may be to one of them
@@ -287,7 +287,7 @@ _MOST_UNNAMED = 16
 
 def _unnamed(fixed: Settings, own: Mapping[str, Any]) -> Iterator[_Change]:
     """Yields numbers that stand in the fixed side alone, under whatever name, for own settings."""
-    theirs = [*settings_of(fixed.made()).values(), *literals(fixed.made())]
+    theirs = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
     theirs = list(dict.fromkeys(abs(value) for value in theirs if type(value) is float))
     numbers = {name: value for name, value in own.items() if type(value) is float}
     mine = {abs(value) for value in numbers.values()}
@@ -311,7 +311,7 @@ def _decays(
 
 def is_transformation(side: Settings) -> bool:
     """True if a side makes an Optax transformation, which others can be chained with."""
-    return isinstance(side.made(), optax.GradientTransformation)
+    return isinstance(side.build(), optax.GradientTransformation)
 
 
 def _takes(side: Settings) -> list[str]:
@@ -326,12 +326,12 @@ def _takes(side: Settings) -> list[str]:
 
 def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments by name, the parts of tuples as `betas[0]`."""
-    result = {}
+    flat = {}
     for name, value in parameters.items():
-        result[name] = value
+        flat[name] = value
         if isinstance(value, tuple | list):
-            result |= {f"{name}[{index}]": part for index, part in enumerate(value)}
-    return result
+            flat |= {f"{name}[{index}]": part for index, part in enumerate(value)}
+    return flat
 
 
 def _root(name: str) -> str:

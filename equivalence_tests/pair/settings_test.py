@@ -109,10 +109,10 @@ def test_an_adam_of_whatever_kind_against_adamw_misses_its_decay(case: str):
 def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
     side = ObjectSide("adamw", optax.adamw(1e-3))
     assert side.parameters["weight_decay"] == 1e-4
-    changed = ObjectSide("changed", side.made(weight_decay=0.5, b1=0.8))
+    changed = ObjectSide("changed", side.build(weight_decay=0.5, b1=0.8))
     assert (changed.parameters["weight_decay"], changed.parameters["b1"]) == (0.5, 0.8)
     assert side.parameters["weight_decay"] == 1e-4
-    pair = side.made(weight_decay=0.5), optax.adamw(1e-3, weight_decay=0.5)
+    pair = side.build(weight_decay=0.5), optax.adamw(1e-3, weight_decay=0.5)
     assert compared(*pair).verdict.value == "identical"
 
 

@@ -43,7 +43,7 @@ def run(
     """Rewrites programs, or shows what would change.
 
     Args:
-      paths: files and folders; those of the project's settings if there are none.
+      paths: files and folders; if empty, those of the project's settings.
       write: change the files; else show a diff.
       check: change nothing and return 1 if anything would change.
       only: names of the only rules to apply.
@@ -100,7 +100,7 @@ def print_rules() -> int:
 
 
 def advice(paths: Sequence[str]) -> str:
-    """What `migrate` would do to some files, in a line each, for the end of a run."""
+    """Returns a line for each file that `migrate` would change, for the end of a run."""
     report = driver.migrate([Path(p) for p in paths if p.endswith((".py", ".ipynb"))], Options())
     lines: list[str] = []
     for result in report.results:

@@ -99,5 +99,5 @@ def check_names(
     for name in names:
         if name not in known:
             similar = nearest(name, known)
-            meant = f"is {similar!r} meant? " if similar else ""
-            raise ConfigurationError(f"{message} {name!r}; {meant}{remedy}")
+            hint = f"is {similar!r} meant? ({remedy})" if similar else remedy
+            raise ConfigurationError(f"{message} {name!r}; {hint}")

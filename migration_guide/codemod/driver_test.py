@@ -480,3 +480,15 @@ def test_installed_packages_stay_as_they_are():
     users = [r.path for r in report.changed if not files.uses_optim(r.path.read_bytes())]
     assert users == []
     assert [r.path for r in report.results if "please report" in r.refused] == []
+
+
+@pytest.mark.parametrize("count", [150, 195, 300])
+def test_brackets_that_overflow_a_parser_stop_no_other_file(tmp_path: Path, count: int):
+    nested = f"y = {'[' * count}\nimport jax\ndtype = jax.numpy.float16\n"
+    (tmp_path / "a.py").write_text(OLD, encoding="utf-8")
+    (tmp_path / "b.py").write_text(f"{nested}from flax import optim\n", encoding="utf-8")
+    (tmp_path / "c.py").write_text(nested, encoding="utf-8")
+    report = driver.migrate([tmp_path], Options())
+    assert [result.path.name for result in report.changed] == ["a.py"]
+    assert "b.py" in {result.path.name for result in report.refused}
+    assert not any("please report" in result.refused for result in report.results)

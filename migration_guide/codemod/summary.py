@@ -1,4 +1,4 @@
-"""What `migrate` prints below its diff: what changed, what a person has to do, what comes next."""
+"""The summary below the diff of `migrate`: changes, work for a person, next steps."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ _NEXT = (
 
 
 def summary(report: Report, options: Options, written: bool = False) -> str:
-    """What changed, what a person has to do, and what is good to know, with file and line.
+    """Returns the changes, the work for a person and the notes, with file and line.
 
     Args:
       report: of a run.
@@ -70,7 +70,7 @@ def _why_nothing(report: Report, options: Options) -> str:
     if report.users and not all_rules:
         return "the rules that were chosen find nothing in files that use flax.optim."
     if report.users:
-        by_hand = "is for a person, see below" if report.by_hand else "stays as it is"
+        by_hand = "is for a person, see below" if report.by_hand else "is not changed"
         return f"what there is of flax.optim {by_hand}."
     uses = "it does not use flax.optim" if report.seen == 1 else "none of them uses flax.optim"
     if not report.migrated:

@@ -37,6 +37,8 @@ class Conditions(Quotients):
         number = self.constant(value)
         if number is not None:
             return self.number(int(number > 0))
+        if (known := self._positive_fraction(value)) is not None:
+            return known
         if self.above_zero(value):
             return self.number(1)
         if self.nonneg(value):
@@ -57,6 +59,60 @@ class Conditions(Quotients):
             other = self.add(self._positive(self.neg(value)), self._zero(value))
             return self.complement(other)
         return self._indicator("positive", num)
+
+    def floor(self, value: Rat) -> Rat:
+        """The largest whole number that is not above a value."""
+        return self.selected([value], lambda args: self._floor(args[0]))
+
+    def _floor(self, value: Rat) -> Rat:
+        if self._is_whole(value):
+            return value
+        if self._lead(value.num) < 0:  # of x and -x one floor is enough
+            other = self.neg(value)
+            below = self._floor(other)
+            exact = self.zero(self.sub(other, below))
+            return self.sub(exact, self.add(below, self.number(1)))
+        return self.call("function", "floor", (value,), whole=True)
+
+    def _is_whole(self, value: Rat) -> bool:
+        numbers = [*value.num.coeffs(), *value.den.coeffs()]
+        whole = all(self.atoms[gen].whole for gen in self.atoms_of(value))
+        return whole and value.den.is_constant() and all(number.q == 1 for number in numbers)
+
+    def _as_fraction(self, value: Rat) -> tuple[fmpq, fmpq, Rat] | None:
+        """The scale, the offset and the fraction of `c * (x - floor(x)) + d`; None of others."""
+        for gen in self.used(value.num):
+            atom = self.atoms[gen]
+            rows = self.coefficients(value.num, gen)
+            if atom.name != "floor" or atom.kind != "function" or set(rows) != {0, 1}:
+                continue
+            if not (rows[1].is_constant() and value.den.is_constant()):
+                continue
+            scale = -rows[1].leading_coefficient() / value.den.leading_coefficient()
+            rest = self.make(rows[0], value.den)
+            offset = self.constant(self._add(rest, self._mul(self.number(-scale), atom.args[0])))
+            if offset is None:
+                continue
+            floor = Rat(self.gen(gen), self.one)
+            return scale, offset, self._add(atom.args[0], self.neg(floor))
+        return None
+
+    def _positive_fraction(self, value: Rat) -> Rat | None:
+        """Whether `c * (x - floor(x)) + d` is above 0, as far as 0 <= x - floor(x) < 1 says it."""
+        if (parts := self._as_fraction(value)) is None:
+            return None
+        scale, offset, fraction = parts
+        low, high = min(offset, offset + scale), max(offset, offset + scale)
+        if low > 0 or (low == 0 and scale < 0):
+            return self.number(1)  # its end at 0 is not reached
+        if high <= 0:
+            return self.number(0)
+        return self.complement(self._zero(fraction)) if offset == 0 else None
+
+    def _is_no_fraction(self, value: Rat) -> bool:
+        """True if `c * (x - floor(x)) + d` is 0 for no x."""
+        parts = self._as_fraction(value)
+        return parts is not None and not 0 <= -parts[1] / parts[0] < 1
 
     def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
         """Something of the sign of a difference with a square root, without that root.
@@ -105,6 +161,8 @@ class Conditions(Quotients):
         number = self.constant(value)
         if number is not None:
             return self.number(int(number == 0))
+        if self._is_no_fraction(value):
+            return self.number(0)
         num = value.num
         if self._nonneg(num) or self._nonneg(-num):
             result = self.number(1)

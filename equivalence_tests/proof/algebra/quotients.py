@@ -259,9 +259,19 @@ class Quotients:
             if atom.kind == "zero" and den.gcd(atom.args[0].num).is_constant():
                 rows = self.coefficients(num, gen)
                 on = rows.get(1, self.ctx.constant(0))
-                on = self._with_roots(on, den, atom) % atom.args[0].num
+                on = self._with_roots(self._with_floors(on, atom), den, atom) % atom.args[0].num
                 num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
         return self._apply_relations(num)[0].is_zero()
+
+    def _with_floors(self, poly: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
+        """A polynomial where a condition says that the argument of a floor is 0, and so it is."""
+        for gen in self.used(poly):
+            floor = self.atoms[gen]
+            if floor.kind == "function" and floor.name == "floor":
+                argument = floor.args[0]
+                if argument.den.is_constant() and (argument.num % atom.args[0].num).is_zero():
+                    poly = self.coefficients(poly, gen).get(0, self.ctx.constant(0))
+        return poly
 
     def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
         """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""

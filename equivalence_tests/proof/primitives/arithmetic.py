@@ -207,7 +207,6 @@ define(
     rewrite=_quotient_rules,
     folds="whole",
 )
-define("rem", numbers=_remainder, reals=unknown(of_dtype=True), signs=all_of, folds="whole")
 
 # Powers and roots
 
@@ -264,10 +263,35 @@ def _power_rules(site: Site) -> Node | None:
     return site.apply("pow", base, converted)
 
 
+def _sign_of(algebra: Algebra, value: Rat) -> Rat:
+    return algebra.sub(algebra.positive(value), algebra.positive(algebra.neg(value)))
+
+
+def _cube_root(algebra: Algebra, value: Rat) -> Rat:
+    if algebra.nonneg(value):
+        return algebra.root(value, 3)
+    return algebra.mul(_sign_of(algebra, value), algebra.root(algebra.absolute(value), 3))
+
+
+def _whole_part(algebra: Algebra, value: Rat) -> Rat:
+    """A value without its fraction, rounded towards 0."""
+    below = algebra.neg(algebra.floor(algebra.neg(value)))
+    return algebra.choose(algebra.positive(algebra.neg(value)), below, algebra.floor(value))
+
+
+def _real_remainder(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    if not is_float(node.dtype):
+        return unknown(of_dtype=True)(scalars, node, args)
+    algebra = scalars.algebra
+    quotient = _whole_part(algebra, algebra.div(*args))
+    return algebra.sub(args[0], algebra.mul(args[1], quotient))
+
+
 def _sign_of_the_first(node: Node, signs: Sequence[bool]) -> bool:
     return signs[0]
 
 
+define("rem", numbers=_remainder, reals=_real_remainder, signs=all_of, folds="whole")
 define(
     "square",
     numbers=of_arrays(lambda a: a * a),
@@ -308,7 +332,7 @@ define(
 define(
     "cbrt",
     numbers=either(lambda x: x.sgn() * abs(x).root(3), np.cbrt),
-    reals=unknown("cbrt"),
+    reals=real(_cube_root),
     signs=all_of,
 )
 
@@ -406,9 +430,7 @@ define(
 define(
     "sign",
     numbers=either(lambda x: x.sgn(), np.sign),
-    reals=real(
-        lambda algebra, a: algebra.sub(algebra.positive(a), algebra.positive(algebra.neg(a)))
-    ),
+    reals=real(_sign_of),
     rounding=_rounded_sign,
     folds="whole",
 )

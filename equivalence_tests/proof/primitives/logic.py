@@ -38,6 +38,7 @@ from equivalence_tests.proof.primitives.reals import (
     if_finite,
     infinite_operands,
     infinity_above,
+    real,
     to_whole,
     unknown,
 )
@@ -404,13 +405,13 @@ define("reduce_precision", numbers=of_arrays(_identity), reals=_reduced_precisio
 define(
     "floor",
     numbers=either(operator.methodcaller("floor"), np.floor),
-    reals=to_whole,
+    reals=real(Algebra.floor),
     signs=all_of,
 )
 define(
     "ceil",
     numbers=either(operator.methodcaller("ceil"), np.ceil),
-    reals=to_whole,
+    reals=real(lambda algebra, a: algebra.neg(algebra.floor(algebra.neg(a)))),
     signs=all_of,
 )
 define("round", reals=to_whole, signs=all_of)

@@ -14,6 +14,7 @@ from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
 from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.bits.parts import ends_of_parts, part
+from equivalence_tests.proof.bits.permutations import unpermuted
 from equivalence_tests.proof.dtypes import (
     NO_OVERFLOW,
     is_complex,
@@ -135,8 +136,8 @@ class Reals:
         """`reduce_sum`."""
         arg = node.args[0]
         axes = tuple(node.settings["axes"])
-        while arg.op in ("reshape", "transpose") and len(axes) == len(arg.shape):
-            arg = arg.args[0]  # all entries, wherever they stand
+        while len(axes) == len(arg.shape) and (inner := unpermuted(self.graph, arg)) is not None:
+            arg = inner  # all entries, wherever they stand
             axes = tuple(range(len(arg.shape)))
         for axis in axes:
             if ends := ends_of_parts(arg, axis):  # arrays in a row: a sum for each
@@ -157,6 +158,19 @@ class Reals:
         )
         bounds = [(symbol, arg.shape[axis]) for axis, symbol in fresh.items()]
         return self.scalars.wrapped(node, self.algebra.total(self.entry(arg, position), bounds))
+
+    def cumsum(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """`cumsum` at a number: the sum of the entries up to there."""
+        axis, last = node.settings["axis"], index[node.settings["axis"]]
+        (arg,), size = node.args, node.shape[node.settings["axis"]]
+        if not isinstance(last, int):
+            return self._whole_array(node, index)
+        ends = (last, size) if node.settings["reverse"] else (0, last + 1)
+        entries = part(self.graph, arg, axis, *ends)
+        shape = (*node.shape[:axis], *node.shape[axis + 1 :])
+        params = (("axes", (axis,)),)
+        total = self.graph.apply("reduce_sum", (entries,), params, shape, node.dtype)
+        return self.entry(total, (*index[:axis], *index[axis + 1 :]))
 
     def reduce_bool(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`reduce_and`, `reduce_or`, `reduce_max` and the like: of equal elements, these."""
@@ -250,6 +264,7 @@ _SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
     **dict.fromkeys(MOVES, Reals.moved),
     "iota": Reals.iota,
     "reduce_sum": Reals.reduce_sum,
+    "cumsum": Reals.cumsum,
     "reduce_and": Reals.reduce_bool,
     "reduce_or": Reals.reduce_bool,
     "reduce_max": Reals.reduce_bool,

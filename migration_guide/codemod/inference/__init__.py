@@ -1,1 +1,1 @@
-"""What the expressions of a program hold, followed through its files."""
+"""Infers what the expressions of a program hold, through all its files."""

@@ -1,4 +1,4 @@
-"""Which expressions of a module hold an optimizer, a definition or a part of one.
+"""Finds the expressions of a module that hold an optimizer, a definition or a part of one.
 
 Names are followed through assignments, parameters, returns, fields, containers and the function
 transformations of JAX, without regard to the order of statements, until nothing new is found.
@@ -25,11 +25,11 @@ from migration_guide.codemod.inference.kinds import (
     OPTIMIZER,
     Kind,
     item,
-    joined,
+    join_kinds,
 )
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.names import OPTIM, dotted
+from migration_guide.codemod.reading.names import OPTIM, dotted_name
 from migration_guide.codemod.reading.tree import names_bound
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
@@ -52,9 +52,9 @@ class Analysis(Expressions):
         self.infer(project)
 
     def infer(self, project: Project) -> None:
-        """Starts anew with what is known from other files."""
+        """Resets all kinds to the facts from other files."""
         self.forget(project)
-        self._given: dict[str, dict[int | str, Kind]] = {}
+        self._argument_kinds: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
         self.legacy_arguments: dict[str, frozenset[int | str]] = {}
         self.legacy_results: set[str] = set()
@@ -70,7 +70,7 @@ class Analysis(Expressions):
         return self._positions[node].start.line
 
     def has_line(self, node: cst.CSTNode) -> bool:
-        """Whether a node stands in the module itself."""
+        """True if a node belongs to the module."""
         return node in self._positions
 
     @functools.cached_property
@@ -78,13 +78,13 @@ class Analysis(Expressions):
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def holds(self, node: cst.CSTNode, atom: str) -> bool:
-        """Whether an expression may hold an optimizer, say, and surely none of another library."""
+        """True if an expression may hold such an object, and surely none of another library."""
         kind = self.kind(node)
         return atom in kind and FOREIGN not in kind
 
     @property
     def uses_optim(self) -> bool:
-        """Whether this file imports flax.optim, or refers to it through flax."""
+        """True if this file imports flax.optim, or refers to it through flax."""
         return self._uses_optim
 
     @functools.cached_property
@@ -104,7 +104,7 @@ class Analysis(Expressions):
 
     @property
     def rate_per_call(self) -> bool:
-        """Whether some step overrides hyper-parameters, or something reads them."""
+        """True if some step overrides hyper-parameters, or something reads them."""
         steps = [
             c
             for c in self.facts.calls
@@ -117,7 +117,7 @@ class Analysis(Expressions):
         )
 
     @property
-    def overridden(self) -> frozenset[str]:
+    def overridden_names(self) -> frozenset[str]:
         """The hyper-parameters that some step gives; `**` where it cannot be told which."""
         found = set()
         for call in self.facts.calls:
@@ -133,7 +133,7 @@ class Analysis(Expressions):
 
     @property
     def calls_classes(self) -> bool:
-        """Whether some call makes a definition of a class that is chosen at run time."""
+        """True if some call makes a definition of a class that is chosen at run time."""
         return any(
             CLASS in self.kind(call.func)
             and self.names.entry(call.func) is None
@@ -173,10 +173,11 @@ class Analysis(Expressions):
                 self.assign_field(node.target.value, kind)
         for function in self.facts.functions:
             own_name = self.function_name(function)
-            given = {} if function in self.facts.owner else self.project.given.get(own_name, {})
+            is_method = function in self.facts.owner
+            passed = {} if is_method else self.project.argument_kinds.get(own_name, {})
             for index, parameter in enumerate(parameters(function)):
                 for key in (index, parameter.name.value):
-                    self.assign_parameter(function, parameter, given.get(key, NOTHING))
+                    self.assign_parameter(function, parameter, passed.get(key, NOTHING))
                 if parameter.default is not None:
                     self.assign_parameter(function, parameter, self.kind(parameter.default))
                 if parameter.annotation is not None:
@@ -186,7 +187,7 @@ class Analysis(Expressions):
             if isinstance(function, cst.FunctionDef) and function.returns is not None:
                 found.append(flow.annotation(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
-            self._returns[function] = self._grown(old, joined(found))
+            self._returns[function] = self._add_kinds(old, join_kinds(found))
             if isinstance(function, cst.FunctionDef) and is_property(function):
                 self.assign_field(function.name.value, self._returns[function])
 
@@ -194,15 +195,15 @@ class Analysis(Expressions):
         return flow.call(self, node)
 
     def is_used(self, name: str) -> bool:
-        """Whether the module itself refers to a name."""
-        return name in self._referenced
+        """True if the module itself refers to a name."""
+        return name in self._referenced_names
 
     @functools.cached_property
-    def _referenced(self) -> set[str]:
+    def _referenced_names(self) -> set[str]:
         return {name.split(".")[0] for name in imports.references(self.module)}
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
-        """Whether a variable is made by calling a class that nobody knows."""
+        """True if a variable is made by calling an unknown class."""
         if not isinstance(node, cst.Name):
             return self.names.of(node) is not None
         if node.value in ("self", "cls") or self.names.of(node) is not None:
@@ -221,20 +222,20 @@ class Analysis(Expressions):
 
     def read_of(self, node: cst.CSTNode) -> set[str]:
         """The attributes that are read of the variable that this is, `target` or `state.step`."""
-        return self._reads.get((self.scopes.get(node), dotted(node) or ""), set())
+        return self._reads.get((self.scopes.get(node), dotted_name(node) or ""), set())
 
     @functools.cached_property
     def _reads(self) -> dict[tuple[Any, str], set[str]]:
         found: dict[tuple[Any, str], set[str]] = {}
         for attribute in self.facts.attributes:
-            parts = (dotted(attribute) or "").split(".")
+            parts = (dotted_name(attribute) or "").split(".")
             for cut in range(1, len(parts)):
                 key = self.scopes.get(attribute), ".".join(parts[:cut])
                 found.setdefault(key, set()).add(".".join(parts[cut:]))
         return found
 
     def give(self, call: cst.Call) -> None:
-        """Notes for other files what a function of theirs is given."""
+        """Notes the kind of an argument of another file's function."""
         name = self.imported_function(call)
         if name is None:
             return
@@ -244,17 +245,17 @@ class Analysis(Expressions):
             kind = portable(self.kind(arg.value))
             if kind:
                 key = arg.keyword.value if arg.keyword is not None else index
-                given = self._given.setdefault(name, {})
-                given[key] = joined([given.get(key, NOTHING), kind])
+                passed = self._argument_kinds.setdefault(name, {})
+                passed[key] = join_kinds([passed.get(key, NOTHING), kind])
 
     @property
-    def given(self) -> dict[str, dict[int | str, Kind]]:
-        """What functions of other files are given."""
-        return self._given
+    def argument_kinds(self) -> dict[str, dict[int | str, Kind]]:
+        """The kinds of the arguments of other files' functions."""
+        return self._argument_kinds
 
     @property
     def expected(self) -> dict[str, str]:
-        """What functions of other files must return."""
+        """The kinds that functions of other files must return."""
         return self._expected
 
     def mark(self, marked: set[cst.CSTNode], node: cst.CSTNode) -> None:
@@ -273,7 +274,7 @@ class Analysis(Expressions):
         self._expected.setdefault(".".join(name.split(".")[-2:]), what)
 
     def imported_function(self, call: cst.Call) -> str | None:
-        """What other files know the function by that is called, if it is one of theirs."""
+        """Returns the imported name of the called function, if another file defines it."""
         name = self.names.of(call.func)
         if name is None or name.startswith(("jax.", "flax.")):
             return None
@@ -293,7 +294,7 @@ class Analysis(Expressions):
         self.legacy_fields.add(name)
 
     def function_name(self, function: Callable_) -> str:
-        """What other files know a function by."""
+        """Returns the name by which other files refer to a function."""
         return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
 
     def assigned_to(
@@ -314,14 +315,14 @@ class Analysis(Expressions):
         ]
 
     def makes_own_definition(self, call: cst.Call) -> bool:
-        """Whether a call makes an instance of a definition class of the user's own."""
+        """True if a call makes an instance of a definition class of the user's own."""
         if self.is_own_definition(self.names.of(call.func) or ""):
             return True
         classes = self._classes_called(call)
         return bool(classes) and all(node in self.legacy_classes for node in classes)
 
     def makes_own_groups(self, call: cst.Call) -> bool:
-        """Whether it makes one of a class of the user's own that derives from MultiOptimizer."""
+        """True if it makes one of a class of the user's own that derives from MultiOptimizer."""
         if self.imported_function(call) in self.project.own_groups:
             return True
         classes = self._classes_called(call)

@@ -1,4 +1,4 @@
-"""What a module tells the other files of its program."""
+"""Collects the facts of a module for the other files of its program."""
 
 from collections.abc import Iterator
 
@@ -9,16 +9,16 @@ from migration_guide.codemod.inference.kinds import HYPER_PARAMS
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import is_legacy
-from migration_guide.codemod.reading.tree import dotted
+from migration_guide.codemod.reading.tree import dotted_name
 
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
 
-def exported(analysis: Analysis) -> Project:
-    """What a module says of its fields, functions, classes and imports."""
+def module_exports(analysis: Analysis) -> Project:
+    """Returns the facts of a module: its fields, functions, classes and imports."""
     facts = analysis.facts
     functions = {
-        analysis.function_name(f): portable(analysis.returned(f))
+        analysis.function_name(f): portable(analysis.return_kind(f))
         for f in facts.functions
         if isinstance(f, cst.FunctionDef)
     }
@@ -42,24 +42,24 @@ def exported(analysis: Analysis) -> Project:
         keywords=frozenset(a.keyword.value for c in facts.calls for a in c.args if a.keyword),
         definitions=frozenset(classes),
         steps=len(analysis.applications),
-        given=analysis.given,
+        argument_kinds=analysis.argument_kinds,
         uses_optim=analysis.uses_optim,
         expected=analysis.expected,
         aliases=_aliases(analysis),
         calls_classes=analysis.calls_classes,
-        overridden=analysis.overridden,
+        overridden_names=analysis.overridden_names,
         reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
         jax_modules=frozenset([analysis.key] if analysis.imports_jax else []),
         legacy_arguments=analysis.legacy_arguments,
         legacy_results=frozenset(analysis.legacy_results),
         legacy_fields=frozenset(analysis.legacy_fields),
         own_groups=frozenset(groups),
-        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _named(analysis)),
+        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _functions_used(analysis)),
     )
 
 
-def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
-    """What is called, handed on or decorates."""
+def _functions_used(analysis: Analysis) -> Iterator[cst.BaseExpression]:
+    """Yields expressions that are called, passed on or decorate."""
     for call in analysis.facts.calls:
         yield call.func
         yield from (arg.value for arg in call.args)
@@ -69,28 +69,28 @@ def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
 
 
 def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """What a module imports from others of the program, by their name and by its own."""
+    """Yields imports from other files of the program: the name there, and the name here."""
     project = analysis.project
     for node in analysis.facts.imports:
         if not isinstance(node, cst.ImportFrom):
             continue
-        home = (dotted(node.module) or "").split(".")[-1] if node.module is not None else ""
+        home = (dotted_name(node.module) or "").split(".")[-1] if node.module is not None else ""
         if isinstance(node.names, cst.ImportStar):
             for known in (*project.definitions, *project.returns):
                 if known.startswith(f"{home}."):
                     yield known, f"{analysis.key}.{known.removeprefix(f'{home}.')}"
             continue
         for alias in node.names:
-            name = dotted(alias.name)
+            name = dotted_name(alias.name)
             yield f"{home}.{name}", f"{analysis.key}.{imports.bound(alias)}"
 
 
 def _aliases(analysis: Analysis) -> dict[str, str]:
-    """What of flax.optim other files can import from this one."""
+    """Returns the names of flax.optim that other files can import from this one."""
     found = {}
     for node in analysis.facts.imports:
         for name, bound, is_dotted in imports.aliases(node):
-            origin = analysis.names.followed(name)
+            origin = analysis.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
                 found[f"{analysis.key}.{bound}"] = origin
     return found

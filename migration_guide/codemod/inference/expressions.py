@@ -1,4 +1,4 @@
-"""What the expressions of a module may be, by what is known of its variables and fields so far."""
+"""Infers kinds of a module's expressions from those of its variables and fields so far."""
 
 import abc
 import functools
@@ -26,7 +26,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     Several,
     item,
-    joined,
+    join_kinds,
     only,
 )
 from migration_guide.codemod.inference.project import Project
@@ -59,7 +59,7 @@ class Expressions(abc.ABC):
         self.forget(project)
 
     def forget(self, project: Project) -> None:
-        """Starts anew with what is known from other files.
+        """Resets all kinds to the facts from other files.
 
         What a file imports decides: fields and functions of the same names are others in one that
         trains with another library.
@@ -96,14 +96,14 @@ class Expressions(abc.ABC):
         return [name for node in self.facts.imports for name in imports.origins(node)]
 
     def kind(self, node: cst.CSTNode) -> Kind:
-        """What an expression of the original module may hold."""
+        """Returns the kind of an expression of the original module."""
         if node not in self._memo:
             self._memo[node] = NOTHING  # an expression that contains itself adds nothing
             self._memo[node] = self._kind(node)
         return self._memo[node]
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
-        """Whether a class derives from one of flax.optim's definitions, directly or by another."""
+        """True if a class derives from one of flax.optim's definitions, directly or by another."""
         return self._derives(
             node,
             lambda base, name: (
@@ -114,7 +114,7 @@ class Expressions(abc.ABC):
         )
 
     def is_groups(self, node: cst.ClassDef) -> bool:
-        """Whether a class derives from MultiOptimizer, directly or by another."""
+        """True if a class derives from MultiOptimizer, directly or by another."""
         return self._derives(
             node,
             lambda base, name: (
@@ -126,7 +126,7 @@ class Expressions(abc.ABC):
     def _derives(
         self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
     ) -> bool:
-        """Whether some base of a class is one, by the expression and its imported name."""
+        """True if some base of a class is one, by the expression and its imported name."""
         for base in node.bases:
             if is_one(base.value, self.names.of(base.value) or ""):
                 return True
@@ -140,7 +140,7 @@ class Expressions(abc.ABC):
         return False
 
     def is_own_definition(self, name: str) -> bool:
-        """Whether an imported name is a definition class of another file of the project."""
+        """True if an imported name is a definition class of another file of the project."""
         return ".".join(name.split(".")[-2:]) in self.project.definitions
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
@@ -150,7 +150,7 @@ class Expressions(abc.ABC):
         if isinstance(target, cst.Name):
             key = self._key(target)
             if key is not None:
-                self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+                self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
         elif isinstance(target, cst.Attribute):
             if self.names.of(target) is None:
                 self.assign_field(target.attr.value, kind)
@@ -165,18 +165,20 @@ class Expressions(abc.ABC):
                         isinstance(e, cst.StarredElement) for e in target.elements[:index]
                     )
                     place = index - len(target.elements) if after_star else index
-                    self.assign(element.value, joined([item(kind, place), self._of(kind, place)]))
+                    self.assign(
+                        element.value, join_kinds([item(kind, place), self._of(kind, place)])
+                    )
 
     def _of(self, kind: Kind, index: int) -> Kind:
-        """What the fields of named tuples hold, by their place."""
+        """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
         known = [own[index] for own in names if -len(own) <= index < len(own)]
-        return joined(self.fields.get(name, NOTHING) for name in known)
+        return join_kinds(self.fields.get(name, NOTHING) for name in known)
 
     def assign_field(self, name: str, kind: Kind) -> None:
         """Adds to what fields of a name may hold."""
         if kind:
-            self.fields[name] = self._grown(self.fields.get(name, NOTHING), kind)
+            self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
 
     def assign_parameter(
         self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
@@ -185,19 +187,19 @@ class Expressions(abc.ABC):
         scope = self.scopes.get(function.body)
         if kind and scope is not None:
             key = (id(scope), parameter.name.value)
-            self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+            self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
 
     def parameter_kind(self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param) -> Kind:
-        """What a function's parameter may hold."""
+        """Returns the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         return self._variables.get((id(scope), parameter.name.value), NOTHING)
 
-    def returned(self, function: cst.CSTNode) -> Kind:
-        """What a function of this module may return."""
+    def return_kind(self, function: cst.CSTNode) -> Kind:
+        """Returns the kind of what a function of this module may return."""
         return self._returns.get(function, NOTHING)
 
-    def _grown(self, old: Kind, more: Kind) -> Kind:
-        new = joined([old, more])
+    def _add_kinds(self, old: Kind, more: Kind) -> Kind:
+        new = join_kinds([old, more])
         if not new - old:  # nothing new; what nests too deeply is left out, which must not go on
             return old
         self._changed = True
@@ -236,9 +238,9 @@ class Expressions(abc.ABC):
                 is_list = HYPER_PARAMS in inside and flow.text_of(node) == "hyper_params"
                 return inside | only(LEGACY) if is_list else inside
             case cst.IfExp():
-                return joined([self.kind(node.body), self.kind(node.orelse)])
+                return join_kinds([self.kind(node.body), self.kind(node.orelse)])
             case cst.BooleanOperation():
-                return joined([self.kind(node.left), self.kind(node.right)])
+                return join_kinds([self.kind(node.left), self.kind(node.right)])
             case cst.NamedExpr():
                 return self.kind(node.value)
             case cst.BinaryOperation() if self.project.follows_arrays:
@@ -247,10 +249,10 @@ class Expressions(abc.ABC):
 
     @abc.abstractmethod
     def _of_call(self, node: cst.Call) -> Kind:
-        """What a call may return."""
+        """Returns the kind of a call's result."""
 
     def _items(self, values: list[cst.BaseExpression]) -> Kind:
-        inside = joined(self.kind(value) for value in values)
+        inside = join_kinds(self.kind(value) for value in values)
         return frozenset([Items(inside)]) if inside else NOTHING
 
     def _of_name(self, node: cst.Name) -> Kind:
@@ -265,7 +267,7 @@ class Expressions(abc.ABC):
             elif isinstance(made, cst.ClassDef):
                 found.append(only(CLASS) if self.legacy_base(made) else frozenset([Instance(made)]))
         key = self._key(node)
-        return joined([*found, self._variables.get(key, NOTHING) if key else NOTHING])
+        return join_kinds([*found, self._variables.get(key, NOTHING) if key else NOTHING])
 
     def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
         if self.names.entry(node) is not None:
@@ -281,7 +283,7 @@ class Expressions(abc.ABC):
         if imported is not None:
             return self._of_import(node, imported)
         if self.names.dangling(node):
-            return only(FOREIGN)  # nobody knows what it was, so nothing of it is rewritten
+            return only(FOREIGN)  # unknown, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
         if OPTIMIZER in base and attribute in ("state", "optimizer_def", "target"):
             definition = only(DEFINITION) | (base & {OWN_GROUPS})
@@ -300,19 +302,19 @@ class Expressions(abc.ABC):
             if not is_property(m)
         ]
         here = self.fields.get(attribute, NOTHING)
-        by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
-        by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())
+        by_name = join_kinds([here, self.project.fields.get(attribute, NOTHING), *methods])
+        by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
-            by_name = joined([by_name - {FOREIGN}, by_its_class])
+            by_name = join_kinds([by_name - {FOREIGN}, by_its_class])
         return _agreeing(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
-        """Whether the class itself puts an instance of an unknown class into a field."""
+        """True if the class itself puts an instance of an unknown class into a field."""
         values = self._set_by_its_class(node, base)
         return bool(values) and all(map(self._is_unknown_instance, values))
 
     def _set_by_its_class(self, node: cst.Attribute, base: Kind) -> list[cst.BaseExpression] | None:
-        """What the class puts into a field; None where one of the classes in question does not."""
+        """Returns the values that a class assigns to a field; None if a possible class does not."""
         owners = {atom.node for atom in base if isinstance(atom, Instance)}
         owner = self.facts.of_self.get(node)
         found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
@@ -325,7 +327,7 @@ class Expressions(abc.ABC):
 
 
 def _agreeing(evidence: Kind, kind: Kind) -> Kind:
-    """What other places put into fields of the name, without what the nearest place rules out.
+    """Returns the kinds put into fields of a name elsewhere, less those that the nearest rules out.
 
     Other libraries' optimizers lie in fields of the same names.
     """

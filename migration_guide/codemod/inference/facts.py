@@ -1,4 +1,4 @@
-"""What is read off a module once, before kinds are inferred: definitions, assignments, calls."""
+"""Facts read once from a module, before kinds are inferred: definitions, assignments, calls."""
 
 from dataclasses import dataclass, field
 
@@ -166,7 +166,7 @@ def parameters(node: Callable_) -> list[cst.Param]:
 
 
 def is_property(node: cst.FunctionDef) -> bool:
-    """Whether a method is read as an attribute."""
+    """True if a method is read as an attribute."""
     return any(
         last_name(decorator.decorator) in ("cached_property", "property")
         for decorator in node.decorators

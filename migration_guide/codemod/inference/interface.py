@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the parts of the analysis know of each other."""
+"""The interface between the parts of the analysis."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -13,7 +13,7 @@ from migration_guide.codemod.reading.names import Names
 
 
 class Inference(Protocol):
-    """What the analysis of a module knows so far, and how it learns more.
+    """The analysis of a module: its facts so far, and the methods that add to them.
 
     Attributes:
       names: what the module imports.
@@ -35,23 +35,23 @@ class Inference(Protocol):
 
     @property
     def uses_optim(self) -> bool:
-        """Whether the module uses flax.optim."""
+        """True if the module uses flax.optim."""
         ...
 
     def kind(self, node: cst.CSTNode) -> Kind:
-        """What an expression may hold."""
+        """Returns the kind of an expression."""
         ...
 
-    def returned(self, function: cst.CSTNode) -> Kind:
-        """What a function of the module may return."""
+    def return_kind(self, function: cst.CSTNode) -> Kind:
+        """Returns the kind of what a function of the module may return."""
         ...
 
     def parameter_kind(self, function: Callable_, parameter: cst.Param) -> Kind:
-        """What a parameter may hold."""
+        """Returns the kind of a parameter."""
         ...
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
-        """Whether a variable is made by calling a class that nobody knows."""
+        """True if a variable is made by calling an unknown class."""
         ...
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
@@ -67,15 +67,15 @@ class Inference(Protocol):
         ...
 
     def function_name(self, function: Callable_) -> str:
-        """What other files know a function by."""
+        """Returns the name by which other files refer to a function."""
         ...
 
     def makes_own_definition(self, call: cst.Call) -> bool:
-        """Whether a call makes an instance of a definition class of the user's own."""
+        """True if a call makes an instance of a definition class of the user's own."""
         ...
 
     def makes_own_groups(self, call: cst.Call) -> bool:
-        """Whether it makes one of a class of the user's own that derives from MultiOptimizer."""
+        """True if it makes one of a class of the user's own that derives from MultiOptimizer."""
         ...
 
     def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
@@ -95,7 +95,7 @@ class Inference(Protocol):
         ...
 
     def imported_function(self, call: cst.Call) -> str | None:
-        """What other files know the function by that is called, if it is one of theirs."""
+        """Returns the imported name of the called function, if another file defines it."""
         ...
 
     def demand_argument(self, function: Callable_, keys: Collection[int | str]) -> None:

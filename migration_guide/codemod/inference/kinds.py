@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an expression may hold, as far as a rewriter cares: a small lattice.
+"""A small lattice of what an expression may hold, as far as a rewriter cares.
 
 A `Kind` is a set of possibilities. Definition and optimizer have no method in common, so that a
 name which holds first the one and then the other is rewritten by the method that is used.
@@ -64,12 +64,12 @@ _DEEPEST = 4
 
 @functools.lru_cache(maxsize=512)
 def depth(kind: Kind) -> int:
-    """How deep tuples and containers are nested."""
+    """Returns the depth to which tuples and containers are nested."""
     inner = [k for atom in kind for k in _inside(atom)]
     return 1 + max(map(depth, inner), default=0) if inner else 0
 
 
-def joined(kinds: Iterable[Kind]) -> Kind:
+def join_kinds(kinds: Iterable[Kind]) -> Kind:
     """All possibilities together; tuples of the same length are joined item by item."""
     distinct = {kind for kind in kinds if kind}
     if len(distinct) <= 1:  # as a rule
@@ -85,18 +85,20 @@ def joined(kinds: Iterable[Kind]) -> Kind:
             tuples.setdefault(len(atom.items), []).append(atom)
     for group in tuples.values():
         plain.add(
-            Several(tuple(joined(column) for column in zip(*(g.items for g in group), strict=True)))
+            Several(
+                tuple(join_kinds(column) for column in zip(*(g.items for g in group), strict=True))
+            )
         )
     containers = [atom.kind for atom in atoms if isinstance(atom, Items)]
     if containers:
-        plain.add(Items(joined(containers)))
+        plain.add(Items(join_kinds(containers)))
     result = frozenset(plain)
     # A program that nests without end must not keep the analysis going without end.
     return result if depth(result) <= _DEEPEST else frozenset(a for a in plain if not _inside(a))
 
 
 def item(kind: Kind, index: int | None = None) -> Kind:
-    """What is in a container, at an index if it is a tuple and the index is known."""
+    """Returns the kind of a container's items; of one item, for a tuple and a known index."""
     found: list[Kind] = []
     for atom in kind:
         if isinstance(atom, Items):
@@ -108,7 +110,7 @@ def item(kind: Kind, index: int | None = None) -> Kind:
                 found.append(atom.items[index])
         elif atom in (HYPER_PARAMS, CLASS):
             found.append(frozenset([atom]) | (kind & {LEGACY}))
-    return joined(found)
+    return join_kinds(found)
 
 
 def within(kind: Kind) -> Iterator[str | Function | Instance | Several | Items]:
@@ -137,7 +139,7 @@ class Sign:
     Attributes:
       path: of the file.
       line: in it, from 1.
-      text: what stands there.
+      text: the literal's text.
     """
 
     path: str

@@ -1,7 +1,7 @@
 # pyright: strict
-"""What goes into a definition that stays legacy code, a user's own class say, stays legacy as well.
+"""Keeps definitions legacy that go into one that stays legacy, such as a user's own class.
 
-A call that makes such a definition is followed back to whatever made its arguments: through
+A call that makes such a definition is followed back to the sources of its arguments: through
 variables, loops, containers, parameters, fields and functions, also those of other files.
 """
 
@@ -25,7 +25,7 @@ _ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 def keep(a: Inference) -> None:
     """Marks all that must stay legacy code for what does so."""
-    waiting = list(_demanded(a))
+    waiting = list(_legacy_arguments(a))
     seen: set[cst.CSTNode] = set()
     while waiting:
         node = waiting.pop()
@@ -34,7 +34,7 @@ def keep(a: Inference) -> None:
             waiting += _sources(a, node)
 
 
-def _demanded(a: Inference) -> Iterator[cst.CSTNode]:
+def _legacy_arguments(a: Inference) -> Iterator[cst.CSTNode]:
     """The arguments of what stays legacy, and what other files of the program need so."""
     for call in a.facts.calls:
         chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None
@@ -58,7 +58,7 @@ def _demanded(a: Inference) -> Iterator[cst.CSTNode]:
 
 
 def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Where an expression gets its value; calls of flax.optim's own classes are marked."""
+    """Yields the sources of an expression's value; marks calls of flax.optim's own classes."""
     match node:
         case cst.Call():
             yield from _of_call(a, node)
@@ -107,7 +107,7 @@ def _of_call(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
 
 
 def _of_variable(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]:
-    """What is assigned to a variable, put into it, or given for it where it is a parameter."""
+    """Yields the values assigned to a variable, put into it, or passed for it if a parameter."""
     for target, value in (*a.facts.assignments, *a.facts.loops):
         while isinstance(target, cst.Subscript):
             target = target.value
@@ -129,7 +129,7 @@ def _is_same(a: Inference, node: cst.CSTNode, variable: cst.Name) -> bool:
 
 
 def _given_for(a: Inference, parameter: cst.Param) -> Iterator[cst.CSTNode]:
-    """What is given for a parameter, here and, as is noted for them, in other files."""
+    """Yields arguments for a parameter in this file, and notes it for other files."""
     function = next((f for f in a.facts.functions if parameter in _parameters(f)), None)
     if function is None:
         return
@@ -159,7 +159,7 @@ def _arguments(call: cst.Call, index: int | None, name: str) -> Iterator[cst.Bas
 
 
 def _put_into_field(a: Inference, name: str) -> Iterator[cst.BaseExpression]:
-    """What is put into fields of a name."""
+    """Yields the values that are put into fields of a name."""
     for target, value in a.facts.assignments:
         while isinstance(target, cst.Subscript):
             target = target.value

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether a program's parameters may be in half precision, as far as its sources show.
+"""Tells if a program's parameters may be in half precision, as far as its sources show.
 
 JAX and Flax make parameters in float32 unless they are told otherwise. So a program in which
 nothing names half precision, whose dtypes are all written out, and whose models are in sight, has
@@ -56,22 +56,22 @@ def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sig
     files = [
         _File(path, tree)
         for path, text in sources.items()
-        if _SUSPECT.search(text) and (tree := _parsed(text)) is not None
+        if _SUSPECT.search(text) and (tree := _parse(text)) is not None
     ]
     program = _Program([file for file in files if not file.trains_without_jax], frozenset(modules))
     by_file = (program.first_sign(file) for file in program.files)
     return tuple(sorted(sign for sign in by_file if sign is not None))
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 class _File:
-    """What one file imports and binds, by names alone."""
+    """The imports and bindings of one file, by names alone."""
 
     def __init__(self, path: Path, tree: ast.Module):
         self.path = path
@@ -174,13 +174,13 @@ class _Program:
     def first_sign(self, file: _File) -> Sign | None:
         """The first place of a file that shows or hides half precision."""
         places = sorted(
-            (node.lineno, _shown(node))
+            (node.lineno, _snippet(node))
             for node in file.nodes
             if isinstance(node, ast.expr | ast.alias | ast.keyword | ast.arg)
             and (self._names_half(file, node) or self._hides_dtype(file, node))
         )
         places = places or [
-            (node.lineno, f"{_shown(node)}, whose dtype is not in sight")
+            (node.lineno, f"{_snippet(node)}, whose dtype is not in sight")
             for node in self._unseen_parameters(file)
         ]
         return Sign(str(file.path), *places[0]) if places else None
@@ -294,7 +294,7 @@ class _Program:
         return self._modules.isdisjoint(parts) and bool(parts[:-1])
 
     def _origins(self, file: _File, node: ast.AST) -> Iterator[tuple[_File, ast.AST]]:
-        """Where an expression gets its value."""
+        """Yields the sources of an expression's value."""
         match node:
             case ast.ClassDef():
                 calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
@@ -328,7 +328,7 @@ class _Program:
                 return
 
     def _given_for(self, function: ast.FunctionDef, name: str) -> Iterator[tuple[_File, ast.expr]]:
-        """What calls of a function give for a parameter of a name."""
+        """Yields the arguments that calls of a function pass for a parameter."""
         names = [arg.arg for arg in [*function.args.posonlyargs, *function.args.args]]
         index = names.index(name) - (names[0] in ("self", "cls"))
         for file, call in self._calls.get(self._makes.get(function, function.name), ()):
@@ -345,7 +345,7 @@ def _last(node: ast.expr) -> str:
     return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
-def _shown(node: ast.AST) -> str:
+def _snippet(node: ast.AST) -> str:
     """The source of an expression, as far as one line has room for it."""
     text = ast.unparse(node) if isinstance(node, ast.expr | ast.keyword) else _last_name(node)
     line = text.splitlines()[0]

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What use tells: `x.apply_gradient(g)` makes an optimizer of x, and a definition of what made x.
+"""Infers kinds from use: in `x.apply_gradient(g)`, x is an optimizer, and its maker a definition.
 
 It says nothing of what is known to be something else, so it comes after all that is known.
 """
@@ -122,7 +122,7 @@ def _expect_result(a: Inference, call: cst.Call, what: str, deep: int) -> None:
 
 
 def _is_external(a: Inference, name: str) -> bool:
-    """Whether an imported name comes from a module that this run does not see."""
+    """True if an imported name comes from a module that this run does not see."""
     parts = name.split(".")
     if parts[0] in _KNOWN_LIBRARIES or imports.is_foreign(name):
         return False
@@ -130,7 +130,7 @@ def _is_external(a: Inference, name: str) -> bool:
 
 
 def _from_place(a: Inference, value: cst.BaseExpression, known: Kind) -> None:
-    """What is given to a place that takes an optimizer, and nothing else, is one."""
+    """Infers that a value is an optimizer where nothing else may be passed."""
     if _surely(known) != only(OPTIMIZER) or a.names.of(value) is not None:
         return
     if _surely(a.kind(value)):

@@ -104,17 +104,17 @@ def _leads_out(file: Path, folder: Path) -> bool:
 
 
 def module_names(path: Path) -> tuple[str, ...]:
-    """What other files may import a file by: its own name and those of its folders."""
+    """Returns the names that other files may import a file by: its own, and with its folders."""
     return (path.stem, *path.parts[-3:-1])
 
 
 def is_code(path: Path) -> bool:
-    """Whether a file is Python or a notebook, by its name."""
+    """True if a file is Python or a notebook, by its name."""
     return path.suffix in (".py", ".pyi", ".ipynb")
 
 
 def uses_optim(data: bytes) -> bool:
-    """Whether a file uses flax.optim, or has comments of an earlier run."""
+    """True if a file uses flax.optim, or has comments of an earlier run."""
     # UTF-16, which Python does not read: that is said then. A lone \r ends a line as well.
     data = data.lstrip(b"\xff\xfe").replace(b"\0", b"").replace(b"\r", b"\n")
     if _COMMENT in data:
@@ -135,7 +135,7 @@ def is_migrated(data: bytes) -> bool:
 
 
 def has_old_names(data: bytes) -> bool:
-    """Whether a file has names that are rewritten in any file of a program that uses flax.optim."""
+    """True if a file has names that are rewritten in any file of a program that uses flax.optim."""
     return _WEAK.search(data) is not None or _uses_gone_names(data)
 
 
@@ -147,7 +147,7 @@ def _uses_gone_names(data: bytes) -> bool:
 
 
 def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
-    """Whether a file may read an optimizer that it gets by one of some names."""
+    """True if a file may read an optimizer that it gets by one of some names."""
     if _READS.search(data) is None:
         return False
     if _NAMED.search(data) is not None:
@@ -156,12 +156,12 @@ def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
 
 
 def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
-    """Whether all words of one of several lists stand in a file."""
+    """True if a file contains all words of one of several lists."""
     return any(all(os.fsencode(word) in data for word in words) for words in several)
 
 
 def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
-    """Whether a file imports from modules what they have: `from .own import Groups`.
+    """True if a file imports from modules what they have: `from .own import Groups`.
 
     Args:
       data: the file.
@@ -176,7 +176,7 @@ def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
     return False
 
 
-def decoded(data: bytes) -> tuple[str, str]:
+def decode(data: bytes) -> tuple[str, str]:
     """Text with its line endings as they are, and the encoding that the file declares.
 
     Raises:
@@ -185,12 +185,12 @@ def decoded(data: bytes) -> tuple[str, str]:
     encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
     try:
         return data.decode(encoding), encoding
-    except LookupError as error:  # `rot13`, say, which is no encoding of text
+    except LookupError as error:  # such as `rot13`, which is no encoding of text
         raise SyntaxError(str(error)) from None
 
 
 def has_old_line_ends(text: str) -> bool:
-    """Whether the lines of a text end as on the first Macs, with a carriage return alone."""
+    """True if the lines of a text end as on the first Macs, with a carriage return alone."""
     return "\r" in text and "\n" not in text
 
 
@@ -198,7 +198,7 @@ def write(path: Path, data: bytes) -> None:
     """Replaces a file's content in one step; its mode stays, and links stay links.
 
     Raises:
-      OSError: it cannot be written, or is write-protected; it stays as it was.
+      OSError: it cannot be written, or is write-protected; it is not changed.
     """
     path = path.resolve()
     if not os.access(path, os.W_OK):
@@ -224,7 +224,7 @@ def _for_this_user_alone(name: str, flags: int) -> int:
 
 
 def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
-    """Removes what killed runs have left beside files and below folders.
+    """Removes the unfinished files of killed runs next to files and below folders.
 
     What another run is writing just now stays.
 
@@ -242,10 +242,10 @@ def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
         for folder, folders, names in os.walk(path):
             folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
             found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
-    return [path for path in sorted(set(found)) if _removed(path)]
+    return [path for path in sorted(set(found)) if _remove(path)]
 
 
-def _removed(path: Path) -> bool:
+def _remove(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             if not path.is_file() or path.is_symlink() or not _lock(file):
@@ -259,7 +259,7 @@ def _removed(path: Path) -> bool:
 def _lock(file: IO[bytes]) -> bool:
     """Marks a file as being written, until it is closed; False where another process does so."""
     if fcntl is None:
-        return False  # what is left behind stays: nobody can tell it from what is being written
+        return False  # unfinished files stay: a running process may be writing them
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which line of a source became which of the other: comments and imports have come between."""
+"""Maps lines of a source to lines of its rewritten form, which has more comments and imports."""
 
 import difflib
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from migration_guide.codemod.reading.marks import NOTE, PREFIX
 
 
-def moved(old: str, new: str) -> Callable[[int], int]:
-    """Where the lines of one source stand in another.
+def line_map(old: str, new: str) -> Callable[[int], int]:
+    """Maps the lines of one source to those of another.
 
     Args:
       old: a source, before the rewrite or after it.

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which legacy name an expression refers to, through whatever imports and aliases."""
+"""Resolves expressions to legacy names, through imports and aliases."""
 
 import builtins
 import functools
@@ -10,7 +10,7 @@ import libcst as cst
 import legacy_optim
 from legacy_optim import gone
 from migration_guide.codemod.reading.scopes import Assignment, Scope
-from migration_guide.codemod.reading.tree import dotted, root_name
+from migration_guide.codemod.reading.tree import dotted_name, root_name
 from optax_bridge.correspondence import Entry, entries_by_class
 
 OPTIM = "flax.optim"
@@ -34,7 +34,7 @@ def _brings_optim(module: str) -> bool:
 
 
 def is_legacy(name: str) -> bool:
-    """Whether a canonical name is that of flax.optim or of something in it."""
+    """True if a canonical name is that of flax.optim or of something in it."""
     return f"{name}.".startswith(f"{OPTIM}.")
 
 
@@ -80,15 +80,15 @@ class Names:
 
     @functools.cached_property
     def unclear_star(self) -> bool:
-        """Whether names of flax.optim come from `import *`, and others may do so as well."""
+        """True if names of flax.optim come from `import *`, and others may do so as well."""
         brings = any(_brings_optim(star) for star in self._stars)
         return brings and any(
             not _brings_optim(star) and star not in _KNOWN_STARS for star in self._stars
         )
 
     def dangling(self, node: cst.CSTNode) -> bool:
-        """Whether an expression is `optim.Adam`, say, and nothing binds `optim`."""
-        text = dotted(node) or ""
+        """True if an expression is, for example, `optim.Adam`, and nothing binds `optim`."""
+        text = dotted_name(node) or ""
         root, _, rest = text.removeprefix("flax.").partition(".")
         if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
             return False
@@ -109,7 +109,7 @@ class Names:
         return BY_CLASS.get(name.removeprefix(f"{OPTIM}."))
 
     def assignments(self, node: cst.Name) -> list[Assignment]:
-        """What binds a name, in the scope that it is found in.
+        """Returns the bindings of a name, in the scope that binds it.
 
         What an `except` clause binds instead of an import that failed does not count.
         """
@@ -123,7 +123,7 @@ class Names:
         return self._bound[key]
 
     def is_fallback(self, assignment: Assignment) -> bool:
-        """Whether an assignment stands in an `except` clause for errors of an import."""
+        """True if an assignment is in an `except` clause for errors of an import."""
         node: cst.CSTNode | None = assignment.node
         while node is not None:
             if isinstance(node, cst.ExceptHandler):
@@ -132,7 +132,7 @@ class Names:
         return False
 
     def _resolve(self, node: cst.CSTNode) -> str | None:
-        text, root = dotted(node), root_name(node)
+        text, root = dotted_name(node), root_name(node)
         if text is None or root is None:
             return None
         found = self.assignments(root)
@@ -140,10 +140,10 @@ class Names:
             return self._from_star(text)
         if not all(a.imported for a in found):
             return None
-        names = {assignment.qualified(text) for assignment in found}
-        return self.followed(names.pop()) if len(names) == 1 else None
+        names = {assignment.qualified_name(text) for assignment in found}
+        return self.resolve_export(names.pop()) if len(names) == 1 else None
 
-    def followed(self, name: str) -> str:
+    def resolve_export(self, name: str) -> str:
         """The canonical name of what may be imported from another file of the program."""
         parts = name.split(".")
         for end in range(2, len(parts) + 1) if self._aliases else ():
@@ -153,11 +153,11 @@ class Names:
         return canonical(name)
 
     def _from_star(self, text: str) -> str | None:
-        """What a name that nothing binds is, if `import *` can have brought it."""
+        """Returns the full name of one that nothing binds, if `import *` can have brought it."""
         first = text.split(".")[0]
         for star in reversed(self._stars):
             name = f"{star}.{text}"
-            followed = self.followed(name)
+            followed = self.resolve_export(name)
             if followed != name or (is_legacy(name) and first in EXPORTS):
                 return followed
             if star == "flax" and first == "optim":
@@ -172,7 +172,7 @@ class Names:
 
 @functools.cache
 def port_names(legacy: str, classes: frozenset[str]) -> frozenset[str]:
-    """What a legacy hyper-parameter is called in the ports of some optimizers, all if none."""
+    """Returns a legacy hyper-parameter's names in the ports of some optimizers; of all if none."""
     entries = [BY_CLASS[name] for name in classes or BY_CLASS]
     return frozenset(
         hp.port for entry in entries for hp in entry.hyper_params if hp.legacy == legacy
@@ -182,9 +182,9 @@ def port_names(legacy: str, classes: frozenset[str]) -> frozenset[str]:
 def _catches_import_errors(handler: cst.ExceptHandler) -> bool:
     kind = handler.type
     if isinstance(kind, cst.Tuple):
-        caught = [dotted(element.value) for element in kind.elements]
+        caught = [dotted_name(element.value) for element in kind.elements]
     else:
-        caught = [dotted(kind) if kind is not None else "Exception"]
+        caught = [dotted_name(kind) if kind is not None else "Exception"]
     return any(
         name in ("ImportError", "ModuleNotFoundError", "AttributeError", "Exception")
         for name in caught

@@ -15,7 +15,7 @@ LOWEST = "0.12.2"
 
 _VERSION = r"v?\d+(?:\.\d+)*(?:\.\*)?[\w.+!-]*"
 _CLAUSE = rf"(?:===|==|~=|!=|<=|>=|<|>|=|\^|~)?\s*{_VERSION}"
-# The name, extras, whatever of `("= {version=` stands between them, and the clauses.
+# The name, extras, any of `("= {version=` between them, and the clauses.
 _PIN = re.compile(
     rf"""(?<![\w./@-])flax(?![\w./-])\s*(?:\[[^\]\n]*\])?["']?\s*
     (?:=\s*(?:\{{[^}}\n]*?\bversion\s*=\s*)?["']\s*)?
@@ -29,7 +29,7 @@ _IN_TABLE = re.compile(r"""^\s*version\s*=\s*["'](?P<clauses>[^"'\n]+)["']""", r
 
 
 def is_project_file(path: Path) -> bool:
-    """Whether a file is one that names the versions of dependencies."""
+    """True if a file is one that names the versions of dependencies."""
     if path.parent.name in _FOLDERS and path.suffix in (".txt", ".in"):
         return True
     return _FILES.fullmatch(path.name) is not None
@@ -60,7 +60,7 @@ def _requirements(text: str, lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _allows_today(clauses: str) -> bool:
-    """Whether some version from the lowest on satisfies all clauses."""
+    """True if some version from the lowest on satisfies all clauses."""
     return all(_allows(clause.strip()) for clause in clauses.split(","))
 
 

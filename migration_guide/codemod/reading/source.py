@@ -57,7 +57,7 @@ def parse(code: str) -> cst.Module:
         raise SyntaxError(error.message, ("<module>", error.raw_line, None, None)) from None
 
 
-def undefined(code: str) -> set[str]:
+def undefined_names(code: str) -> set[str]:
     """Names that a module reads somewhere and that nothing in it defines.
 
     Raises:
@@ -84,7 +84,7 @@ def undefined(code: str) -> set[str]:
 
 def _table(code: str) -> symtable.SymbolTable:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in strings, say: not ours to complain about
+        warnings.simplefilter("ignore")  # such as those about escapes in strings
         try:
             return symtable.symtable(code, "<module>", "exec")
         except ValueError as error:  # a null byte

@@ -10,6 +10,6 @@
 - `rewrite_module(context, original, updated)`: for the module, after all else.
 
 A handler returns the new node, or None where the rule does not apply. `original` is what the
-analysis knows, `updated` what inner rewrites made of it. What a rule declares besides, `registry`
+analysis knows, `updated` what inner rewrites made of it. What else a rule declares, `registry`
 says.
 """

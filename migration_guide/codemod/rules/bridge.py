@@ -21,7 +21,7 @@ After:
     )
 
 `legacy_optim` has the same classes; `from_legacy` makes of any of their definitions a
-transformation that computes what the definition does. So the program runs as it is, and what to
+transformation that computes what the definition does. So the program runs unchanged, and what to
 write in place of the bridge is said above it.
 """
 
@@ -47,7 +47,7 @@ _ESCAPES = (
     "optax_bridge.from_legacy(...), or hand on an Optax optimizer (`optax-bridge recipe`)"
 )
 _NO_CLASS = (
-    "a transformation has no class of its own: make it anew by the call that made it, and take "
+    "a transformation has no class of its own: make a new one by the same call, and take "
     "its name from what chose it"
 )
 _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
@@ -65,14 +65,14 @@ def rewrite_call(
     if original in context.analysis.legacy or is_bridged(context, original):
         return None
     if original in context.analysis.external:
-        return bridged(context, original, updated, _UNSEEN)
+        return add_bridge(context, original, updated, _UNSEEN)
     names = context.analysis.names
     chosen = CLASS in context.analysis.kind(original.func) and names.entry(original.func) is None
     if not chosen or context.analysis.makes_own_definition(original):
         return None
     if last_name(original.func) == "partial":
         return None
-    return bridged(context, original, updated, CHOSEN)
+    return add_bridge(context, original, updated, CHOSEN)
 
 
 def rewrite_reference(
@@ -86,7 +86,7 @@ def rewrite_reference(
             return None
         call = context.parent(above)
         if isinstance(call, cst.Call) and last_name(call.func) in _LOOKUPS:
-            return context.dotted("legacy_optim")
+            return context.reference("legacy_optim")
         context.by_hand(original, _ESCAPES)
         return None
     if context.analysis.names.entry(original) is None or context.in_annotation(original):
@@ -104,19 +104,19 @@ def rewrite_reference(
         return None
     if not context.calls_classes:
         context.remark(original, _ESCAPES)
-    return context.dotted(f"legacy_optim.{context.legacy(original)}")
+    return context.reference(f"legacy_optim.{context.legacy(original)}")
 
 
-def bridged(
+def add_bridge(
     context: Context, original: cst.CSTNode, updated: cst.BaseExpression, why: str
 ) -> cst.BaseExpression:
     """An expression in `optax_bridge.from_legacy(...)`, with why above it."""
     context.remark(original, why)
-    return cst.Call(context.dotted(BRIDGE), [cst.Arg(updated)])
+    return cst.Call(context.reference(BRIDGE), [cst.Arg(updated)])
 
 
 def is_bridged(context: Context, node: cst.CSTNode) -> bool:
-    """Whether an expression stands in a bridge already."""
+    """True if an expression is an argument of a bridge already."""
     above = context.parent(node)
     call = context.parent(above) if isinstance(above, cst.Arg) else None
     return isinstance(call, cst.Call) and context.name(call.func) in (
@@ -126,7 +126,7 @@ def is_bridged(context: Context, node: cst.CSTNode) -> bool:
 
 
 def _is_compared(context: Context, node: cst.CSTNode) -> bool:
-    """Whether a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
+    """True if a class is asked for: `isinstance(x, optim.Adam)`, `type(x) is optim.Adam`."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Comparison | cst.MatchCase):
             return True

@@ -62,7 +62,7 @@ def rewrite_call(
 
 
 def _makes_checkpoint(context: Context, call: cst.Call) -> bool:
-    """Whether a call makes a checkpoint of clu, or one of a class that derives from it."""
+    """True if a call makes a checkpoint of clu, or one of a class that derives from it."""
     if context.name(call.func) in _CLASSES:
         return True
     classes = (a.node for a in context.analysis.kind(call.func) if isinstance(a, Instance))

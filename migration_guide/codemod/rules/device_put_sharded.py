@@ -12,7 +12,7 @@ After:
 
     batch = put_sharded(shards, jax.local_devices())
 
-JAX removed it, and no one function of JAX stands for it. `optax-bridge run` answers it likewise.
+JAX removed it, and no single function of JAX replaces it. `optax-bridge run` does the same.
 """
 
 import libcst as cst

@@ -27,7 +27,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
 from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.context import Context, with_commas
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
 PERHAPS = (
@@ -56,15 +56,15 @@ def rewrite_call(
         if not _is_frozen(context, old.value, set()):
             context.remark(original, PERHAPS.format(func.attr.value))
             return None
-        function = context.dotted(f"flax.core.{func.attr.value}")
+        function = context.reference(f"flax.core.{func.attr.value}")
         return updated.with_changes(func=function, args=[cst.Arg(func.value)])
     if len(updated.args) != 1:
         return None
     is_copy = func.attr.value == "copy" and not context.name(old)
     if is_copy and _adds(old.value, original.args[0]):
         added = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-        args = separated([cst.Arg(func.value), added])
-        return updated.with_changes(func=context.dotted("flax.core.copy"), args=args)
+        args = with_commas([cst.Arg(func.value), added])
+        return updated.with_changes(func=context.reference("flax.core.copy"), args=args)
     if func.attr.value != "pop":
         return None
     if context.name(old) or not _is_collection(original.args[0]):
@@ -72,8 +72,8 @@ def rewrite_call(
     if not _taken_apart(context.parent(original)):
         return None
     return updated.with_changes(
-        func=context.dotted("flax.core.pop"),
-        args=separated([cst.Arg(func.value), updated.args[0]]),
+        func=context.reference("flax.core.pop"),
+        args=with_commas([cst.Arg(func.value), updated.args[0]]),
     )
 
 
@@ -85,13 +85,13 @@ def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.
 
 
 def _asks_for_frozen(context: Context, call: cst.Call) -> bool:
-    """Whether this is `isinstance(x, FrozenDict)`, for no kind of dict beside it."""
+    """True if this is `isinstance(x, FrozenDict)`, with no other kind of dict."""
     is_asked = last_name(call.func) == "isinstance" and len(call.args) == 2
     return is_asked and _are_frozen(context, call.args[1].value)
 
 
 def _are_frozen(context: Context, asked: cst.BaseExpression) -> bool:
-    """Whether a class, or one of several, is FrozenDict, and none is another kind of dict."""
+    """True if a class, or one of several, is FrozenDict, and none is another kind of dict."""
     classes = [e.value for e in asked.elements] if isinstance(asked, cst.Tuple) else [asked]
     names = {context.name(node).rpartition(".")[2] or last_name(node) for node in classes}
     is_ours = any(context.name(node).startswith("flax.core.") for node in classes)
@@ -99,7 +99,7 @@ def _are_frozen(context: Context, asked: cst.BaseExpression) -> bool:
 
 
 def _is_method(context: Context, method: cst.Attribute) -> bool:
-    """Whether a method that is named as one of a FrozenDict may be that, and no module's or own."""
+    """True if a method that is named as one of a FrozenDict may be that, and no module's or own."""
     atoms = context.analysis.kind(method.value)
     is_own = method.attr.value in context.analysis.facts.methods or last_name(method.value) in (
         "self",
@@ -109,7 +109,7 @@ def _is_method(context: Context, method: cst.Attribute) -> bool:
 
 
 def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """Whether an expression is what a module returned, or a part of it: by its origin or its names.
+    """True if an expression is what a module returned, or a part of it: by its origin or its names.
 
     Args:
       context: of the file.
@@ -141,7 +141,7 @@ def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode
 
 
 def _adds(holder: cst.BaseExpression, arg: cst.Arg) -> bool:
-    """Whether `copy` is given a mapping, written out or by a name that such things have."""
+    """True if `copy` is given a mapping, written out or by a name that such things have."""
     if arg.star or (arg.keyword is not None and arg.keyword.value != "add_or_replace"):
         return False
     by_call = isinstance(arg.value, cst.Call) and last_name(arg.value.func) in (
@@ -163,7 +163,7 @@ def _is_collection(arg: cst.Arg) -> bool:
 
 
 def _taken_apart(statement: cst.CSTNode | None) -> bool:
-    """Whether a statement is `a, b = ...`."""
+    """True if a statement is `a, b = ...`."""
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0].target

@@ -16,7 +16,7 @@ After:
     # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 does not. What to do: ...
     z = jax.soft_pmap(f)(y)
 
-Which names those are, and what stands for them, is the inventory of `legacy_optim.gone`, made from
+Those names and their replacements are the inventory of `legacy_optim.gone`, made from
 the releases. Names with a rule of their own are left to it.
 """
 
@@ -24,7 +24,7 @@ import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.tree import dotted, root_name
+from migration_guide.codemod.reading.tree import dotted_name, root_name
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context
 
@@ -56,7 +56,7 @@ _NOT_IMPORTED = (
 def rewrite_reference(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
 ) -> cst.BaseExpression | None:
-    """A name that is gone, as it is used."""
+    """A use of a name that is gone."""
     name = context.name(original)
     entry = _entry(context, name)
     if entry is None or _is_within_another(context, original):
@@ -71,7 +71,7 @@ def rewrite_reference(
     if module.startswith(_NOT_IMPORTED):
         context.needed.add(module)
         return cst.parse_expression(new)
-    return context.dotted(new) if module else cst.Name(new)
+    return context.reference(new) if module else cst.Name(new)
 
 
 def rewrite_attribute(
@@ -162,7 +162,7 @@ def _module_variables(context: Context) -> frozenset[str]:
 
 def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
     """The dotted name of a name in a module that a variable holds, or ""."""
-    root, text = root_name(node), dotted(node)
+    root, text = root_name(node), dotted_name(node)
     if root is None or text is None or root.value not in context.once(_module_variables):
         return ""
     modules = {_module(context, value) for value in context.analysis.assigned_to(root)}
@@ -194,13 +194,13 @@ def _entry(context: Context, name: str) -> gone.Gone | None:
 
 
 def _is_elsewhere(context: Context, name: str) -> bool:
-    """Whether another rule answers for a name, or for the module that it is in."""
+    """True if another rule rewrites a name, or the module that it is in."""
     parts = name.split(".")
     return any(".".join(parts[: i + 1]) in context.answered for i in range(len(parts)))
 
 
 def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:
-    """Whether a longer name around it is gone as well: `jax.api` of `jax.api.jit`."""
+    """True if a longer name around it is gone as well: `jax.api` of `jax.api.jit`."""
     above = context.parent(node)
     return (
         isinstance(above, cst.Attribute)
@@ -214,7 +214,7 @@ def _is_gone(context: Context, name: str) -> bool:
 
 
 def _can_be_written(context: Context, new: str) -> bool:
-    """Whether a builtin's name means the builtin in this file."""
+    """True if a builtin's name means the builtin in this file."""
     if "." in new:
         return True
     scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}

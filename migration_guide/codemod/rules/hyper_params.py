@@ -36,7 +36,7 @@ _WHOSE = (
     "multi_optimizer [tx.hyper_params for tx in optimizer.tx.inner], mappings with the new ones"
 )
 _FIXED = (
-    "hyper-parameters of a transformation cannot be set afterwards: make it anew with them, or "
+    "hyper-parameters of a transformation cannot be set afterwards: make a new one with them, or "
     "give them at each step, .apply_gradients(grads=..., learning_rate=...)"
 )
 
@@ -116,7 +116,7 @@ def as_overrides(
         return None
     if isinstance(old, cst.Call) and _is_replace(context, old) and len(old.args) == 1:
         single = new.right if isinstance(new, cst.BinaryOperation) else None
-        if isinstance(single, cst.Dict) and len(context.once(_made)) < 2:
+        if isinstance(single, cst.Dict) and len(context.once(_constructed_classes)) < 2:
             (element,) = single.elements
             name = old.args[0].keyword
             port = port_name(context, name.value) if name is not None else None
@@ -129,13 +129,13 @@ def as_overrides(
 
 
 def is_one(context: Context, node: cst.BaseExpression) -> bool:
-    """Whether an expression is what one definition has, or a list for several."""
+    """True if an expression is what one definition has, or a list for several."""
     return context.once(_is_multiple) or context.is_hyper_params(node)
 
 
 def port_name(context: Context, legacy: str) -> str | None:
     """A hyper-parameter's name in the ports of what this file constructs, if they agree on one."""
-    classes = frozenset(context.once(_made))
+    classes = frozenset(context.once(_constructed_classes))
     names = port_names(legacy, classes) if classes else frozenset()
     if context.once(_makes_own):
         names |= {legacy}  # what `wrap_definition` wraps keeps its names
@@ -143,7 +143,7 @@ def port_name(context: Context, legacy: str) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-def _made(context: Context) -> list[str]:
+def _constructed_classes(context: Context) -> list[str]:
     """The legacy classes that this file constructs, one for each call."""
     return [
         entry.legacy.__name__
@@ -154,7 +154,7 @@ def _made(context: Context) -> list[str]:
 
 
 def _makes_own(context: Context) -> bool:
-    """Whether it makes definitions of the program's own classes."""
+    """True if it makes definitions of the program's own classes."""
     return any(map(context.analysis.makes_own_definition, context.analysis.facts.calls))
 
 
@@ -171,25 +171,25 @@ def _is_replace(context: Context, node: cst.Call) -> bool:
 
 
 def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:
-    """Whether hyper-parameters are a mapping now, and not those of legacy code."""
+    """True if hyper-parameters are a mapping now, and not those of legacy code."""
     return context.is_hyper_params(node) and LEGACY not in context.analysis.kind(node)
 
 
 def _is_by_name(node: cst.CSTNode | None) -> bool:
-    """Whether a mapping is asked for a name: `tx.hyper_params["b1"]`."""
+    """True if a mapping is asked for a name: `tx.hyper_params["b1"]`."""
     if not isinstance(node, cst.Subscript) or not isinstance(node.slice[0].slice, cst.Index):
         return False
     return isinstance(node.slice[0].slice.value, cst.SimpleString)
 
 
 def _has_own_groups(context: Context) -> bool:
-    """Whether the program has subclasses of MultiOptimizer, which keep legacy hyper-parameters."""
+    """True if the program has subclasses of MultiOptimizer, which keep legacy hyper-parameters."""
     here = any(map(context.analysis.is_groups, context.analysis.legacy_classes))
     return here or bool(context.analysis.project.own_groups)
 
 
 def _is_multiple(context: Context) -> bool:
-    """Whether this file takes hyper-parameters apart by index or by loop: those of groups."""
+    """True if this file takes hyper-parameters apart by index or by loop: those of groups."""
     facts = context.analysis.facts
     whole = [
         *(node.value for node in facts.subscripts if not _is_by_name(node)),

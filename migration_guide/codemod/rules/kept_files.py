@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where a program keeps few files, the old one that it resumes from goes in time, which is said.
+"""Warns where a program keeps few files that the old one it resumes from will be removed.
 
 Before:
 

@@ -15,7 +15,7 @@ After:
 An optimizer's leaves were its state's and then its target's; a `TrainState` has the step, the
 parameters and then the state. With SGD and momentum both have as many, of the same shapes: an old
 file would be read without an error, momenta for parameters. Leaves that are put together again as
-they were taken apart, in a program that reads and writes no arrays, are nobody's business.
+they were flattened do no harm in a program that reads and writes no arrays.
 """
 
 import libcst as cst
@@ -53,6 +53,6 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
 
 
 def _uses_files(context: Context) -> bool:
-    """Whether a module reads or writes arrays without names of Flax's."""
+    """True if a module reads or writes arrays without names of Flax's."""
     calls = context.analysis.facts.calls
     return any(context.name(call.func).startswith(_FILES) for call in calls)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""A definition of one's own keeps its code and is wrapped where it is made.
+"""Keeps the code of a program's own definition and wraps it where it is made.
 
 Before:
 
@@ -36,23 +36,23 @@ def rewrite_reference(
     del updated
     name = context.legacy(original)
     if context.name(original) == OPTIM and context.legacy_class(original) is not None:
-        return context.dotted("legacy_optim")  # handed to something: `getattr(optim, name)`
+        return context.reference("legacy_optim")  # handed to something: `getattr(optim, name)`
     if name and context.legacy_class(original) is not None:
-        return context.dotted(f"legacy_optim.{name}")
+        return context.reference(f"legacy_optim.{name}")
     return None
 
 
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """Where an instance is made."""
+    """Reports a call that makes an instance."""
     if context.legacy_class(original) or not context.analysis.makes_own_definition(original):
         return None
     if original in context.analysis.legacy or is_bridged(context, original):
         return None
     if context.options.standalone:
         context.remark(original, f"stays on optax_bridge: {stays(context.analysis, original)}")
-    return cst.Call(context.dotted("optax_bridge.wrap_definition"), [cst.Arg(updated)])
+    return cst.Call(context.reference("optax_bridge.wrap_definition"), [cst.Arg(updated)])
 
 
 def rewrite_class(context: Context, original: cst.ClassDef, updated: cst.ClassDef) -> None:

@@ -70,18 +70,18 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
 
 
 def _pickles(context: Context, func: cst.BaseExpression) -> bool:
-    """Whether a function is one of a module that pickles, or the method of what one made."""
+    """True if a function is one of a module that pickles, or the method of what one made."""
     name = context.name(func)
     if name:
         return name.split(".")[0] in _MODULES
     holder = func.value if isinstance(func, cst.Attribute) else None
     if isinstance(holder, cst.Name):
-        holder = constants.assigned(context, holder)
+        holder = constants.assigned_value(context, holder)
     return isinstance(holder, cst.Call) and context.name(holder.func).split(".")[0] in _MODULES
 
 
 def _gives(context: Context, call: cst.Call) -> bool:
-    """Whether what is read is an optimizer, or is used like one."""
+    """True if what is read is an optimizer, or is used like one."""
     if holds_optimizer(context, call):
         return True
     above: cst.CSTNode | None = context.parent(call)
@@ -104,7 +104,7 @@ def _gives(context: Context, call: cst.Call) -> bool:
 
 
 def _gives_on(context: Context, name: cst.Name) -> bool:
-    """Whether something of what a variable holds becomes an optimizer, or the state of one.
+    """True if something of what a variable holds becomes an optimizer, or the state of one.
 
     `o = d["o"]` makes it one, and `o = o.replace(state=d["state"])`.
     """
@@ -128,7 +128,7 @@ def _gives_on(context: Context, name: cst.Name) -> bool:
 
 
 def _is_part_of(context: Context, part: cst.BaseExpression, name: cst.Name) -> bool:
-    """Whether an expression is a variable, or what stands in it by subscripts."""
+    """True if an expression is a variable, or a subscript of it."""
     while isinstance(part, cst.Subscript):
         part = part.value
     return (
@@ -145,7 +145,7 @@ def _names(target: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 def holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
-    """Whether an optimizer, its state or a definition is in a value, at any depth."""
+    """True if an optimizer, its state or a definition is in a value, at any depth."""
     if any(holds_optimizer(context, part) for part in _parts(node)):
         return True
     kind = context.analysis.kind(node)
@@ -167,7 +167,7 @@ def _parts(node: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
-    """Whether an optimizer is within a kind; instances hold each other, and are looked at once."""
+    """True if an optimizer is within a kind; instances hold each other, and are looked at once."""
     for atom in within(kind):
         if atom in (OPTIMIZER, DEFINITION, STATE):
             return True

@@ -21,15 +21,13 @@ from migration_guide.codemod.writing.context import Context
 
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")
-_SAID = (
-    "flax.nn went with flax 0.4: port these modules to flax.linen, which lays parameters out anew"
-)
+_SAID = "flax.nn went with flax 0.4: port these modules to flax.linen, whose parameter trees differ"
 
 
 def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
 ) -> None:
-    """Where it is imported."""
+    """Reports the import."""
     del updated
     for node in made_by(original):
         if any(mentions(node, module) for module in ANSWERS_FOR):
@@ -49,5 +47,5 @@ def rewrite_reference(
 
 
 def _is_gone(context: Context, node: cst.Attribute) -> bool:
-    """Whether a node is `flax.nn` itself, reached through `flax`."""
+    """True if a node is `flax.nn` itself, reached through `flax`."""
     return context.name(node) in ANSWERS_FOR

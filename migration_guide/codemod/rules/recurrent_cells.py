@@ -45,7 +45,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
 
 
 def _says_features(call: cst.Call) -> bool:
-    """Whether `features` may be among the arguments: by name, by position, or starred."""
+    """True if `features` may be among the arguments: by name, by position, or starred."""
     return any(
         arg.star or arg.keyword is None or arg.keyword.value == "features" for arg in call.args
     )

@@ -1,4 +1,4 @@
-"""What a module imports of flax.optim for others, it imports of `legacy_optim`.
+"""Imports from flax.optim that are there for other modules come from `legacy_optim`.
 
 Before:
 
@@ -11,9 +11,9 @@ After:
     from legacy_optim import Adam
     __all__ = ["Adam"]
 
-Files of the program that use it from here are rewritten as if they imported it themselves; what
-nobody sees here keeps a class that works, of whose definitions `optax_bridge.from_legacy` makes
-transformations.
+Files of the program that use it from here are rewritten as if they imported it themselves; files
+outside of the run import a class that works, from whose definitions `optax_bridge.from_legacy`
+makes transformations.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ from migration_guide.codemod.writing.context import Context
 
 _SAID = (
     "stays on legacy_optim for others, who may import it from here (their definitions become Optax "
-    "with optax_bridge.from_legacy(...)); it goes when nobody does any longer"
+    "with optax_bridge.from_legacy(...)); it can go when no file does any longer"
 )
 
 
@@ -63,7 +63,7 @@ def rewrite_statement(
 
 
 def _is_for_others(context: Context, name: str, bound: str) -> bool:
-    """Whether a name of flax.optim is imported here for other modules."""
+    """True if a name of flax.optim is imported here for other modules."""
     if not is_legacy(name):
         return False
     what = name.removeprefix(OPTIM).removeprefix(".")

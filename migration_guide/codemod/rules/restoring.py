@@ -1,4 +1,4 @@
-"""What restores is this package's own, so that old files are read as well as new ones.
+"""Restores with this package's function, which reads old files as well as new ones.
 
 Before:
 
@@ -67,13 +67,13 @@ def rewrite_reference(
     if reads_nothing_old(context):
         context.remark(original, needs_converting(context, call, name), CONVERTING)
         return None
-    return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
+    return context.reference(f"{_HOME}.{name.rpartition('.')[2]}")
 
 
 def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
-    """What is restored without a template, and a dict in which the program has more."""
+    """Rewrites a restore without a template, or into a dict that holds more than the state."""
     name = context.name(original.func)
     if name == "flax.serialization.from_state_dict" and len(original.args) == 2:
         template, saved = original.args
@@ -91,13 +91,13 @@ def rewrite_call(
 
 
 def reads_nothing_old(context: Context) -> bool:
-    """Whether a file keeps Flax's own functions, which read files of today alone."""
+    """True if a file keeps Flax's own functions, which read files of today alone."""
     return context.once(standalone.is_active) and not context.once(standalone.leaves_any)
 
 
 def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
-    """What to do with the old files that a call of a function, or of a method, reads."""
-    restored = _restored(context, name, call)
+    """Returns the advice for old files that a call of a function, or of a method, reads."""
+    restored = _restored_file(context, name, call)
     command = dataclasses.replace(restored, recipe="standalone").command(
         f"{context.analysis.stem}.py"
     )
@@ -110,7 +110,7 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
 
 
 def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
-    """Whether a function of Flax, called so or handed on, is replaced."""
+    """True if a function of Flax, called so or handed on, is replaced."""
     if name not in FUNCTIONS or not context.uses_optim:
         return False
     if call is None or any(arg.star for arg in call.args):
@@ -120,7 +120,7 @@ def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
 
 
 def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """Whether what an expression gives surely holds no optimizer.
+    """True if what an expression gives surely holds no optimizer.
 
     Args:
       context: of the file.
@@ -147,7 +147,7 @@ def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNod
     if isinstance(node, cst.Tuple | cst.List):
         return all(_holds_none(context, e.value, seen) for e in node.elements)
     if isinstance(node, cst.Name):
-        origin = constants.assigned(context, node)
+        origin = constants.assigned_value(context, node)
         if origin is None or origin in seen:
             return origin is not None
         seen.add(origin)
@@ -161,12 +161,12 @@ def _is_none(node: cst.BaseExpression) -> bool:
 
 def _see(context: Context, name: str, call: cst.Call) -> None:
     """Notes the file that a call reads, where its path is written out."""
-    restored = _restored(context, name, call)
+    restored = _restored_file(context, name, call)
     if restored.path != UNKNOWN_PATH:
         context.checkpoints.setdefault(restored.path, restored)
 
 
-def _restored(context: Context, name: str, call: cst.Call | None) -> Restored:
+def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restored:
     """The file that a call reads, and what is known of what it holds."""
     file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
@@ -210,14 +210,14 @@ def _function(context: Context, template: cst.BaseExpression) -> str:
 
 
 def _format(name: str) -> str:
-    """What a function reads: bytes and the dicts of such are msgpack, a folder may be Orbax's."""
+    """Returns the format that a function reads: "msgpack", or "" if it may be Orbax's as well."""
     return "" if name.endswith("restore_checkpoint") else "msgpack"
 
 
 def _path(context: Context, node: cst.BaseExpression) -> str | None:
     """The path of `"run"`, of `file.read()` and of what was assigned it."""
     if isinstance(node, cst.Name):
-        origin = constants.assigned(context, node)
+        origin = constants.assigned_value(context, node)
         return constants.text(context, node) if origin is None else _path(context, origin)
     if not isinstance(node, cst.Call):
         return constants.text(context, node)

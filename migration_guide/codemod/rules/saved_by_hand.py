@@ -1,4 +1,4 @@
-"""What a program makes of an optimizer's state dict by itself is left to a person.
+"""Leaves to a person what a program itself does with an optimizer's state dict.
 
 Before:
 
@@ -90,7 +90,7 @@ def rewrite_statement(
 
 
 def _holds_some(context: Context) -> bool:
-    """Whether some expression of the file is, or has in it, an optimizer or a part of one."""
+    """True if some expression of the file is, or has in it, an optimizer or a part of one."""
     analysis = context.analysis
     nodes = [*analysis.facts.calls, *analysis.facts.attributes]
     atoms = {atom for node in nodes for atom in within(analysis.kind(node))}
@@ -98,12 +98,12 @@ def _holds_some(context: Context) -> bool:
 
 
 def _names(context: Context) -> str:
-    """What to do about the names; Flax's own TrainState has no way back."""
+    """Returns the advice about names; Flax's own TrainState has no inverse."""
     return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else EITHER)
 
 
 def _has_template(call: cst.Call) -> bool:
-    """Whether a checkpoint is restored into something, whose names the result has."""
+    """True if a checkpoint is restored into something, whose names the result has."""
     if last_name(call.func) != "restore_checkpoint":
         return False
     template = argument(call, 1, "target")
@@ -111,7 +111,7 @@ def _has_template(call: cst.Call) -> bool:
 
 
 def _repeats(context: Context, given: cst.Arg) -> bool:
-    """Whether it is `{"target": saved["target"], ...}`: a dict out of one with the same names."""
+    """True if it is `{"target": saved["target"], ...}`: a dict out of one with the same names."""
     if not isinstance(given.value, cst.Dict):
         return False
     values = [
@@ -124,7 +124,7 @@ def _repeats(context: Context, given: cst.Arg) -> bool:
 
 
 def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Where the dict that a call makes is asked for what an optimizer had."""
+    """Yields the look-ups of an optimizer's parts in the dict that a call makes."""
     found = context.once(lookups.chains)
     for root, keys, lookup in found:
         if not _is_old(keys):
@@ -135,7 +135,7 @@ def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
 
 
 def _is_made_by(context: Context, value: cst.BaseExpression, call: cst.Call, deep: int = 0) -> bool:
-    """Whether a value is what a call returns, or that in other hands: `device_get(...)` of it."""
+    """True if a value is a call's result, or passed through a function: `device_get(...)` of it."""
     if value is call:
         return True
     if not isinstance(value, cst.Call) or deep > _DEEPEST:

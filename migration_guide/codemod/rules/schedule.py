@@ -30,7 +30,7 @@ import libcst as cst
 from migration_guide.codemod.inference.kinds import CLASS
 from migration_guide.codemod.reading.tree import last_name, walk
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, separated
+from migration_guide.codemod.writing.context import Context, keyword, with_commas
 
 RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 
@@ -51,7 +51,7 @@ def rewrite_call(
         return None  # the rule for constructors has it
     if original is definition and not any(_is_rate(arg) for arg in updated.args):
         return updated.with_changes(
-            args=separated([keyword("learning_rate", cst.Name(function)), *updated.args])
+            args=with_commas([keyword("learning_rate", cst.Name(function)), *updated.args])
         )
     return None
 
@@ -77,14 +77,14 @@ def rewrite_module(
 
 
 def _uses(function: cst.FunctionDef, variable: str) -> int:
-    """How often a name stands in a function, for any variable."""
+    """Counts the uses of a name in a function, for any variable."""
     keywords = {id(n.keyword) for n in walk(function) if isinstance(n, cst.Arg) and n.keyword}
     names = (node for node in walk(function) if isinstance(node, cst.Name))
     return sum(node.value == variable and id(node) not in keywords for node in names)
 
 
 def _is_rate_of(found: "Scheduled", line: cst.SimpleStatementLine, variable: str) -> bool:
-    """Whether a line assigns the schedule's value to the variable, and does and says no more."""
+    """True if a line assigns the schedule's value to the variable, and does and says no more."""
     if any(empty.comment for empty in line.leading_lines) or line.trailing_whitespace.comment:
         return False
     (statement, *others) = line.body
@@ -104,7 +104,7 @@ class Scheduled(NamedTuple):
 
 
 def provable(context: Context) -> Scheduled | None:
-    """What becomes a schedule, or None."""
+    """Returns the assignment that becomes a schedule, or None."""
     analysis = context.analysis
     definitions = [c for c in analysis.facts.calls if analysis.names.entry(c.func) is not None]
     steps = analysis.applications
@@ -148,7 +148,7 @@ def _is_rate(arg: cst.Arg) -> bool:
 
 
 def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What a variable was assigned, if only once, else the expression itself."""
+    """Returns the value assigned to a variable, if only once, else the expression itself."""
     if not isinstance(value, cst.Name):
         return value
     made = context.analysis.assigned_to(value)
@@ -157,7 +157,7 @@ def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression |
 
 
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:
-    """Whether a name is bound once, in the module itself, above a place."""
+    """True if a name is bound once, in the module itself, above a place."""
     assignments = context.analysis.names.assignments(function)
     if len(assignments) != 1 or not assignments[0].scope.is_module:
         return False

@@ -1,5 +1,5 @@
 # pyright: strict
-"""`from flax.optim import *` beside another `import *` is left for a person, and all with it.
+"""Leaves `from flax.optim import *` next to another `import *` to a person, and its uses too.
 
 Before:
 
@@ -9,7 +9,7 @@ Before:
 
 After:
 
-    # optax-bridge: nobody can tell which names come from import * ...
+    # optax-bridge: it is unclear which names come from import * ...
     from flax.optim import *
     from helpers import *
     optimizer = Adam(1e-3).create(params)
@@ -25,7 +25,7 @@ from migration_guide.codemod.reading.names import is_legacy
 from migration_guide.codemod.writing.context import Context
 
 _SAID = (
-    "nobody can tell which names come from import *: import them by name, and run this again; "
+    "it is unclear which names come from import *: import them by name, and run this again; "
     "until then nothing in this file is rewritten"
 )
 

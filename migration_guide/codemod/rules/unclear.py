@@ -1,5 +1,5 @@
 # pyright: strict
-"""What looks like an optimizer, and nothing shows whether it is one, is left for a person.
+"""Leaves to a person what looks like an optimizer where nothing shows if it is one.
 
 Before:
 
@@ -119,7 +119,7 @@ def _is_string(node: cst.BaseExpression) -> TypeGuard[cst.SimpleString]:
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
-    """Whether something is named or used like an optimizer, and nothing is known of it.
+    """True if something is named or used like an optimizer, and nothing is known of it.
 
     Nor can it be told where it may be one of flax.optim as well as one of another library.
     """
@@ -143,7 +143,7 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
 
 
 def _is_looked_up(node: cst.BaseExpression) -> bool:
-    """Whether it is `getattr(agent, name)`, `vars(agent)[name]` or `agent.__dict__[name]`."""
+    """True if it is `getattr(agent, name)`, `vars(agent)[name]` or `agent.__dict__[name]`."""
     if isinstance(node, cst.Subscript):
         node = node.value
         called = node.func if isinstance(node, cst.Call) else node

@@ -1,1 +1,1 @@
-"""What rules write with: the context of a file, calls, imports, definitions."""
+"""The tools by which rules write: the context of a file, calls, imports, definitions."""

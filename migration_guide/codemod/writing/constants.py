@@ -1,5 +1,5 @@
 # pyright: strict
-"""What can be seen of a path without running the program."""
+"""Reads paths as far as they can be seen without running the program."""
 
 import os
 
@@ -25,7 +25,7 @@ def text(context: Context, node: cst.BaseExpression, deep: int = 0) -> str | Non
         value = node.evaluated_value
         return value if isinstance(value, str) else None
     if isinstance(node, cst.Name):
-        origin = assigned(context, node)
+        origin = assigned_value(context, node)
         return None if origin is None else text(context, origin, deep + 1)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Divide):
         parts = [text(context, part, deep + 1) for part in (node.left, node.right)]
@@ -45,11 +45,11 @@ def text(context: Context, node: cst.BaseExpression, deep: int = 0) -> str | Non
 
 
 def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bool:
-    """Whether an expression is surely an absolute path or the address of a store."""
+    """True if an expression is surely an absolute path or the address of a store."""
     if deep > _DEEPEST:
         return False
     if isinstance(node, cst.Name):
-        origin = assigned(context, node)
+        origin = assigned_value(context, node)
         return origin is not None and is_absolute(context, origin, deep + 1)
     if isinstance(node, cst.BinaryOperation):
         return is_absolute(context, node.left, deep + 1)
@@ -67,8 +67,8 @@ def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
     return value is not None and (value.startswith("/") or "://" in value)
 
 
-def assigned(context: Context, node: cst.Name) -> cst.BaseExpression | None:
-    """What a variable was assigned, or made by `with ... as`, if that is done once alone."""
+def assigned_value(context: Context, node: cst.Name) -> cst.BaseExpression | None:
+    """Returns the value that `=` or `with ... as` binds to a variable, if it is bound once."""
     assignments = context.analysis.names.assignments(node)
     if len(assignments) != 1:
         return None

@@ -1,4 +1,4 @@
-"""What a rule gets: the analysis of the file, the options, and where to leave messages."""
+"""The argument of every rule: the analysis of the file, the options, and its messages."""
 
 import functools
 import shlex
@@ -22,7 +22,7 @@ from migration_guide.codemod.reading.marks import NOTE, PREFIX, is_skip, is_skip
 from migration_guide.codemod.reading.names import OPTIM, is_legacy
 from migration_guide.codemod.reading.tree import comments, is_statement, walk
 
-# What an Optimizer had and a TrainState has not; `apply_gradient` is spoken of elsewhere.
+# Members that an Optimizer had and a TrainState lacks; `apply_gradient` has a rule of its own.
 _OLD = frozenset(
     {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
      "compute_gradients", "optimize"}
@@ -32,7 +32,7 @@ QUESTION = "is this an optimizer of flax.optim?"
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for.
+    """The user's options.
 
     Attributes:
       recipe: `stock`: public Optax where it is the same but for rounding; `exact`: this project's
@@ -76,7 +76,7 @@ class Message:
     new_line: int = 0
 
     def location(self, *, written: bool) -> str:
-        """Behind the file's name, as it is or as it was written."""
+        """Returns the place in the rewritten file, or in the original one."""
         line = self.new_line if written else self.line
         return f"cell {self.cell}:{line}" if self.cell else str(line)
 
@@ -92,7 +92,7 @@ class Restored:
     Attributes:
       path: as the program has it, or `UNKNOWN_PATH`.
       template: the function of the module that makes what it is restored into, or "".
-      optimizers: where each optimizer stands in it, "" for the whole, and its constructor call of
+      optimizers: the path of each optimizer in it, "" for the root, and its constructor call of
         flax.optim; empty if some call is not written out.
       recipe: `exact` or `standalone` if all of them became that, else "".
       format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
@@ -110,7 +110,7 @@ class Restored:
         return not (self.optimizers or self.template)
 
     def command(self, file: str) -> str:
-        """The command that converts it; the function of the template stands in a file."""
+        """Returns the command that converts it, with the template's function from a file."""
         old = Path(self.path)
         name = f"{old.stem}_new{old.suffix if self.format else ''}"
         unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
@@ -213,7 +213,7 @@ class Context:
 
     @functools.cached_property
     def rate_per_call(self) -> bool:
-        """Whether definitions must take hyper-parameters per call."""
+        """True if definitions must take hyper-parameters per call."""
         project = self.analysis.project
         if self.analysis.applications:
             return self.analysis.rate_per_call or project.reads_hyper_params
@@ -221,31 +221,31 @@ class Context:
 
     @property
     def half_precision(self) -> Sign | None:
-        """Where it shows that parameters may be in half precision, in this file if it does so."""
+        """Returns the place that shows half-precision parameters, in this file if there is one."""
         signs = self.analysis.project.half_precision
         here = [sign for sign in signs if sign.path == str(self.analysis.path)]
         return next(iter([*here, *signs]), None)
 
     @property
     def uses_optim(self) -> bool:
-        """Whether some file of the program imports flax.optim."""
+        """True if some file of the program imports flax.optim."""
         return self.analysis.uses_optim or self.analysis.project.uses_optim
 
     @functools.cached_property
     def calls_classes(self) -> bool:
-        """Whether some call is seen that makes a definition of a class chosen at run time."""
+        """True if some call is seen that makes a definition of a class chosen at run time."""
         return self.analysis.calls_classes or self.analysis.project.calls_classes
 
-    def dotted(self, text: str) -> cst.BaseExpression:
+    def reference(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""
         self.needed.add(text.split(".")[0])
         return cst.parse_expression(text)
 
     def by_name(self, module: str, name: str) -> cst.BaseExpression:
-        """What a module has, imported by name; by that of the module where the name is taken."""
+        """Returns a reference to a module's member, imported by name unless the name is taken."""
         for scope in set(self.analysis.scopes.values()):
             for bound in scope.bound.get(name, ()):
-                if not is_legacy(self.analysis.names.followed(bound.imported)):
+                if not is_legacy(self.analysis.names.resolve_export(bound.imported)):
                     self.needed.add(module)
                     return cst.parse_expression(f"{module}.{name}")
         self.named.add((module, name))
@@ -271,7 +271,7 @@ class Context:
         A statement that has such a comment since an earlier run gets no other: it is a person's.
         """
         statement = self.statement(node)
-        if self._earlier_comments(statement) or statement in self.skipped:
+        if self._earlier_comments(statement) or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{PREFIX}{text}"
@@ -281,12 +281,12 @@ class Context:
 
     def is_skipped(self, node: cst.CSTNode) -> bool:
         """True if a person has marked the statement that a node is in as one to leave alone."""
-        if not self.skipped or isinstance(node, cst.Module):
+        if not self.skipped_statements or isinstance(node, cst.Module):
             return False
-        return self.statement(node) in self.skipped
+        return self.statement(node) in self.skipped_statements
 
     @functools.cached_property
-    def skipped(self) -> frozenset[cst.CSTNode]:
+    def skipped_statements(self) -> frozenset[cst.CSTNode]:
         """The statements that a person has marked as ones to leave alone."""
         if not any(map(is_skip, comments(self.analysis.module))):
             return frozenset()
@@ -331,7 +331,7 @@ class Context:
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
         said = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
-        if said or statement in self.skipped:
+        if said or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
@@ -349,7 +349,7 @@ class Context:
             self.said.append((node, text, by_hand))
 
     def messages(self, but: Collection[str] = ()) -> set[Message]:
-        """What there is to say to the user, without some texts."""
+        """Returns the messages for the user, without some texts."""
         return {
             Message(self.line(node), text, by_hand)
             for node, text, by_hand in self.said
@@ -357,7 +357,7 @@ class Context:
         }
 
     def once(self, make: Callable[["Context"], T]) -> T:
-        """What a function of the whole file gives, worked out once."""
+        """Returns the result of a function of the whole file, computed once."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
@@ -424,7 +424,7 @@ def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
     return arg.with_changes(keyword=cst.Name(name), equal=equal)
 
 
-def separated(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+def with_commas(args: Sequence[cst.Arg]) -> list[cst.Arg]:
     """Arguments with a comma after each but the last, layouts kept where they have one."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     spaced = []

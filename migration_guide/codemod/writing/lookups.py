@@ -1,4 +1,4 @@
-"""What a program looks up in a state dict by names that it writes out."""
+"""Finds look-ups in a state dict by literal names."""
 
 import libcst as cst
 
@@ -52,7 +52,7 @@ def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | Non
 
 
 def text_of(node: cst.BaseExpression) -> str:
-    """What a literal says; "" for anything else."""
+    """Returns the text of a string literal; "" for anything else."""
     return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
@@ -60,11 +60,11 @@ def without_taken(context: Context, saved: cst.BaseExpression, updated: cst.Arg)
     """A state dict as an argument, without what the program takes out of it itself.
 
     An optimizer's `restore_state` looked at its own two parts alone; what a program had put in
-    beside them, as T5X does, it read in the same function.
+    next to them, as T5X does, it reads in the same function.
 
     Args:
       context: of the file.
-      saved: the state dict as it stands in the program.
+      saved: the program's expression for the state dict.
       updated: the argument.
     """
     if not isinstance(saved, cst.Name):

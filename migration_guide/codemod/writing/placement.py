@@ -1,4 +1,4 @@
-"""Where what is needed is imported: never above what is set before JAX is imported."""
+"""Places imports: never above settings that must precede the import of JAX."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from migration_guide.codemod.reading.imports import (
     references,
 )
 from migration_guide.codemod.reading.marks import CELL
-from migration_guide.codemod.reading.tree import children, dotted, walk
+from migration_guide.codemod.reading.tree import children, dotted_name, walk
 
 
 @dataclass(frozen=True, order=True)
@@ -73,7 +73,7 @@ def with_imports(
 
 
 def _missing(module: cst.Module, needed: Iterable[Import]) -> list[Import]:
-    """What a module does not import yet, or below its first use."""
+    """Returns the imports that a module lacks, or has only below their first use."""
     wanted = set(needed)
     roots = {one.root for one in wanted}
     have: set[str] = set()
@@ -127,7 +127,7 @@ def _insert_of_python(body: list[Any], one: Import, line: cst.CSTNode) -> None:
 
 
 def _sorted_place(body: Sequence[cst.CSTNode], one: Import, place: int) -> int:
-    """Where isort has an import, within the block of imports that ends or goes on at a place."""
+    """Returns isort's position for an import, within the block of imports around a position."""
     start, end = _block(body, place)
     ours = next((i for i, line in enumerate(body) if _imports_ours(line)), place)
     return _in_order(body, one, max(start, min(ours, place)), end)
@@ -171,8 +171,8 @@ def _module_of(line: cst.CSTNode) -> str:
     """The module of an import statement, "" for others and relative ones."""
     node = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
     if isinstance(node, cst.ImportFrom):
-        return dotted(node.module) or ""
-    return dotted(node.names[0].name) or "" if isinstance(node, cst.Import) else ""
+        return dotted_name(node.module) or ""
+    return dotted_name(node.names[0].name) or "" if isinstance(node, cst.Import) else ""
 
 
 def _begins_block(line: cst.CSTNode) -> bool:
@@ -201,7 +201,7 @@ def _block_of_ours(module: cst.Module, roots: set[str]) -> cst.IndentedBlock | N
 
 
 def comes_too_early(old: cst.Module, new: cst.Module) -> bool:
-    """Whether the top of a module imports JAX now, and did not, and something sets JAX up later."""
+    """True if the top of a module imports JAX now, and did not, and something sets JAX up later."""
     first = next((i for i, line in enumerate(new.body) if _is_import_of_ours(line)), None)
     if first is None or any(map(_is_import_of_ours, old.body)):
         return False
@@ -261,7 +261,7 @@ _SETTINGS = {"environ", "putenv", "jax.config", "jax.distributed", "config.updat
 
 
 def _sets_up(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
-    """Whether some statement sets JAX up before one uses the names."""
+    """True if some statement sets JAX up before one uses the names."""
     for line in body:
         if roots & _names(line):
             return False
@@ -271,12 +271,12 @@ def _sets_up(body: Sequence[cst.CSTNode], roots: set[str]) -> bool:
 
 
 def _touches(line: cst.CSTNode) -> bool:
-    """Whether a statement refers to `os.environ`, `os.putenv` or `jax.config` as it runs."""
+    """True if a statement refers to `os.environ`, `os.putenv` or `jax.config` as it runs."""
     return not isinstance(line, cst.FunctionDef | cst.ClassDef) and _sets(line)
 
 
 def _sets(node: cst.CSTNode) -> bool:
-    """Whether there is such a reference anywhere below a node."""
+    """True if there is such a reference anywhere below a node."""
     dotted_names = (f".{name}." for name in references(node))
     return any(f".{setting}." in name for name in dotted_names for setting in _SETTINGS)
 
@@ -293,7 +293,7 @@ def _behind_first_of_ours(body: Sequence[cst.CSTNode]) -> int:
 
 
 def _imports_ours(node: cst.CSTNode) -> bool:
-    """Whether a statement imports JAX, Flax or Optax as it runs."""
+    """True if a statement imports JAX, Flax or Optax as it runs."""
     if isinstance(node, cst.Import | cst.ImportFrom):
         return any(mentions(node, name) for name in _OURS)
     if isinstance(node, cst.FunctionDef | cst.BaseExpression):

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a constructor call of flax.optim says of an optimizer, and whether public Optax has it."""
+"""Reads the settings of a constructor call of flax.optim, and tells if public Optax has them."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from optax_bridge.correspondence import Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Source
 
 
-def given(
+def legacy_arguments(
     entry: Entry, original: Sequence[cst.Arg], updated: Sequence[cst.Arg]
 ) -> dict[str, cst.Arg] | None:
     """Legacy name -> argument; None if that cannot be told or the call is wrong."""
@@ -46,12 +46,12 @@ def why_not_stock(
     """Why public Optax has no equal of what a call makes, or "".
 
     Args:
-      entry: of the class that is called, which is none of groups.
+      entry: of the class that is called; not MultiOptimizer.
       module: where the call stands.
       call: the call.
       overridden: hyper-parameters that some step gives.
     """
-    found = given(entry, call.args, call.args)
+    found = legacy_arguments(entry, call.args, call.args)
     if found is None:
         return f"{entry.legacy.__name__}'s arguments are not written out"
     settings = entry.defaults() | {key: value(module, arg) for key, arg in found.items()}

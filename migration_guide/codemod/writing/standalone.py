@@ -32,7 +32,7 @@ from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.reading.tree import argument, walk
 from migration_guide.codemod.writing import settings
-from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.context import Context, with_commas
 
 TRAIN_STATE = "flax.training.train_state.TrainState"
 HELPER = "with_hyper_params"
@@ -53,7 +53,7 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
             return "a definition of your own is made of it"
         if any(hp.variadic for hp in entry.hyper_params):
             return why_no_partition(analysis, call)
-        names = analysis.overridden | analysis.project.overridden
+        names = analysis.overridden_names | analysis.project.overridden_names
         return settings.why_not_stock(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
@@ -65,31 +65,31 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
 
 
 def leaves_some(analysis: Analysis) -> bool:
-    """Whether some definition of a module stays on this package, or it uses that already."""
+    """True if some definition of a module stays on this package, or it uses that already."""
     if any(imports.mentions(node, "optax_bridge") for node in imports.statements(analysis.module)):
         return True
     return any(stays(analysis, call) for call in analysis.facts.calls)
 
 
 def reads_hyper_params(analysis: Analysis) -> bool:
-    """Whether a module reads hyper-parameters, which transformations of Optax do not keep."""
+    """True if a module reads hyper-parameters, which transformations of Optax do not keep."""
     return any(analysis.holds(node, HYPER_PARAMS) for node in analysis.facts.attributes)
 
 
 def is_active(context: Context) -> bool:
-    """Whether definitions and steps of a file are written for public Optax."""
+    """True if definitions and steps of a file are written for public Optax."""
     if not context.options.standalone:
         return False
     analysis = context.analysis
     project = analysis.project
-    overridden = analysis.overridden | project.overridden
+    overridden = analysis.overridden_names | project.overridden_names
     if project.reads_hyper_params or reads_hyper_params(analysis) or "**" in overridden:
         return False
     return not (overridden and leaves_any(context))
 
 
 def leaves_any(context: Context) -> bool:
-    """Whether some definition of the program stays on this package."""
+    """True if some definition of the program stays on this package."""
     return context.analysis.project.leaves_some or leaves_some(context.analysis)
 
 
@@ -100,7 +100,7 @@ def with_hyper_params(
     name = context.function(HELPER, _SOURCE)
     context.needed.add("jax")
     args = [cst.Arg(state), *(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in values)]
-    return cst.Call(cst.Name(name), separated(args))
+    return cst.Call(cst.Name(name), with_commas(args))
 
 
 _LABELS = "group_labels"
@@ -120,12 +120,12 @@ def {name}(*selectors):
 
 
 def is_grouped(analysis: Analysis) -> bool:
-    """Whether some optimizer of a module has groups, or a focus."""
+    """True if some optimizer of a module has groups, or a focus."""
     return any(_selectors(analysis, call) is not None for call in analysis.facts.calls)
 
 
 def has_focus(analysis: Analysis, call: cst.Call) -> bool:
-    """Whether a call creates an optimizer of some of the parameters."""
+    """True if a call creates an optimizer of some of the parameters."""
     func = call.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "create":
         return False
@@ -134,7 +134,7 @@ def has_focus(analysis: Analysis, call: cst.Call) -> bool:
 
 def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
     """Why a MultiOptimizer, or `create` with a focus, is no `optax.partition`, or ""."""
-    if analysis.overridden | analysis.project.overridden:
+    if analysis.overridden_names | analysis.project.overridden_names:
         return "steps give hyper-parameters, which the groups of optax.partition do not take"
     selectors = _selectors(analysis, call)
     if selectors is None:
@@ -145,7 +145,7 @@ def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
 
 
 def becomes_function(analysis: Analysis, call: cst.Call) -> bool:
-    """Whether a traversal only selects groups of `optax.partition`, and becomes its function."""
+    """True if a traversal only selects groups of `optax.partition`, and becomes its function."""
     for other in analysis.facts.calls:
         for selector in _selectors(analysis, other) or ():
             if _traversal(analysis, selector) is call:
@@ -165,13 +165,13 @@ def partition(
     elements = [
         cst.DictElement(cst.SimpleString(f'"{name}"'), tx) for name, tx in [*moved, ("rest", rest)]
     ]
-    selectors = separated([cst.Arg(selector) for selector, _ in groups])
+    selectors = with_commas([cst.Arg(selector) for selector, _ in groups])
     args = [cst.Arg(cst.Dict(elements)), cst.Arg(cst.Call(cst.Name(labels), selectors))]
-    return cst.Call(context.dotted("optax.partition"), separated(args))
+    return cst.Call(context.reference("optax.partition"), with_commas(args))
 
 
 def _selectors(analysis: Analysis, call: cst.Call) -> list[cst.BaseExpression] | None:
-    """What selects the groups of a MultiOptimizer, or the focus; None of anything else."""
+    """Returns the selectors of a MultiOptimizer's groups, or of the focus; None otherwise."""
     entry = analysis.names.entry(call.func)
     if entry is not None and any(hp.variadic for hp in entry.hyper_params):
         values = [arg.value for arg in call.args]
@@ -201,7 +201,7 @@ def _traversal(analysis: Analysis, selector: cst.BaseExpression) -> cst.Call | N
 
 
 def _uses(analysis: Analysis, variable: cst.Name) -> list[cst.Name]:
-    """Where a variable is used, other than where it is assigned."""
+    """Returns the uses of a variable, other than its assignments."""
     bound = analysis.names.assignments(variable)
     return [
         node
@@ -214,7 +214,7 @@ def _uses(analysis: Analysis, variable: cst.Name) -> list[cst.Name]:
 
 
 def _selects(analysis: Analysis, use: cst.Name) -> bool:
-    """Whether a name stands where a group is selected."""
+    """True if a name stands where a group is selected."""
     above = analysis.parents.get(use)
     while isinstance(above, cst.Element | cst.Tuple | cst.Arg):
         above = analysis.parents.get(above)
