@@ -9,19 +9,19 @@ from pathlib import Path
 
 from migration_guide.codemod.inference import parameter_dtypes
 from migration_guide.codemod.inference.analysis import Analysis
-from migration_guide.codemod.inference.exports import exported
-from migration_guide.codemod.inference.project import Project, merged
+from migration_guide.codemod.inference.exports import module_exports
+from migration_guide.codemod.inference.project import Project, merge_projects
 from migration_guide.codemod.reading import files, notebook, pins
 from migration_guide.codemod.reading.source import TooLargeError, parse
 from migration_guide.codemod.results import (
     Candidate,
     FileResult,
     Report,
-    failed,
+    bug_report,
+    failure,
     left_outside,
     pins_of,
     result_of,
-    unexpected,
 )
 from migration_guide.codemod.writing import standalone
 from migration_guide.codemod.writing.context import Options
@@ -71,7 +71,7 @@ def _migrate(
     for group in groups.values():
         explicit = any(c.file.explicit for c in group)
         if explicit or any(c.uses_optim for c in group):
-            chosen += _chosen(group, options, results, progress)
+            chosen += _relevant_files(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
         progress("rewriting", index, len(chosen))
         rewritten = result_of(candidate, options, project)
@@ -114,7 +114,7 @@ def _read_all(
         try:
             data = file.path.read_bytes()
         except OSError as error:
-            results.append(failed(file.path, str(error)))
+            results.append(failure(file.path, str(error)))
             continue
         if is_project_file:
             results += pins_of(file.path, data)
@@ -139,17 +139,17 @@ def save(results: Iterable[FileResult], written: list[Path] | None = None) -> li
             continue
         try:
             if result.path.read_bytes() != result.old.encode(result.encoding):
-                unsaved.append(failed(result.path, "not written: it has changed meanwhile"))
+                unsaved.append(failure(result.path, "not written: it has changed meanwhile"))
                 continue
             files.write(result.path, result.new.encode(result.encoding))
             if written is not None:
                 written.append(result.path)
         except OSError as error:
-            unsaved.append(failed(result.path, f"not written: {error}"))
+            unsaved.append(failure(result.path, f"not written: {error}"))
     return unsaved
 
 
-def _chosen(
+def _relevant_files(
     group: Sequence[Candidate],
     options: Options,
     results: list[FileResult],
@@ -165,7 +165,7 @@ def _chosen(
         for candidate in candidates:
             problem = _read(candidate)
             if problem:
-                results.append(failed(candidate.file.path, problem))
+                results.append(failure(candidate.file.path, problem))
             else:
                 fine.append(candidate)
         return fine
@@ -178,7 +178,7 @@ def _chosen(
         follows_arrays=options.standalone,
     )
     project = _project(first, start, progress)
-    functions = [name.rpartition(".")[2] for name in (*project.returns, *project.given)]
+    functions = [name.rpartition(".")[2] for name in (*project.returns, *project.argument_kinds)]
     names = [*project.fields, *functions]
     words = [alias.split(".") for alias in project.aliases]
     words += [[f"def {name.rpartition('.')[2]}("] for name in project.expected]
@@ -216,7 +216,7 @@ def _read(candidate: Candidate) -> str:
 
 def _unreadable(candidate: Candidate) -> str:
     try:
-        candidate.text, candidate.encoding = files.decoded(candidate.data)
+        candidate.text, candidate.encoding = files.decode(candidate.data)
         candidate.code = candidate.text
         if candidate.file.path.suffix == ".ipynb":
             candidate.text, candidate.encoding = candidate.data.decode("utf-8"), "utf-8"
@@ -246,7 +246,7 @@ def _project(
         except (SyntaxError, RecursionError, TooLargeError):
             continue  # said when it is its turn to be rewritten
         except Exception as error:  # one file must not stop the others
-            candidate.problem = unexpected(error)
+            candidate.problem = bug_report(error)
     analyses = [c.analysis for c in candidates if c.analysis is not None]
     if any(analysis.own_classes for analysis in analyses) and not start.own_apply_gradient:
         # In every file such calls may be of such a class: what they made of it is no more known.
@@ -256,7 +256,7 @@ def _project(
     project = start
     # Again and again, so that what one file says of a result reaches a third file through a second.
     for _ in range(_ROUNDS):
-        shared = merged(map(exported, analyses))
+        shared = merge_projects(map(module_exports, analyses))
         shared.modules, shared.follows_arrays = start.modules, start.follows_arrays
         shared.half_precision = start.half_precision
         shared.expected = project.expected | shared.expected  # once met, use says no more of it

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.rewrite import rewrite, undefined
+from migration_guide.codemod.rewrite import rewrite, undefined_names
 from migration_guide.codemod.writing.context import Options
 
 IMPORTS = (
@@ -155,7 +155,7 @@ def test_any_module(code: str, options: Options):
     result = rewrite(code, options)
     assert "please report" not in result.refused, (result.refused, code)
     assert _parses(result.code)
-    assert undefined(result.code) <= undefined(code)
+    assert undefined_names(result.code) <= undefined_names(code)
     assert rewrite(result.code, options).code == result.code
 
 
@@ -199,7 +199,7 @@ def test_any_tree(codes: list[str], options: Options):
         driver.save(first.results)
         for path, code in zip(paths, codes, strict=True):
             new = path.read_text(encoding="utf-8")
-            assert undefined(new) <= undefined(code) | {"legacy_optim"}
+            assert undefined_names(new) <= undefined_names(code) | {"legacy_optim"}
         again = driver.migrate([Path(name)], options)
         assert [(r.old, r.new) for r in again.changed] == []
 

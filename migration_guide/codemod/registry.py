@@ -56,7 +56,7 @@ class Rule:
     answers_for: frozenset[str] = frozenset()
 
 
-def ordered(found: Iterable[Rule]) -> tuple[Rule, ...]:
+def order_rules(found: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules, each behind those that it runs after.
 
     Raises:
@@ -74,7 +74,7 @@ def ordered(found: Iterable[Rule]) -> tuple[Rule, ...]:
         raise ValueError(f"rules run after each other: {' -> '.join(error.args[1])}") from None
 
 
-def _collected() -> tuple[Rule, ...]:
+def _collect_rules() -> tuple[Rule, ...]:
     found: list[Rule] = []
     for info in sorted(pkgutil.iter_modules(rules.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{rules.__name__}.{info.name}")
@@ -92,7 +92,7 @@ def _collected() -> tuple[Rule, ...]:
                     frozenset(getattr(module, "ANSWERS_FOR", ())),
                 )
             )
-    return ordered(found)
+    return order_rules(found)
 
 
-RULES: tuple[Rule, ...] = _collected()
+RULES: tuple[Rule, ...] = _collect_rules()

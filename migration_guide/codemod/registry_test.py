@@ -9,7 +9,7 @@ import libcst as cst
 import pytest
 
 from migration_guide.codemod import left_alone_test, rewrite_test
-from migration_guide.codemod.registry import RULES, Rule, ordered
+from migration_guide.codemod.registry import RULES, Rule, order_rules
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.writing.context import Context, Options
 
@@ -30,7 +30,7 @@ def _as_they_stand() -> list[Rewritten]:
 def test_the_order_of_files_does_not_matter():
     shuffled = list(RULES)
     random.Random(0).shuffle(shuffled)
-    rules = ordered(shuffled)
+    rules = order_rules(shuffled)
     assert rules != RULES
     differ = [
         source
@@ -48,7 +48,7 @@ def test_an_order_that_cannot_be_is_refused(after: str, said: str):
     rules.append(Rule("target", "", {}, runs_after=("create",)))
     rules = [replace(r, runs_after=(after,)) if r.name == "create" else r for r in rules]
     with pytest.raises(ValueError, match=said):
-        ordered(rules)
+        order_rules(rules)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project
 from migration_guide.codemod.reading import files, notebook, pins
-from migration_guide.codemod.reading.lines import moved
+from migration_guide.codemod.reading.lines import line_map
 from migration_guide.codemod.rewrite import Rewritten, rewrite
 from migration_guide.codemod.writing.context import Message, Options, Restored
 
@@ -113,7 +113,7 @@ def result_of(candidate: Candidate, options: Options, project: Project) -> list[
     """Returns the result of rewriting a file; a failure is part of the result, not raised."""
     path = candidate.file.path
     if candidate.problem:
-        return [failed(path, candidate.problem)]
+        return [failure(path, candidate.problem)]
     try:
         rewritten = rewrite(candidate.code, options, project, path, candidate.analysis)
         candidate.analysis = None  # the largest thing in memory
@@ -128,15 +128,15 @@ def result_of(candidate: Candidate, options: Options, project: Project) -> list[
                 new = new.replace("\n", "\r")
         new.encode(candidate.encoding)
     except (notebook.NotANotebook, UnicodeEncodeError) as error:
-        return [failed(path, f"left as it is: {error}")]
+        return [failure(path, f"left as it is: {error}")]
     except Exception as error:  # one file must not stop the others; it is reported, and unchanged
-        return [failed(path, unexpected(error))]
+        return [failure(path, bug_report(error))]
     return _results(path, candidate, rewritten, new)
 
 
 def _results(path: Path, candidate: Candidate, rewritten: Rewritten, new: str) -> list[FileResult]:
     """The result of a file, none where there is nothing to say of it."""
-    new_line_of = moved(candidate.code, rewritten.code)
+    new_line_of = line_map(candidate.code, rewritten.code)
     messages = tuple(
         dataclasses.replace(m, new_line=new_line_of(m.line)) for m in rewritten.messages
     )
@@ -198,18 +198,18 @@ def left_outside(result: FileResult) -> FileResult:
     if not result.changed:
         return result
     target = os.path.realpath(result.path)
-    return failed(
+    return failure(
         result.path,
         f"left alone: a link to {target}, outside of the folder that was named; name that file, or "
         "its folder, to rewrite it",
     )
 
 
-def unexpected(error: Exception) -> str:
+def bug_report(error: Exception) -> str:
     """The reason for a file that is left alone because of an error of ours."""
     return f"left as it is: {type(error).__name__}: {error}; please report this"
 
 
-def failed(path: Path, why: str) -> FileResult:
+def failure(path: Path, why: str) -> FileResult:
     """The result of a file that could not be handled."""
     return FileResult(path, "", "", refused=why)

@@ -15,14 +15,14 @@ from migration_guide.codemod.inference import parameter_dtypes
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.lines import moved
-from migration_guide.codemod.reading.names import OPTIM, dotted
-from migration_guide.codemod.reading.source import TooLargeError, parse, undefined
-from migration_guide.codemod.reading.tree import is_statement, transformed, walk
+from migration_guide.codemod.reading.lines import line_map
+from migration_guide.codemod.reading.names import OPTIM, dotted_name
+from migration_guide.codemod.reading.source import TooLargeError, parse, undefined_names
+from migration_guide.codemod.reading.tree import is_statement, transform, walk
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
 from migration_guide.codemod.writing import placement
 from migration_guide.codemod.writing.context import Context, Message, Options, Restored
-from migration_guide.codemod.writing.rename import renamed
+from migration_guide.codemod.writing.rename import rename_variable
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 
@@ -81,7 +81,7 @@ def rewrite(
     )
     try:
         analysis = analysis or Analysis(parse(code), project, path)
-        new, context = _applied(analysis, options, rules)
+        new, context = _apply_rules(analysis, options, rules)
     except SyntaxError as error:
         said = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
         return Rewritten(code, refused=f"not Python that can be read: {said}")
@@ -96,11 +96,11 @@ def rewrite(
         refused = refused or (_objection(code, new) if new != code else "")
         if refused or new == code or not _may_go_on(context, new):
             break
-        again, later = _applied(Analysis(parse(new), project, path), options, rules)
+        again, later = _apply_rules(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
         said = {message.text for message in messages}
-        back = moved(new, code)
+        back = line_map(new, code)
         messages |= {dataclasses.replace(m, line=back(m.line)) for m in later.messages(but=said)}
         counts += later.counts
         new = again
@@ -111,10 +111,10 @@ def rewrite(
         return Rewritten(code, listed, refused=refused)
     compared = tuple(sorted(context.compared.items()))
     applied = tuple(sorted(counts.items()))
-    return Rewritten(new, listed, applied, "", _restored(context), compared)
+    return Rewritten(new, listed, applied, "", _restored_files(context), compared)
 
 
-def _restored(context: Context) -> tuple[Restored, ...]:
+def _restored_files(context: Context) -> tuple[Restored, ...]:
     """Returns the files that the module restores, with the recipe that was written."""
     recipe = "standalone" if context.options.standalone else ""
     recipe = "exact" if context.recipes == {"exact"} else recipe
@@ -124,7 +124,9 @@ def _restored(context: Context) -> tuple[Restored, ...]:
     )
 
 
-def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tuple[str, Context]:
+def _apply_rules(
+    analysis: Analysis, options: Options, rules: Sequence[Rule]
+) -> tuple[str, Context]:
     removed = frozenset(name for rule in rules for name in rule.removes)
     answered = frozenset(name for rule in rules for name in rule.answers_for)
     if analysis.names.unclear_star:
@@ -132,9 +134,9 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
     context = Context(analysis, options, removed, answered)
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
-    updated = transformed(analysis.module, dispatcher.leave, _not_an_import)
+    updated = transform(analysis.module, dispatcher.leave, _not_an_import)
     if options.rename:
-        updated, count = renamed(context, updated)
+        updated, count = rename_variable(context, updated)
         if count:
             context.counts["rename"] += count
     needed = [placement.Import(module) for module in context.needed]
@@ -146,7 +148,7 @@ def _applied(analysis: Analysis, options: Options, rules: Sequence[Rule]) -> tup
         updated = placement.below_imports(updated, source, name)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
-        if handler is None or not _wanted(options, rule.name):
+        if handler is None or not _is_selected(options, rule.name):
             continue
         new = handler(context, analysis.module, updated)
         if new is not None:
@@ -186,7 +188,7 @@ def _old_import(context: Context) -> int | None:
 def _objection(code: str, new: str) -> str:
     """Returns the reason why a result must not be written, or ""."""
     try:
-        missing = undefined(new) - undefined(code)
+        missing = undefined_names(new) - undefined_names(code)
     except SyntaxError as error:
         return (
             f"the result would not be Python (line {error.lineno}: {error.msg}); please report this"
@@ -209,7 +211,7 @@ def _is_taken(context: Context, name: str) -> bool:
     return False
 
 
-def _wanted(options: Options, name: str) -> bool:
+def _is_selected(options: Options, name: str) -> bool:
     return options.rules is None or name in options.rules
 
 
@@ -222,7 +224,7 @@ class _Dispatcher:
 
     def __init__(self, context: Context, rules: Sequence[Rule]):
         self._context = context
-        wanted = [rule for rule in rules if _wanted(context.options, rule.name)]
+        wanted = [rule for rule in rules if _is_selected(context.options, rule.name)]
         self._rules = {kind: [r for r in wanted if kind in r.handlers] for kind in HANDLERS}
         # Statement -> references to flax.optim in it that no rule took so far, and what they are in
         # the result.
@@ -260,7 +262,7 @@ class _Dispatcher:
                 node = self._context.without_settled(original, node)
             self._say_what_is_left(original, node)
             comments = self._context.comments.get(original)
-            return _commented(node, comments) if comments else node
+            return _add_comments(node, comments) if comments else node
         return node
 
     def _say_what_is_left(self, original: cst.BaseStatement, updated: Any) -> None:
@@ -327,16 +329,16 @@ class _Dispatcher:
                 if self._context.name(node)
                 else node
             )
-            return dotted(new) or match.group()
+            return dotted_name(new) or match.group()
 
         text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replaced, original.value)
         return updated if text == original.value else updated.with_changes(value=text)
 
 
-def _commented(node: Any, comments: list[str]) -> Any:
+def _add_comments(node: Any, comments: list[str]) -> Any:
     """A statement with comments above it."""
     lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in dict.fromkeys(comments)]
     if isinstance(node, cst.FlattenSentinel):
         first, *rest = node
-        return cst.FlattenSentinel([_commented(first, comments), *rest])
+        return cst.FlattenSentinel([_add_comments(first, comments), *rest])
     return node.with_changes(leading_lines=[*node.leading_lines, *lines])

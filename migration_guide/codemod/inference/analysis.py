@@ -25,11 +25,11 @@ from migration_guide.codemod.inference.kinds import (
     OPTIMIZER,
     Kind,
     item,
-    joined,
+    join_kinds,
 )
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.names import OPTIM, dotted
+from migration_guide.codemod.reading.names import OPTIM, dotted_name
 from migration_guide.codemod.reading.tree import names_bound
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
@@ -54,7 +54,7 @@ class Analysis(Expressions):
     def infer(self, project: Project) -> None:
         """Resets all kinds to the facts from other files."""
         self.forget(project)
-        self._given: dict[str, dict[int | str, Kind]] = {}
+        self._argument_kinds: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
         self.legacy_arguments: dict[str, frozenset[int | str]] = {}
         self.legacy_results: set[str] = set()
@@ -117,7 +117,7 @@ class Analysis(Expressions):
         )
 
     @property
-    def overridden(self) -> frozenset[str]:
+    def overridden_names(self) -> frozenset[str]:
         """The hyper-parameters that some step gives; `**` where it cannot be told which."""
         found = set()
         for call in self.facts.calls:
@@ -173,10 +173,11 @@ class Analysis(Expressions):
                 self.assign_field(node.target.value, kind)
         for function in self.facts.functions:
             own_name = self.function_name(function)
-            given = {} if function in self.facts.owner else self.project.given.get(own_name, {})
+            is_method = function in self.facts.owner
+            passed = {} if is_method else self.project.argument_kinds.get(own_name, {})
             for index, parameter in enumerate(parameters(function)):
                 for key in (index, parameter.name.value):
-                    self.assign_parameter(function, parameter, given.get(key, NOTHING))
+                    self.assign_parameter(function, parameter, passed.get(key, NOTHING))
                 if parameter.default is not None:
                     self.assign_parameter(function, parameter, self.kind(parameter.default))
                 if parameter.annotation is not None:
@@ -186,7 +187,7 @@ class Analysis(Expressions):
             if isinstance(function, cst.FunctionDef) and function.returns is not None:
                 found.append(flow.annotation(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
-            self._returns[function] = self._grown(old, joined(found))
+            self._returns[function] = self._add_kinds(old, join_kinds(found))
             if isinstance(function, cst.FunctionDef) and is_property(function):
                 self.assign_field(function.name.value, self._returns[function])
 
@@ -195,10 +196,10 @@ class Analysis(Expressions):
 
     def is_used(self, name: str) -> bool:
         """True if the module itself refers to a name."""
-        return name in self._referenced
+        return name in self._referenced_names
 
     @functools.cached_property
-    def _referenced(self) -> set[str]:
+    def _referenced_names(self) -> set[str]:
         return {name.split(".")[0] for name in imports.references(self.module)}
 
     def from_unknown(self, node: cst.CSTNode) -> bool:
@@ -221,20 +222,20 @@ class Analysis(Expressions):
 
     def read_of(self, node: cst.CSTNode) -> set[str]:
         """The attributes that are read of the variable that this is, `target` or `state.step`."""
-        return self._reads.get((self.scopes.get(node), dotted(node) or ""), set())
+        return self._reads.get((self.scopes.get(node), dotted_name(node) or ""), set())
 
     @functools.cached_property
     def _reads(self) -> dict[tuple[Any, str], set[str]]:
         found: dict[tuple[Any, str], set[str]] = {}
         for attribute in self.facts.attributes:
-            parts = (dotted(attribute) or "").split(".")
+            parts = (dotted_name(attribute) or "").split(".")
             for cut in range(1, len(parts)):
                 key = self.scopes.get(attribute), ".".join(parts[:cut])
                 found.setdefault(key, set()).add(".".join(parts[cut:]))
         return found
 
     def give(self, call: cst.Call) -> None:
-        """Notes for other files what a function of theirs is given."""
+        """Notes the kind of an argument of another file's function."""
         name = self.imported_function(call)
         if name is None:
             return
@@ -244,13 +245,13 @@ class Analysis(Expressions):
             kind = portable(self.kind(arg.value))
             if kind:
                 key = arg.keyword.value if arg.keyword is not None else index
-                given = self._given.setdefault(name, {})
-                given[key] = joined([given.get(key, NOTHING), kind])
+                passed = self._argument_kinds.setdefault(name, {})
+                passed[key] = join_kinds([passed.get(key, NOTHING), kind])
 
     @property
-    def given(self) -> dict[str, dict[int | str, Kind]]:
+    def argument_kinds(self) -> dict[str, dict[int | str, Kind]]:
         """The kinds of the arguments of other files' functions."""
-        return self._given
+        return self._argument_kinds
 
     @property
     def expected(self) -> dict[str, str]:

@@ -9,16 +9,16 @@ from migration_guide.codemod.inference.kinds import HYPER_PARAMS
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import is_legacy
-from migration_guide.codemod.reading.tree import dotted
+from migration_guide.codemod.reading.tree import dotted_name
 
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
 
-def exported(analysis: Analysis) -> Project:
+def module_exports(analysis: Analysis) -> Project:
     """Returns the facts of a module: its fields, functions, classes and imports."""
     facts = analysis.facts
     functions = {
-        analysis.function_name(f): portable(analysis.returned(f))
+        analysis.function_name(f): portable(analysis.return_kind(f))
         for f in facts.functions
         if isinstance(f, cst.FunctionDef)
     }
@@ -42,23 +42,23 @@ def exported(analysis: Analysis) -> Project:
         keywords=frozenset(a.keyword.value for c in facts.calls for a in c.args if a.keyword),
         definitions=frozenset(classes),
         steps=len(analysis.applications),
-        given=analysis.given,
+        argument_kinds=analysis.argument_kinds,
         uses_optim=analysis.uses_optim,
         expected=analysis.expected,
         aliases=_aliases(analysis),
         calls_classes=analysis.calls_classes,
-        overridden=analysis.overridden,
+        overridden_names=analysis.overridden_names,
         reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
         jax_modules=frozenset([analysis.key] if analysis.imports_jax else []),
         legacy_arguments=analysis.legacy_arguments,
         legacy_results=frozenset(analysis.legacy_results),
         legacy_fields=frozenset(analysis.legacy_fields),
         own_groups=frozenset(groups),
-        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _named(analysis)),
+        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _functions_used(analysis)),
     )
 
 
-def _named(analysis: Analysis) -> Iterator[cst.BaseExpression]:
+def _functions_used(analysis: Analysis) -> Iterator[cst.BaseExpression]:
     """Yields expressions that are called, passed on or decorate."""
     for call in analysis.facts.calls:
         yield call.func
@@ -74,14 +74,14 @@ def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
     for node in analysis.facts.imports:
         if not isinstance(node, cst.ImportFrom):
             continue
-        home = (dotted(node.module) or "").split(".")[-1] if node.module is not None else ""
+        home = (dotted_name(node.module) or "").split(".")[-1] if node.module is not None else ""
         if isinstance(node.names, cst.ImportStar):
             for known in (*project.definitions, *project.returns):
                 if known.startswith(f"{home}."):
                     yield known, f"{analysis.key}.{known.removeprefix(f'{home}.')}"
             continue
         for alias in node.names:
-            name = dotted(alias.name)
+            name = dotted_name(alias.name)
             yield f"{home}.{name}", f"{analysis.key}.{imports.bound(alias)}"
 
 
@@ -90,7 +90,7 @@ def _aliases(analysis: Analysis) -> dict[str, str]:
     found = {}
     for node in analysis.facts.imports:
         for name, bound, is_dotted in imports.aliases(node):
-            origin = analysis.names.followed(name)
+            origin = analysis.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
                 found[f"{analysis.key}.{bound}"] = origin
     return found

@@ -26,7 +26,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     Several,
     item,
-    joined,
+    join_kinds,
     only,
 )
 from migration_guide.codemod.inference.project import Project
@@ -150,7 +150,7 @@ class Expressions(abc.ABC):
         if isinstance(target, cst.Name):
             key = self._key(target)
             if key is not None:
-                self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+                self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
         elif isinstance(target, cst.Attribute):
             if self.names.of(target) is None:
                 self.assign_field(target.attr.value, kind)
@@ -165,18 +165,20 @@ class Expressions(abc.ABC):
                         isinstance(e, cst.StarredElement) for e in target.elements[:index]
                     )
                     place = index - len(target.elements) if after_star else index
-                    self.assign(element.value, joined([item(kind, place), self._of(kind, place)]))
+                    self.assign(
+                        element.value, join_kinds([item(kind, place), self._of(kind, place)])
+                    )
 
     def _of(self, kind: Kind, index: int) -> Kind:
         """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
         known = [own[index] for own in names if -len(own) <= index < len(own)]
-        return joined(self.fields.get(name, NOTHING) for name in known)
+        return join_kinds(self.fields.get(name, NOTHING) for name in known)
 
     def assign_field(self, name: str, kind: Kind) -> None:
         """Adds to what fields of a name may hold."""
         if kind:
-            self.fields[name] = self._grown(self.fields.get(name, NOTHING), kind)
+            self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
 
     def assign_parameter(
         self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
@@ -185,19 +187,19 @@ class Expressions(abc.ABC):
         scope = self.scopes.get(function.body)
         if kind and scope is not None:
             key = (id(scope), parameter.name.value)
-            self._variables[key] = self._grown(self._variables.get(key, NOTHING), kind)
+            self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
 
     def parameter_kind(self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param) -> Kind:
         """Returns the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         return self._variables.get((id(scope), parameter.name.value), NOTHING)
 
-    def returned(self, function: cst.CSTNode) -> Kind:
+    def return_kind(self, function: cst.CSTNode) -> Kind:
         """Returns the kind of what a function of this module may return."""
         return self._returns.get(function, NOTHING)
 
-    def _grown(self, old: Kind, more: Kind) -> Kind:
-        new = joined([old, more])
+    def _add_kinds(self, old: Kind, more: Kind) -> Kind:
+        new = join_kinds([old, more])
         if not new - old:  # nothing new; what nests too deeply is left out, which must not go on
             return old
         self._changed = True
@@ -236,9 +238,9 @@ class Expressions(abc.ABC):
                 is_list = HYPER_PARAMS in inside and flow.text_of(node) == "hyper_params"
                 return inside | only(LEGACY) if is_list else inside
             case cst.IfExp():
-                return joined([self.kind(node.body), self.kind(node.orelse)])
+                return join_kinds([self.kind(node.body), self.kind(node.orelse)])
             case cst.BooleanOperation():
-                return joined([self.kind(node.left), self.kind(node.right)])
+                return join_kinds([self.kind(node.left), self.kind(node.right)])
             case cst.NamedExpr():
                 return self.kind(node.value)
             case cst.BinaryOperation() if self.project.follows_arrays:
@@ -250,7 +252,7 @@ class Expressions(abc.ABC):
         """Returns the kind of a call's result."""
 
     def _items(self, values: list[cst.BaseExpression]) -> Kind:
-        inside = joined(self.kind(value) for value in values)
+        inside = join_kinds(self.kind(value) for value in values)
         return frozenset([Items(inside)]) if inside else NOTHING
 
     def _of_name(self, node: cst.Name) -> Kind:
@@ -265,7 +267,7 @@ class Expressions(abc.ABC):
             elif isinstance(made, cst.ClassDef):
                 found.append(only(CLASS) if self.legacy_base(made) else frozenset([Instance(made)]))
         key = self._key(node)
-        return joined([*found, self._variables.get(key, NOTHING) if key else NOTHING])
+        return join_kinds([*found, self._variables.get(key, NOTHING) if key else NOTHING])
 
     def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
         if self.names.entry(node) is not None:
@@ -300,10 +302,10 @@ class Expressions(abc.ABC):
             if not is_property(m)
         ]
         here = self.fields.get(attribute, NOTHING)
-        by_name = joined([here, self.project.fields.get(attribute, NOTHING), *methods])
-        by_its_class = joined(self.kind(v) for v in self._set_by_its_class(node, base) or ())
+        by_name = join_kinds([here, self.project.fields.get(attribute, NOTHING), *methods])
+        by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
-            by_name = joined([by_name - {FOREIGN}, by_its_class])
+            by_name = join_kinds([by_name - {FOREIGN}, by_its_class])
         return _agreeing(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:

@@ -25,7 +25,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     Several,
     item,
-    joined,
+    join_kinds,
     only,
 )
 from migration_guide.codemod.reading.names import OPTIM
@@ -118,7 +118,7 @@ def call(a: Inference, node: cst.Call) -> Kind:
     called = a.kind(node.func)
     for atom in called:
         if isinstance(atom, Function):
-            results.append(a.returned(atom.node))
+            results.append(a.return_kind(atom.node))
         elif isinstance(atom, Instance):
             results.append(frozenset([atom]))
         elif atom == CLASS:
@@ -130,7 +130,7 @@ def call(a: Inference, node: cst.Call) -> Kind:
     imported = a.names.of(node.func)
     if imported is not None:
         results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
-    return joined(results)
+    return join_kinds(results)
 
 
 def _of_module(a: Inference, node: cst.Call) -> Kind | None:
@@ -166,12 +166,12 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
         branches = [a.kind(arg.value) for arg in node.args[1:3]]
         branches += [item(branch) for branch in branches]
         functions = {f for branch in branches for f in branch if isinstance(f, Function)}
-        return joined(a.returned(f.node) for f in functions)
+        return join_kinds(a.return_kind(f.node) for f in functions)
     if last == "eval_shape":
         function = argument(node, 0)
-        return _called(a, a.kind(function)) if function is not None else NOTHING
+        return _call_result(a, a.kind(function)) if function is not None else NOTHING
     if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
-        made = _called(a, a.kind(node.args[0].value))
+        made = _call_result(a, a.kind(node.args[0].value))
         return frozenset([Items(made)]) if last == "map" else a.kind(node.args[-1].value)
     if last == "unreplicate" and node.args:
         return a.kind(node.args[0].value) - {REPLICATED}
@@ -180,7 +180,7 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
         value = argument(node, _SAME[last], keyword)
         return a.kind(value) if value is not None else NOTHING
     if last == "dict" and node.args and all(arg.keyword is not None for arg in node.args):
-        inside = joined(a.kind(arg.value) for arg in node.args)
+        inside = join_kinds(a.kind(arg.value) for arg in node.args)
         return frozenset([Items(inside)]) if inside else NOTHING
     if last in ("list", "tuple", "sorted", "reversed", "dict") and node.args:
         return a.kind(node.args[0].value)
@@ -233,9 +233,9 @@ def _is_builtin(a: Inference, node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and a.names.of(node) is None
 
 
-def _called(a: Inference, kind: Kind) -> Kind:
-    results = [a.returned(atom.node) for atom in kind if isinstance(atom, Function)]
-    return joined(
+def _call_result(a: Inference, kind: Kind) -> Kind:
+    results = [a.return_kind(atom.node) for atom in kind if isinstance(atom, Function)]
+    return join_kinds(
         [*results, only(OPTIMIZER) | (kind & {OWN_GROUPS}) if CREATE in kind else NOTHING]
     )
 
@@ -313,7 +313,7 @@ def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, K
 
 def _field(a: Inference, name: str) -> Kind:
     """Returns the kind of fields of a name, in this file or another one of the project."""
-    return joined([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
+    return join_kinds([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
 
 
 def _makes_object(a: Inference, node: cst.Call) -> bool:
@@ -327,7 +327,7 @@ def _leaves(kind: Kind) -> Kind:
     containers = frozenset(atom for atom in kind if isinstance(atom, Items | Several))
     if not containers:
         return kind
-    return joined([kind - containers, _leaves(item(containers))])
+    return join_kinds([kind - containers, _leaves(item(containers))])
 
 
 def _into_functions(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
@@ -377,14 +377,14 @@ def annotation(a: Inference, node: cst.BaseExpression) -> Kind:
         kind = plain.get(name.removeprefix(f"{OPTIM}.")) if name.startswith(f"{OPTIM}.") else None
         return only(kind) if kind else NOTHING
     if isinstance(node, cst.BinaryOperation):
-        return joined([annotation(a, node.left), annotation(a, node.right)])
+        return join_kinds([annotation(a, node.left), annotation(a, node.right)])
     if isinstance(node, cst.Subscript):
         inner = [annotation(a, s.slice.value) for s in node.slice if isinstance(s.slice, cst.Index)]
         last = last_name(node.value)
         if last in _UNIONS:
-            return joined(inner)
+            return join_kinds(inner)
         if last in _TUPLES and any(inner):
             return frozenset([Several(tuple(inner))])
         if last != "Callable" and any(inner):
-            return frozenset([Items(joined(inner))])
+            return frozenset([Items(join_kinds(inner))])
     return NOTHING

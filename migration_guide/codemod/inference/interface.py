@@ -42,7 +42,7 @@ class Inference(Protocol):
         """Returns the kind of an expression."""
         ...
 
-    def returned(self, function: cst.CSTNode) -> Kind:
+    def return_kind(self, function: cst.CSTNode) -> Kind:
         """Returns the kind of what a function of the module may return."""
         ...
 

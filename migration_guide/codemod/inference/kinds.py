@@ -69,7 +69,7 @@ def depth(kind: Kind) -> int:
     return 1 + max(map(depth, inner), default=0) if inner else 0
 
 
-def joined(kinds: Iterable[Kind]) -> Kind:
+def join_kinds(kinds: Iterable[Kind]) -> Kind:
     """All possibilities together; tuples of the same length are joined item by item."""
     distinct = {kind for kind in kinds if kind}
     if len(distinct) <= 1:  # as a rule
@@ -85,11 +85,13 @@ def joined(kinds: Iterable[Kind]) -> Kind:
             tuples.setdefault(len(atom.items), []).append(atom)
     for group in tuples.values():
         plain.add(
-            Several(tuple(joined(column) for column in zip(*(g.items for g in group), strict=True)))
+            Several(
+                tuple(join_kinds(column) for column in zip(*(g.items for g in group), strict=True))
+            )
         )
     containers = [atom.kind for atom in atoms if isinstance(atom, Items)]
     if containers:
-        plain.add(Items(joined(containers)))
+        plain.add(Items(join_kinds(containers)))
     result = frozenset(plain)
     # A program that nests without end must not keep the analysis going without end.
     return result if depth(result) <= _DEEPEST else frozenset(a for a in plain if not _inside(a))
@@ -108,7 +110,7 @@ def item(kind: Kind, index: int | None = None) -> Kind:
                 found.append(atom.items[index])
         elif atom in (HYPER_PARAMS, CLASS):
             found.append(frozenset([atom]) | (kind & {LEGACY}))
-    return joined(found)
+    return join_kinds(found)
 
 
 def within(kind: Kind) -> Iterator[str | Function | Instance | Several | Items]:

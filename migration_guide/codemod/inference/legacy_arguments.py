@@ -25,7 +25,7 @@ _ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 def keep(a: Inference) -> None:
     """Marks all that must stay legacy code for what does so."""
-    waiting = list(_demanded(a))
+    waiting = list(_legacy_arguments(a))
     seen: set[cst.CSTNode] = set()
     while waiting:
         node = waiting.pop()
@@ -34,7 +34,7 @@ def keep(a: Inference) -> None:
             waiting += _sources(a, node)
 
 
-def _demanded(a: Inference) -> Iterator[cst.CSTNode]:
+def _legacy_arguments(a: Inference) -> Iterator[cst.CSTNode]:
     """The arguments of what stays legacy, and what other files of the program need so."""
     for call in a.facts.calls:
         chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None

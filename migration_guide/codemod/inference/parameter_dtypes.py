@@ -56,14 +56,14 @@ def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sig
     files = [
         _File(path, tree)
         for path, text in sources.items()
-        if _SUSPECT.search(text) and (tree := _parsed(text)) is not None
+        if _SUSPECT.search(text) and (tree := _parse(text)) is not None
     ]
     program = _Program([file for file in files if not file.trains_without_jax], frozenset(modules))
     by_file = (program.first_sign(file) for file in program.files)
     return tuple(sorted(sign for sign in by_file if sign is not None))
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -174,13 +174,13 @@ class _Program:
     def first_sign(self, file: _File) -> Sign | None:
         """The first place of a file that shows or hides half precision."""
         places = sorted(
-            (node.lineno, _shown(node))
+            (node.lineno, _snippet(node))
             for node in file.nodes
             if isinstance(node, ast.expr | ast.alias | ast.keyword | ast.arg)
             and (self._names_half(file, node) or self._hides_dtype(file, node))
         )
         places = places or [
-            (node.lineno, f"{_shown(node)}, whose dtype is not in sight")
+            (node.lineno, f"{_snippet(node)}, whose dtype is not in sight")
             for node in self._unseen_parameters(file)
         ]
         return Sign(str(file.path), *places[0]) if places else None
@@ -345,7 +345,7 @@ def _last(node: ast.expr) -> str:
     return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
-def _shown(node: ast.AST) -> str:
+def _snippet(node: ast.AST) -> str:
     """The source of an expression, as far as one line has room for it."""
     text = ast.unparse(node) if isinstance(node, ast.expr | ast.keyword) else _last_name(node)
     line = text.splitlines()[0]

@@ -11,7 +11,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     Several,
     Sign,
-    joined,
+    join_kinds,
 )
 
 
@@ -27,13 +27,13 @@ class Project:
       keywords: names of all arguments that are given by keyword.
       definitions: `module.Class` of the project's own subclasses of OptimizerDef.
       steps: number of calls of `apply_gradient`.
-      given: `module.function` -> what is given to it, by position or keyword.
+      argument_kinds: `module.function` -> what is given to it, by position or keyword.
       uses_optim: some file imports flax.optim.
       modules: names of all files of the program and of their folders.
       expected: `module.function` -> what its use elsewhere shows that it returns.
       aliases: `module.name` -> the name within flax that it is imported as there.
       calls_classes: some call makes a definition of a class that is chosen at run time.
-      overridden: hyper-parameters that some step gives.
+      overridden_names: hyper-parameters that some step gives.
       reads_hyper_params: some file reads what a definition was made with.
       uses_pmap: some file maps over devices, or replicates for that.
       leaves_some: with `--recipe standalone`, some definition stays on this package.
@@ -54,13 +54,13 @@ class Project:
     keywords: frozenset[str] = frozenset()
     definitions: frozenset[str] = frozenset()
     steps: int = 0
-    given: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
+    argument_kinds: dict[str, dict[int | str, Kind]] = field(default_factory=dict)
     uses_optim: bool = False
     modules: frozenset[str] = frozenset()
     expected: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     calls_classes: bool = False
-    overridden: frozenset[str] = frozenset()
+    overridden_names: frozenset[str] = frozenset()
     reads_hyper_params: bool = False
     uses_pmap: bool = False
     leaves_some: bool = False
@@ -82,14 +82,14 @@ class Project:
         )
 
 
-def merged(parts: Iterable[Project]) -> Project:
+def merge_projects(parts: Iterable[Project]) -> Project:
     """Merges the facts of all files."""
     whole = Project()
     for part in parts:
         for name, kind in part.fields.items():
-            whole.fields[name] = joined([whole.fields.get(name, NOTHING), kind])
+            whole.fields[name] = join_kinds([whole.fields.get(name, NOTHING), kind])
         for name, kind in part.returns.items():
-            whole.returns[name] = joined([whole.returns.get(name, NOTHING), kind])
+            whole.returns[name] = join_kinds([whole.returns.get(name, NOTHING), kind])
         whole.own_apply_gradient |= part.own_apply_gradient
         whole.rate_per_call |= part.rate_per_call
         whole.keywords |= part.keywords
@@ -100,7 +100,7 @@ def merged(parts: Iterable[Project]) -> Project:
         whole.expected |= part.expected
         whole.aliases |= part.aliases
         whole.calls_classes |= part.calls_classes
-        whole.overridden |= part.overridden
+        whole.overridden_names |= part.overridden_names
         whole.reads_hyper_params |= part.reads_hyper_params
         whole.uses_pmap |= part.uses_pmap
         whole.jax_modules |= part.jax_modules
@@ -109,10 +109,10 @@ def merged(parts: Iterable[Project]) -> Project:
         whole.own_groups |= part.own_groups
         for name, keys in part.legacy_arguments.items():
             whole.legacy_arguments[name] = whole.legacy_arguments.get(name, frozenset()) | keys
-        for name, given in part.given.items():
-            known = whole.given.setdefault(name, {})
+        for name, given in part.argument_kinds.items():
+            known = whole.argument_kinds.setdefault(name, {})
             for key, kind in given.items():
-                known[key] = joined([known.get(key, NOTHING), kind])
+                known[key] = join_kinds([known.get(key, NOTHING), kind])
     return whole
 
 

@@ -176,7 +176,7 @@ def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
     return False
 
 
-def decoded(data: bytes) -> tuple[str, str]:
+def decode(data: bytes) -> tuple[str, str]:
     """Text with its line endings as they are, and the encoding that the file declares.
 
     Raises:
@@ -242,10 +242,10 @@ def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
         for folder, folders, names in os.walk(path):
             folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
             found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
-    return [path for path in sorted(set(found)) if _removed(path)]
+    return [path for path in sorted(set(found)) if _remove(path)]
 
 
-def _removed(path: Path) -> bool:
+def _remove(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             if not path.is_file() or path.is_symlink() or not _lock(file):

@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from migration_guide.codemod.reading.marks import is_skipped
-from migration_guide.codemod.reading.tree import children, dotted, transformed, walk
+from migration_guide.codemod.reading.tree import children, dotted_name, transform, walk
 
 ImportNode = cst.Import | cst.ImportFrom
 
@@ -38,9 +38,9 @@ def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
     if isinstance(node, cst.ImportFrom):
         if node.relative or node.module is None:
             return
-        prefix = f"{dotted(node.module)}."
+        prefix = f"{dotted_name(node.module)}."
     for alias in node.names:
-        name = prefix + (dotted(alias.name) or "")
+        name = prefix + (dotted_name(alias.name) or "")
         yield name, bound(alias), not prefix and alias.asname is None and "." in name
 
 
@@ -48,26 +48,26 @@ def origins(node: ImportNode) -> Iterator[tuple[str, ...]]:
     """Yields the parts of the names that a statement imports, "" first where it is relative."""
     home = ("",) if isinstance(node, cst.ImportFrom) and node.relative else ()
     if isinstance(node, cst.ImportFrom) and node.module is not None:
-        home += tuple((dotted(node.module) or "").split("."))
+        home += tuple((dotted_name(node.module) or "").split("."))
     if isinstance(node.names, cst.ImportStar):
         yield home
         return
     for alias in node.names:
-        yield (*home, *(dotted(alias.name) or "").split("."))
+        yield (*home, *(dotted_name(alias.name) or "").split("."))
 
 
 def bound(alias: cst.ImportAlias) -> str:
     """Returns the name that an alias binds, `a.b` for `import a.b`."""
     if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
         return alias.asname.name.value
-    return dotted(alias.name) or ""
+    return dotted_name(alias.name) or ""
 
 
 def star(node: ImportNode) -> str:
     """The module of `from module import *`, or ""; with its dots if it is relative."""
     if not isinstance(node, cst.ImportFrom) or not isinstance(node.names, cst.ImportStar):
         return ""
-    module = dotted(node.module) if node.module is not None else ""
+    module = dotted_name(node.module) if node.module is not None else ""
     return "." * len(node.relative) + (module or "")
 
 
@@ -102,7 +102,7 @@ def references(module: cst.CSTNode) -> set[str]:
         if kind is cst.Import or kind is cst.ImportFrom:
             continue
         if isinstance(node, cst.Attribute):
-            text = dotted(node)
+            text = dotted_name(node)
             if text is not None:
                 found.add(text)
             else:
@@ -114,7 +114,7 @@ def references(module: cst.CSTNode) -> set[str]:
         if isinstance(node, cst.Annotation):
             strings(node)
         elif isinstance(node, cst.Assign) and any(
-            dotted(target.target) == "__all__" for target in node.targets
+            dotted_name(target.target) == "__all__" for target in node.targets
         ):
             strings(node.value)
         waiting += children(node)
@@ -153,7 +153,7 @@ def without(
             return False
         return not isinstance(node, cst.Try | cst.TryStar | cst.BaseExpression)
 
-    return transformed(module, leave, into)
+    return transform(module, leave, into)
 
 
 def _without(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from migration_guide.codemod.reading.marks import NOTE, PREFIX
 
 
-def moved(old: str, new: str) -> Callable[[int], int]:
+def line_map(old: str, new: str) -> Callable[[int], int]:
     """Maps the lines of one source to those of another.
 
     Args:

@@ -10,7 +10,7 @@ import libcst as cst
 import legacy_optim
 from legacy_optim import gone
 from migration_guide.codemod.reading.scopes import Assignment, Scope
-from migration_guide.codemod.reading.tree import dotted, root_name
+from migration_guide.codemod.reading.tree import dotted_name, root_name
 from optax_bridge.correspondence import Entry, entries_by_class
 
 OPTIM = "flax.optim"
@@ -88,7 +88,7 @@ class Names:
 
     def dangling(self, node: cst.CSTNode) -> bool:
         """True if an expression is, for example, `optim.Adam`, and nothing binds `optim`."""
-        text = dotted(node) or ""
+        text = dotted_name(node) or ""
         root, _, rest = text.removeprefix("flax.").partition(".")
         if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
             return False
@@ -132,7 +132,7 @@ class Names:
         return False
 
     def _resolve(self, node: cst.CSTNode) -> str | None:
-        text, root = dotted(node), root_name(node)
+        text, root = dotted_name(node), root_name(node)
         if text is None or root is None:
             return None
         found = self.assignments(root)
@@ -140,10 +140,10 @@ class Names:
             return self._from_star(text)
         if not all(a.imported for a in found):
             return None
-        names = {assignment.qualified(text) for assignment in found}
-        return self.followed(names.pop()) if len(names) == 1 else None
+        names = {assignment.qualified_name(text) for assignment in found}
+        return self.resolve_export(names.pop()) if len(names) == 1 else None
 
-    def followed(self, name: str) -> str:
+    def resolve_export(self, name: str) -> str:
         """The canonical name of what may be imported from another file of the program."""
         parts = name.split(".")
         for end in range(2, len(parts) + 1) if self._aliases else ():
@@ -157,7 +157,7 @@ class Names:
         first = text.split(".")[0]
         for star in reversed(self._stars):
             name = f"{star}.{text}"
-            followed = self.followed(name)
+            followed = self.resolve_export(name)
             if followed != name or (is_legacy(name) and first in EXPORTS):
                 return followed
             if star == "flax" and first == "optim":
@@ -182,9 +182,9 @@ def port_names(legacy: str, classes: frozenset[str]) -> frozenset[str]:
 def _catches_import_errors(handler: cst.ExceptHandler) -> bool:
     kind = handler.type
     if isinstance(kind, cst.Tuple):
-        caught = [dotted(element.value) for element in kind.elements]
+        caught = [dotted_name(element.value) for element in kind.elements]
     else:
-        caught = [dotted(kind) if kind is not None else "Exception"]
+        caught = [dotted_name(kind) if kind is not None else "Exception"]
     return any(
         name in ("ImportError", "ModuleNotFoundError", "AttributeError", "Exception")
         for name in caught

@@ -53,8 +53,8 @@ class Notebook:
         changed: dict[int, str] = {}
         numbers = {id(cell): number for number, cell in enumerate(self._document["cells"])}
         for cell, part in zip(self._cells, parts, strict=True):
-            source = _unmasked(part.removesuffix("\n"))
-            if source != _joined(cell["source"]):
+            source = _unmask(part.removesuffix("\n"))
+            if source != _join_lines(cell["source"]):
                 changed[numbers[id(cell)]] = source
         return _with_sources(self._text, changed)
 
@@ -69,17 +69,18 @@ def read(text: str) -> Notebook:
         document = json.loads(text)
         cells = [c for c in document["cells"] if c["cell_type"] == "code"]
         others = [
-            (number, _joined(c["source"]))
+            (number, _join_lines(c["source"]))
             for number, c in enumerate(document["cells"], start=1)
-            if c["cell_type"] == "code" and not _is_python(_joined(c["source"]))
+            if c["cell_type"] == "code" and not _is_python(_join_lines(c["source"]))
         ]
-        cells = [c for c in cells if _is_python(_joined(c["source"]))]
+        cells = [c for c in cells if _is_python(_join_lines(c["source"]))]
     except (ValueError, KeyError, TypeError) as error:
         raise NotANotebook(f"no notebook of format 4: {error}") from None
     except RecursionError:
         raise NotANotebook("nested too deeply to be a notebook") from None
     code = "".join(
-        f"{CELL}{index}\n{_masked(_joined(cell['source']))}\n" for index, cell in enumerate(cells)
+        f"{CELL}{index}\n{_mask_magics(_join_lines(cell['source']))}\n"
+        for index, cell in enumerate(cells)
     )
     return Notebook(code, others, document, cells, text)
 
@@ -89,27 +90,27 @@ def _is_python(source: str) -> bool:
     return magic is None or magic[1] in _PYTHON_MAGICS
 
 
-def _joined(source: str | list[str]) -> str:
+def _join_lines(source: str | list[str]) -> str:
     return source if isinstance(source, str) else "".join(source)
 
 
-def _masked(source: str) -> str:
+def _mask_magics(source: str) -> str:
     lines = []
     continued = False
     for line in source.split("\n"):
-        masked = f"{MAGIC}{line}" if continued else _LINE.sub(_mask, line)
+        masked = f"{MAGIC}{line}" if continued else _LINE.sub(_mask_magic, line)
         continued = masked != line and line.endswith("\\")
         lines.append(masked)
     return "\n".join(lines)
 
 
-def _mask(match: re.Match[str]) -> str:
+def _mask_magic(match: re.Match[str]) -> str:
     if match.group(2).lstrip().startswith("#"):
         return match.group(0)
     return f"{match.group(1)}{MAGIC}{match.group(2)}"
 
 
-def _unmasked(source: str) -> str:
+def _unmask(source: str) -> str:
     return source.replace(MAGIC, "")
 
 
@@ -135,13 +136,13 @@ def _with_sources(text: str, changed: dict[int, str]) -> str:
 def _as_json(source: str, old: str, ascii_only: bool) -> str:
     """A source as JSON, in the layout of the old one; lines that stay keep their spelling."""
 
-    def dumped(line: str) -> str:
+    def dump_line(line: str) -> str:
         return json.dumps(line, ensure_ascii=ascii_only)
 
     if not old.startswith("["):
-        return dumped(source)
+        return dump_line(source)
     written = {json.loads(string): string for string in _STRING.findall(old)}
-    lines = [written.get(line) or dumped(line) for line in source.splitlines(keepends=True)]
+    lines = [written.get(line) or dump_line(line) for line in source.splitlines(keepends=True)]
     head, tail = re.match(r"\[\s*", old), re.search(r"\s*\]$", old)
     assert head is not None and tail is not None
     between = re.search(r'"(\s*,\s*)"', _STRING.sub('""', old))

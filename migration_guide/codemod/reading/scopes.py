@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import children, dotted
+from migration_guide.codemod.reading.tree import children, dotted_name
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class Assignment:
     node: cst.CSTNode
     imported: str = ""
 
-    def qualified(self, text: str) -> str:
+    def qualified_name(self, text: str) -> str:
         """`flax.optim.Adam` of `o.Adam`, where this is `o` and imported as `flax.optim`."""
         return self.imported + text[len(self.name) :]
 
@@ -210,7 +210,7 @@ class _Visitor:
             scope.bind(node.rest.value, node.rest)
         self.all(node, scope)
 
-    def declared(self, node: cst.Global | cst.Nonlocal, scope: Scope) -> None:
+    def declare(self, node: cst.Global | cst.Nonlocal, scope: Scope) -> None:
         for item in node.names:
             home = scope.module
             if isinstance(node, cst.Nonlocal) and scope.parent is not None:
@@ -219,19 +219,19 @@ class _Visitor:
             if home is not scope:
                 scope.elsewhere[item.name.value] = home
 
-    def imported(self, node: cst.Import, scope: Scope) -> None:
+    def bind_import(self, node: cst.Import, scope: Scope) -> None:
         for alias in node.names:
-            name = dotted(alias.name) or ""
+            name = dotted_name(alias.name) or ""
             if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
                 scope.bind(alias.asname.name.value, node, name)
             else:
                 root = name.split(".")[0]
                 scope.bind(root, node, root)
 
-    def imported_from(self, node: cst.ImportFrom, scope: Scope) -> None:
-        module = "." * len(node.relative) + (dotted(node.module) or "")
+    def bind_import_from(self, node: cst.ImportFrom, scope: Scope) -> None:
+        module = "." * len(node.relative) + (dotted_name(node.module) or "")
         for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
-            name = dotted(alias.name) or ""
+            name = dotted_name(alias.name) or ""
             as_name = alias.asname.name if alias.asname is not None else alias.name
             if isinstance(as_name, cst.Name):
                 scope.bind(as_name.value, node, f"{module}.{name}")
@@ -258,8 +258,8 @@ _SPECIAL = {
     cst.MatchAs: _Visitor.assigning,
     cst.MatchStar: _Visitor.assigning,
     cst.MatchMapping: _Visitor.rest,
-    cst.Global: _Visitor.declared,
-    cst.Nonlocal: _Visitor.declared,
-    cst.Import: _Visitor.imported,
-    cst.ImportFrom: _Visitor.imported_from,
+    cst.Global: _Visitor.declare,
+    cst.Nonlocal: _Visitor.declare,
+    cst.Import: _Visitor.bind_import,
+    cst.ImportFrom: _Visitor.bind_import_from,
 }

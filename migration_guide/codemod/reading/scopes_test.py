@@ -78,4 +78,4 @@ def test_where_a_name_is_bound(case: str):
 def test_what_an_import_binds(code: str, text: str, expected: str):
     module = cst.parse_module(code)
     (assignment,) = scopes(module)[module].find(text.split(".")[0])
-    assert assignment.qualified(text) == expected
+    assert assignment.qualified_name(text) == expected

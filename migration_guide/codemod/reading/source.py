@@ -57,7 +57,7 @@ def parse(code: str) -> cst.Module:
         raise SyntaxError(error.message, ("<module>", error.raw_line, None, None)) from None
 
 
-def undefined(code: str) -> set[str]:
+def undefined_names(code: str) -> set[str]:
     """Names that a module reads somewhere and that nothing in it defines.
 
     Raises:

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from migration_guide.codemod.reading.source import undefined
+from migration_guide.codemod.reading.source import undefined_names
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from migration_guide.codemod.reading.source import undefined
 )
 def test_undefined(code: str, expected: set[str]):
     ast.parse(code)
-    assert undefined(code) == expected
+    assert undefined_names(code) == expected
 
 
 def test_a_null_byte_is_no_python():
     with pytest.raises(SyntaxError, match="null bytes"):
-        undefined("x = 1\0\n")
+        undefined_names("x = 1\0\n")

@@ -98,7 +98,7 @@ def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
     return {child: node for node in walk(root) for child in children(node)}
 
 
-def transformed(
+def transform(
     node: cst.CSTNode,
     leave: Callable[[Any, Any], Any],
     into: Callable[[cst.CSTNode], bool] = lambda n: True,
@@ -116,13 +116,13 @@ def transformed(
     for name in _inner(type(node)) if into(node) else ():
         value = getattr(node, name)
         if _is_node(type(value)):
-            new = transformed(value, leave, into)
+            new = transform(value, leave, into)
             if new is not value:
                 changes[name] = new
         elif isinstance(value, list | tuple) and value:
             items: list[Any] = []
             for item in value:
-                new = transformed(item, leave, into) if _is_node(type(item)) else item
+                new = transform(item, leave, into) if _is_node(type(item)) else item
                 items += new if isinstance(new, cst.FlattenSentinel) else [new]
             if len(items) != len(value) or any(a is not b for a, b in zip(items, value)):  # noqa: B905
                 changes[name] = items
@@ -143,10 +143,10 @@ def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseEx
     return positional[index] if index is not None and index < len(positional) else None
 
 
-def dotted(node: cst.CSTNode | None) -> str | None:
+def dotted_name(node: cst.CSTNode | None) -> str | None:
     """`a.b.c` of a chain of plain names; None for anything else."""
     if isinstance(node, cst.Attribute):
-        before = dotted(node.value)
+        before = dotted_name(node.value)
         return None if before is None else f"{before}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else None
 

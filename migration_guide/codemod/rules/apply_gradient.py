@@ -22,7 +22,7 @@ import libcst as cst
 from migration_guide.codemod.inference.kinds import OPTIMIZER, OWN_GROUPS
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.optimizer_def import INSTEAD
-from migration_guide.codemod.rules.replicate import averaged
+from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.rules.unclear import UNCLEAR
 from migration_guide.codemod.writing import standalone
@@ -76,7 +76,7 @@ def _standalone(context: Context, original: cst.Call, updated: cst.Call) -> cst.
     if len(gradients) != 1:
         return None
     (grads,) = gradients
-    value = averaged(context, original.func.value, grads.value)
+    value = average_gradients(context, original.func.value, grads.value)
     if context.once(provable) is not None:
         holder: cst.BaseExpression = updated.func.value  # a schedule has the rate
     else:
@@ -96,7 +96,7 @@ def _argument(
     if old.keyword is None or old.keyword.value == "grads":
         if index > 0 and old.keyword is None:
             return None
-        new = new.with_changes(value=averaged(context, holder, new.value))
+        new = new.with_changes(value=average_gradients(context, holder, new.value))
         return with_keyword(new, "grads")
     if OWN_GROUPS in context.analysis.kind(holder):
         return new  # legacy code takes them, under its own names

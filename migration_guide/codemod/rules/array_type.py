@@ -22,7 +22,7 @@ import libcst as cst
 from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.rules.jax_names import EQUAL
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.context import Context, with_commas
 
 RUNS_AFTER = ("gone_names", "jax_names")
 IN_DEFINITIONS = True
@@ -83,7 +83,7 @@ def _isinstance(
     value = _asked_of(left)
     if value is None or not asked or (others and not _is_plain(value)):
         return None
-    args = separated([cst.Arg(value), cst.Arg(asked[0])])
+    args = with_commas([cst.Arg(value), cst.Arg(asked[0])])
     new: cst.BaseExpression = cst.Call(cst.Name("isinstance"), args)
     negated = isinstance(operator, cst.IsNot | cst.NotEqual | cst.NotIn)
     if others:

@@ -65,14 +65,14 @@ def rewrite_call(
     if original in context.analysis.legacy or is_bridged(context, original):
         return None
     if original in context.analysis.external:
-        return bridged(context, original, updated, _UNSEEN)
+        return add_bridge(context, original, updated, _UNSEEN)
     names = context.analysis.names
     chosen = CLASS in context.analysis.kind(original.func) and names.entry(original.func) is None
     if not chosen or context.analysis.makes_own_definition(original):
         return None
     if last_name(original.func) == "partial":
         return None
-    return bridged(context, original, updated, CHOSEN)
+    return add_bridge(context, original, updated, CHOSEN)
 
 
 def rewrite_reference(
@@ -86,7 +86,7 @@ def rewrite_reference(
             return None
         call = context.parent(above)
         if isinstance(call, cst.Call) and last_name(call.func) in _LOOKUPS:
-            return context.dotted("legacy_optim")
+            return context.reference("legacy_optim")
         context.by_hand(original, _ESCAPES)
         return None
     if context.analysis.names.entry(original) is None or context.in_annotation(original):
@@ -104,15 +104,15 @@ def rewrite_reference(
         return None
     if not context.calls_classes:
         context.remark(original, _ESCAPES)
-    return context.dotted(f"legacy_optim.{context.legacy(original)}")
+    return context.reference(f"legacy_optim.{context.legacy(original)}")
 
 
-def bridged(
+def add_bridge(
     context: Context, original: cst.CSTNode, updated: cst.BaseExpression, why: str
 ) -> cst.BaseExpression:
     """An expression in `optax_bridge.from_legacy(...)`, with why above it."""
     context.remark(original, why)
-    return cst.Call(context.dotted(BRIDGE), [cst.Arg(updated)])
+    return cst.Call(context.reference(BRIDGE), [cst.Arg(updated)])
 
 
 def is_bridged(context: Context, node: cst.CSTNode) -> bool:

@@ -56,7 +56,7 @@ def rewrite_call(
     )
     if name != f"{_HOME}restore_checkpoint" or not context.analysis.project.uses_pmap or is_read:
         return new
-    return cst.Call(context.dotted(_READ), [cst.Arg(new or updated)])
+    return cst.Call(context.reference(_READ), [cst.Arg(new or updated)])
 
 
 def _with_absolute(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:

@@ -17,7 +17,7 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context, attribute, keyword, separated
+from migration_guide.codemod.writing.context import Context, attribute, keyword, with_commas
 
 NAMES = ("compute_gradient", "compute_gradients")
 
@@ -26,7 +26,7 @@ def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
 ) -> cst.SimpleStatementLine | None:
     """See the module."""
-    call, targets = unpacked(original)
+    call, targets = unpacked_call(original)
     if call is None or not _applies(context, call) or len(call.args) != 1 or call.args[0].keyword:
         return None
     assign = updated.body[0]
@@ -50,7 +50,7 @@ def rewrite_call(
     del updated
     if not _applies(context, original):
         return None
-    call, targets = unpacked(context.statement(original))
+    call, targets = unpacked_call(context.statement(original))
     if call is not original or targets is None or len(targets) not in (2, 3):
         context.by_hand(
             original,
@@ -60,7 +60,7 @@ def rewrite_call(
     return None
 
 
-def unpacked(
+def unpacked_call(
     statement: cst.CSTNode,
 ) -> tuple[cst.Call | None, list[cst.BaseExpression] | None]:
     """The call on the right of `a, b = f(...)`, and a and b; None for what is not so."""
@@ -82,7 +82,7 @@ def value_and_grad(
 ) -> cst.Call:
     """`jax.value_and_grad(loss_fn)(holder.params)`."""
     args = [cst.Arg(loss_fn), *([keyword("has_aux", cst.Name("True"))] if aux else [])]
-    function = cst.Call(context.dotted("jax.value_and_grad"), separated(args))
+    function = cst.Call(context.reference("jax.value_and_grad"), with_commas(args))
     return cst.Call(function, [cst.Arg(attribute(holder, "params"))])
 
 

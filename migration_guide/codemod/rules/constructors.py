@@ -19,7 +19,7 @@ arithmetic.
 import libcst as cst
 
 from migration_guide.codemod.rules import schedule
-from migration_guide.codemod.rules.bridge import bridged, is_bridged
+from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
 from migration_guide.codemod.writing import settings, standalone
 from migration_guide.codemod.writing.context import Context, keyword
 from migration_guide.codemod.writing.definitions import RATE
@@ -54,11 +54,13 @@ def rewrite_call(
         return None
     name = entry.legacy.__name__
     if original in context.analysis.legacy:
-        return updated.with_changes(func=context.dotted(f"legacy_optim.{name}"))
-    given = settings.given(entry, original.args, updated.args)
+        return updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
+    given = settings.legacy_arguments(entry, original.args, updated.args)
     if given is None and any(arg.star for arg in original.args):
-        kept = updated.with_changes(func=context.dotted(f"legacy_optim.{name}"))
-        return kept if is_bridged(context, original) else bridged(context, original, kept, _SPREAD)
+        kept = updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
+        return (
+            kept if is_bridged(context, original) else add_bridge(context, original, kept, _SPREAD)
+        )
     if given is None:
         context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
         return None
@@ -77,14 +79,14 @@ def rewrite_call(
     if any(hp.variadic for hp in entry.hyper_params):
         groups = [settings.value(context.analysis.module, arg) for arg in updated.args]
         recipe = Call(entry.port, tuple(groups))
-        new = updated.with_changes(func=context.dotted(recipe.target))
+        new = updated.with_changes(func=context.reference(recipe.target))
     else:
         everything = entry.defaults() | values
         template = _template(context, original, entry, everything)
         recipe = shorten(entry, template, everything | _texts(context, given), given)
         _note_for_comparing(context, entry, template, values)
         new = in_place(context, updated, template, recipe, given)
-        new = new or _written(context, updated, recipe)
+        new = new or _write_recipe(context, updated, recipe)
     context.needed.update(module.split(".")[0] for module in imports(recipe))
     context.keep_comments(original, new)
     return new
@@ -97,7 +99,7 @@ def rewrite_reference(
     del updated
     known = context.analysis.names.entry(original) is not None
     if known and context.in_annotation(original):
-        return context.dotted("optax.GradientTransformation")
+        return context.reference("optax.GradientTransformation")
     return None
 
 
@@ -171,8 +173,8 @@ def _standalone(
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
         template = _stock_template(entry, everything)
         rate = {"learning_rate": keyword("learning_rate", cst.Name(planned.function))}
-        return _written(context, updated, shorten(entry, template, everything, rate | given))
-    overridden = context.analysis.overridden | context.analysis.project.overridden
+        return _write_recipe(context, updated, shorten(entry, template, everything, rate | given))
+    overridden = context.analysis.overridden_names | context.analysis.project.overridden_names
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
         everything = entry.defaults() | values
@@ -181,7 +183,7 @@ def _standalone(
         _note_for_comparing(context, entry, template, values)
         context.recipes.add("stock")
         new = in_place(context, updated, template, recipe, given)
-        return new or _written(context, updated, recipe)
+        return new or _write_recipe(context, updated, recipe)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
     symbols = {name: Source(name) for name in names}
@@ -202,10 +204,10 @@ def _standalone(
         f"optax.inject_hyperparams(lambda {', '.join(parameters)}: {render(recipe)}, "
         f"{static}hyperparam_dtype=jax.numpy.float32)({first})"
     )
-    return _written(context, updated, recipe, injected)
+    return _write_recipe(context, updated, recipe, injected)
 
 
-def _written(
+def _write_recipe(
     context: Context, updated: cst.Call, recipe: Call, text: str = ""
 ) -> cst.BaseExpression:
     """A recipe, or text that has it, in the brackets of the call that it takes the place of."""

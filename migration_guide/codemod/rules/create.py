@@ -26,7 +26,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
 
 _MIXED = "the rest of the program does"
 
@@ -43,7 +43,7 @@ def rewrite_call(
     assert isinstance(updated.func, cst.Attribute)
     tx = updated.func.value
     if LEGACY in context.analysis.kind(func.value):
-        tx = cst.Call(context.dotted("optax_bridge.from_legacy"), [cst.Arg(tx)])
+        tx = cst.Call(context.reference("optax_bridge.from_legacy"), [cst.Arg(tx)])
     params, focus = None, None
     for arg in updated.args:
         name = arg.keyword.value if arg.keyword is not None else ("focus" if params else "target")
@@ -67,7 +67,7 @@ def rewrite_call(
                 why = standalone.why_no_partition(context.analysis, original) or _MIXED
                 context.remark(original, f"stays on optax_bridge: {why}")
             group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
-            tx = cst.Call(context.dotted("optax_bridge.multi_optimizer"), [cst.Arg(group)])
+            tx = cst.Call(context.reference("optax_bridge.multi_optimizer"), [cst.Arg(group)])
     args = [
         keyword("apply_fn", cst.Name("None")),
         with_keyword(params, "params"),
@@ -79,7 +79,7 @@ def rewrite_call(
         args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
     old = original.args[updated.args.index(params)].value
     made = train_state(context, original, old)
-    new = updated.with_changes(func=made, args=separated(args))
+    new = updated.with_changes(func=made, args=with_commas(args))
     context.keep_comments(original, new)
     return new
 
@@ -119,4 +119,4 @@ def train_state(
             "stays on optax_bridge: these parameters are an array, and Flax's own TrainState steps "
             "over dicts alone",
         )
-    return context.dotted("optax_bridge.TrainState.create")
+    return context.reference("optax_bridge.TrainState.create")

@@ -22,7 +22,7 @@ from legacy_optim import gone
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
-from migration_guide.codemod.reading.tree import transformed
+from migration_guide.codemod.reading.tree import transform
 from migration_guide.codemod.writing.context import Context
 
 _STAYS = (
@@ -86,7 +86,9 @@ def _with_comments(context: Context, original: cst.Module, updated: cst.Module) 
     """Says of an import that stays why it does, where nothing else of the file is left by hand."""
     if any(by_hand for _, _, by_hand in context.said):
         return updated
-    kept = {ref.split(".")[0] for node in context.skipped for ref in imports.references(node)}
+    kept = {
+        ref.split(".")[0] for node in context.skipped_statements for ref in imports.references(node)
+    }
     left = [
         node
         for node in imports.statements(updated)
@@ -105,7 +107,7 @@ def _with_comments(context: Context, original: cst.Module, updated: cst.Module) 
             return changed
         return changed.with_changes(leading_lines=[*changed.leading_lines, comment])
 
-    return transformed(updated, leave, lambda node: not isinstance(node, cst.BaseExpression))
+    return transform(updated, leave, lambda node: not isinstance(node, cst.BaseExpression))
 
 
 def _bound(node: imports.ImportNode) -> set[str]:

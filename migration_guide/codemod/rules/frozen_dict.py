@@ -27,7 +27,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
 from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.context import Context, with_commas
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
 PERHAPS = (
@@ -56,15 +56,15 @@ def rewrite_call(
         if not _is_frozen(context, old.value, set()):
             context.remark(original, PERHAPS.format(func.attr.value))
             return None
-        function = context.dotted(f"flax.core.{func.attr.value}")
+        function = context.reference(f"flax.core.{func.attr.value}")
         return updated.with_changes(func=function, args=[cst.Arg(func.value)])
     if len(updated.args) != 1:
         return None
     is_copy = func.attr.value == "copy" and not context.name(old)
     if is_copy and _adds(old.value, original.args[0]):
         added = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-        args = separated([cst.Arg(func.value), added])
-        return updated.with_changes(func=context.dotted("flax.core.copy"), args=args)
+        args = with_commas([cst.Arg(func.value), added])
+        return updated.with_changes(func=context.reference("flax.core.copy"), args=args)
     if func.attr.value != "pop":
         return None
     if context.name(old) or not _is_collection(original.args[0]):
@@ -72,8 +72,8 @@ def rewrite_call(
     if not _taken_apart(context.parent(original)):
         return None
     return updated.with_changes(
-        func=context.dotted("flax.core.pop"),
-        args=separated([cst.Arg(func.value), updated.args[0]]),
+        func=context.reference("flax.core.pop"),
+        args=with_commas([cst.Arg(func.value), updated.args[0]]),
     )
 
 

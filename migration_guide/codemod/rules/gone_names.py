@@ -24,7 +24,7 @@ import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.tree import dotted, root_name
+from migration_guide.codemod.reading.tree import dotted_name, root_name
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context
@@ -72,7 +72,7 @@ def rewrite_reference(
     if module.startswith(_NOT_IMPORTED):
         context.needed.add(module)
         return cst.parse_expression(new)
-    return context.dotted(new) if module else cst.Name(new)
+    return context.reference(new) if module else cst.Name(new)
 
 
 def rewrite_attribute(
@@ -172,7 +172,7 @@ def _from_parent(node: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
         return node
     name = node.names[0].name
     parent = name.value if isinstance(name, cst.Attribute) else None
-    if not isinstance(parent, cst.Name | cst.Attribute) or not is_no_module(dotted(name) or ""):
+    if not isinstance(parent, cst.Name | cst.Attribute) or not is_no_module(dotted_name(name) or ""):
         return node
     alias = node.names[0].with_changes(name=cst.ensure_type(name, cst.Attribute).attr)
     return cst.ImportFrom(parent, [alias], semicolon=node.semicolon)
@@ -189,7 +189,7 @@ def _module_variables(context: Context) -> frozenset[str]:
 
 def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
     """The dotted name of a name in a module that a variable holds, or ""."""
-    root, text = root_name(node), dotted(node)
+    root, text = root_name(node), dotted_name(node)
     if root is None or text is None or root.value not in context.once(_module_variables):
         return ""
     modules = {_module(context, value) for value in context.analysis.assigned_to(root)}

@@ -116,7 +116,7 @@ def as_overrides(
         return None
     if isinstance(old, cst.Call) and _is_replace(context, old) and len(old.args) == 1:
         single = new.right if isinstance(new, cst.BinaryOperation) else None
-        if isinstance(single, cst.Dict) and len(context.once(_made)) < 2:
+        if isinstance(single, cst.Dict) and len(context.once(_constructed_classes)) < 2:
             (element,) = single.elements
             name = old.args[0].keyword
             port = port_name(context, name.value) if name is not None else None
@@ -135,7 +135,7 @@ def is_one(context: Context, node: cst.BaseExpression) -> bool:
 
 def port_name(context: Context, legacy: str) -> str | None:
     """A hyper-parameter's name in the ports of what this file constructs, if they agree on one."""
-    classes = frozenset(context.once(_made))
+    classes = frozenset(context.once(_constructed_classes))
     names = port_names(legacy, classes) if classes else frozenset()
     if context.once(_makes_own):
         names |= {legacy}  # what `wrap_definition` wraps keeps its names
@@ -143,7 +143,7 @@ def port_name(context: Context, legacy: str) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-def _made(context: Context) -> list[str]:
+def _constructed_classes(context: Context) -> list[str]:
     """The legacy classes that this file constructs, one for each call."""
     return [
         entry.legacy.__name__

@@ -66,4 +66,4 @@ def rewrite_reference(
     if alias == "flax.jax_utils":
         context.needed.add("flax")
         return cst.parse_expression(new)
-    return context.dotted(new)
+    return context.reference(new)

@@ -35,4 +35,4 @@ def rewrite_reference(
     """See the module."""
     del updated
     new = _EQUAL.get(context.name(original))
-    return context.dotted(new) if new else None
+    return context.reference(new) if new else None

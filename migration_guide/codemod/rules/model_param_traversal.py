@@ -48,10 +48,10 @@ def rewrite_reference(
     if isinstance(above, cst.Call) and called and _becomes_function(context, above):
         return None
     if called and above not in context.analysis.legacy and not _is_traversed(context):
-        return context.dotted("optax_bridge.path_mask")
+        return context.reference("optax_bridge.path_mask")
     if context.options.standalone:
         context.remark(original, "stays on legacy_optim: Flax's own warns of its end")
-    return context.dotted("legacy_optim.ModelParamTraversal")
+    return context.reference("legacy_optim.ModelParamTraversal")
 
 
 def _is_traversed(context: Context) -> bool:

@@ -15,11 +15,11 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
-from migration_guide.codemod.rules.compute_gradient import unpacked, value_and_grad
+from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
-from migration_guide.codemod.rules.replicate import averaged
+from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
 
 INSTEAD = (
     "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
@@ -31,7 +31,7 @@ def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
 ) -> cst.FlattenSentinel[cst.SimpleStatementLine] | None:
     """See the module."""
-    call, targets = unpacked(original)
+    call, targets = unpacked_call(original)
     if call is None or not _can(context, call, targets) or targets is None:
         return None
     assign = updated.body[0]
@@ -56,9 +56,10 @@ def rewrite_statement(
         name = port_name(context, arg.keyword.value) if arg.keyword is not None else None
         assert name is not None
         rest.append(with_keyword(arg, name))
+    gradients = average_gradients(context, call.func.value, gradients)
     step = cst.Call(
         cst.Attribute(holder, cst.Name("apply_gradients")),
-        separated([keyword("grads", averaged(context, call.func.value, gradients)), *rest]),
+        with_commas([keyword("grads", gradients), *rest]),
     )
     holder_name = targets[0]
     assert isinstance(holder_name, cst.BaseAssignTargetExpression)
@@ -77,7 +78,7 @@ def rewrite_call(
     if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
         return None
     if context.is_optimizer(func.value):
-        call, targets = unpacked(context.statement(original))
+        call, targets = unpacked_call(context.statement(original))
         if call is not original or not _can(context, original, targets):
             context.by_hand(original, INSTEAD)
     return None

@@ -59,4 +59,4 @@ def rewrite_reference(
     if name == "Optimizer" and context.once(standalone.is_active):
         context.needed.add("flax.training.train_state")
         return cst.parse_expression(standalone.TRAIN_STATE)
-    return context.dotted(_EQUAL[name])
+    return context.reference(_EQUAL[name])

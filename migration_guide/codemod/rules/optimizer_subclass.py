@@ -36,9 +36,9 @@ def rewrite_reference(
     del updated
     name = context.legacy(original)
     if context.name(original) == OPTIM and context.legacy_class(original) is not None:
-        return context.dotted("legacy_optim")  # handed to something: `getattr(optim, name)`
+        return context.reference("legacy_optim")  # handed to something: `getattr(optim, name)`
     if name and context.legacy_class(original) is not None:
-        return context.dotted(f"legacy_optim.{name}")
+        return context.reference(f"legacy_optim.{name}")
     return None
 
 
@@ -52,7 +52,7 @@ def rewrite_call(
         return None
     if context.options.standalone:
         context.remark(original, f"stays on optax_bridge: {stays(context.analysis, original)}")
-    return cst.Call(context.dotted("optax_bridge.wrap_definition"), [cst.Arg(updated)])
+    return cst.Call(context.reference("optax_bridge.wrap_definition"), [cst.Arg(updated)])
 
 
 def rewrite_class(context: Context, original: cst.ClassDef, updated: cst.ClassDef) -> None:

@@ -47,7 +47,7 @@ def rewrite_reference(
     name = context.name(original)
     if name not in _NAMES or not _is_restored_into(context):
         return None
-    return context.dotted(_NAMES[name])
+    return context.reference(_NAMES[name])
 
 
 def rewrite_call(
@@ -62,8 +62,8 @@ def rewrite_call(
     if isinstance(updated.func, cst.Attribute):
         checkpointer: cst.BaseExpression = updated.func.with_changes(attr=cst.Name("Checkpointer"))
     else:
-        checkpointer = context.dotted("orbax.checkpoint.Checkpointer")
-    handler = cst.Call(context.dotted(_HANDLER), updated.args)
+        checkpointer = context.reference("orbax.checkpoint.Checkpointer")
+    handler = cst.Call(context.reference(_HANDLER), updated.args)
     return updated.with_changes(func=checkpointer, args=[cst.Arg(handler)])
 
 

@@ -22,7 +22,7 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    holder = _replaced(context, original)
+    holder = _replaced_object(context, original)
     if holder is None or not context.is_optimizer(holder):
         return None
     given = [arg.keyword.value if arg.keyword is not None else arg.star for arg in original.args]
@@ -43,7 +43,7 @@ def rewrite_call(
     return updated.with_changes(args=args)
 
 
-def _replaced(context: Context, call: cst.Call) -> cst.BaseExpression | None:
+def _replaced_object(context: Context, call: cst.Call) -> cst.BaseExpression | None:
     """Returns the object replaced in `x.replace(...)` or `dataclasses.replace(x, ...)`."""
     if context.name(call.func) == "dataclasses.replace":
         return call.args[0].value if call.args else None

@@ -44,7 +44,7 @@ from migration_guide.codemod.inference.kinds import (
     within,
 )
 from migration_guide.codemod.reading.tree import argument, last_name
-from migration_guide.codemod.writing.context import Context, keyword, separated
+from migration_guide.codemod.writing.context import Context, keyword, with_commas
 
 _LEFT = (
     "replicate() made each step average the gradients over the devices, and no step of this "
@@ -82,7 +82,7 @@ def rewrite_call(
     func = original.func
     home, _, last = context.name(func).rpartition(".")
     if home.startswith("flax.") and last in (*_SAVES, *_RESTORES):
-        return _saved(context, original, updated, last)
+        return _rewrite_save(context, original, updated, last)
     if not isinstance(func, cst.Attribute) or not context.is_optimizer(func.value):
         return None
     assert isinstance(updated.func, cst.Attribute)
@@ -98,14 +98,14 @@ def rewrite_call(
         devices = argument(updated, 0, "devices")
         args = [cst.Arg(holder), *([keyword("devices", devices)] if devices is not None else [])]
         context.needed.add("flax")
-        return updated.with_changes(func=cst.parse_expression(_REPLICATE), args=separated(args))
+        return updated.with_changes(func=cst.parse_expression(_REPLICATE), args=with_commas(args))
     elif name == "unreplicate" and not original.args:
         context.needed.add("flax")
         return updated.with_changes(func=cst.parse_expression(_UNREPLICATE), args=[cst.Arg(holder)])
     return None
 
 
-def _saved(
+def _rewrite_save(
     context: Context, original: cst.Call, updated: cst.Call, name: str
 ) -> cst.BaseExpression | None:
     """A function that saves one copy, or restores into one and replicates it."""
@@ -127,7 +127,7 @@ def _saved(
         args = list(updated.args)
         args[position] = args[position].with_changes(value=new)
         call = updated.with_changes(args=args)
-        return call if name in _SAVES else _called(context, _REPLICATE, call)
+        return call if name in _SAVES else _call_function(context, _REPLICATE, call)
     return None
 
 
@@ -143,9 +143,9 @@ def _method(
         context.by_hand(original, _SAVED)
         return None
     first = updated.args[0]
-    one = first.with_changes(value=_called(context, _UNREPLICATE, first.value))
+    one = first.with_changes(value=_call_function(context, _UNREPLICATE, first.value))
     call = updated.with_changes(args=[one, *updated.args[1:]])
-    return _called(context, _REPLICATE, call) if _METHODS[name] else call
+    return _call_function(context, _REPLICATE, call) if _METHODS[name] else call
 
 
 def _one_copy(
@@ -162,7 +162,7 @@ def _one_copy(
     if _is_replicated(context, original):
         sure = _replicated_here(context, original)
         if sure:
-            return _called(context, _UNREPLICATE, updated)
+            return _call_function(context, _UNREPLICATE, updated)
         return updated if sure is False else None
     if not _is_within(context, context.analysis.kind(original)):
         return updated
@@ -205,7 +205,7 @@ def _replicated_here(context: Context, node: cst.BaseExpression) -> bool | None:
     return None
 
 
-def _called(context: Context, function: str, value: cst.BaseExpression) -> cst.Call:
+def _call_function(context: Context, function: str, value: cst.BaseExpression) -> cst.Call:
     context.needed.add("flax")
     return cst.Call(
         cst.ensure_type(cst.parse_expression(function), cst.Attribute), [cst.Arg(value)]
@@ -222,15 +222,15 @@ def _is_within(context: Context, kind: Kind, deep: int = 0) -> bool:
     return False
 
 
-def averaged(
+def average_gradients(
     context: Context, holder: cst.BaseExpression, gradients: cst.BaseExpression
 ) -> cst.BaseExpression:
     """The gradients as a step takes them: averaged if the optimizer comes from `.replicate()`."""
     axis = axis_of_steps(context) if _is_replicated(context, holder) else None
     if axis is None:
         return gradients
-    args = separated([cst.Arg(gradients), keyword("axis_name", axis)])
-    return cst.Call(context.dotted("jax.lax.pmean"), args)
+    args = with_commas([cst.Arg(gradients), keyword("axis_name", axis)])
+    return cst.Call(context.reference("jax.lax.pmean"), args)
 
 
 def axis_of_steps(context: Context) -> cst.BaseExpression | None:

@@ -67,7 +67,7 @@ def rewrite_reference(
     if reads_nothing_old(context):
         context.remark(original, needs_converting(context, call, name), CONVERTING)
         return None
-    return context.dotted(f"{_HOME}.{name.rpartition('.')[2]}")
+    return context.reference(f"{_HOME}.{name.rpartition('.')[2]}")
 
 
 def rewrite_call(
@@ -97,7 +97,7 @@ def reads_nothing_old(context: Context) -> bool:
 
 def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     """Returns the advice for old files that a call of a function, or of a method, reads."""
-    restored = _restored(context, name, call)
+    restored = _restored_file(context, name, call)
     command = dataclasses.replace(restored, recipe="standalone").command(
         f"{context.analysis.stem}.py"
     )
@@ -147,7 +147,7 @@ def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNod
     if isinstance(node, cst.Tuple | cst.List):
         return all(_holds_none(context, e.value, seen) for e in node.elements)
     if isinstance(node, cst.Name):
-        origin = constants.assigned(context, node)
+        origin = constants.assigned_value(context, node)
         if origin is None or origin in seen:
             return origin is not None
         seen.add(origin)
@@ -161,12 +161,12 @@ def _is_none(node: cst.BaseExpression) -> bool:
 
 def _see(context: Context, name: str, call: cst.Call) -> None:
     """Notes the file that a call reads, where its path is written out."""
-    restored = _restored(context, name, call)
+    restored = _restored_file(context, name, call)
     if restored.path != UNKNOWN_PATH:
         context.checkpoints.setdefault(restored.path, restored)
 
 
-def _restored(context: Context, name: str, call: cst.Call | None) -> Restored:
+def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restored:
     """The file that a call reads, and what is known of what it holds."""
     file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
@@ -217,7 +217,7 @@ def _format(name: str) -> str:
 def _path(context: Context, node: cst.BaseExpression) -> str | None:
     """The path of `"run"`, of `file.read()` and of what was assigned it."""
     if isinstance(node, cst.Name):
-        origin = constants.assigned(context, node)
+        origin = constants.assigned_value(context, node)
         return constants.text(context, node) if origin is None else _path(context, origin)
     if not isinstance(node, cst.Call):
         return constants.text(context, node)

@@ -30,7 +30,7 @@ import libcst as cst
 from migration_guide.codemod.inference.kinds import CLASS
 from migration_guide.codemod.reading.tree import last_name, walk
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, separated
+from migration_guide.codemod.writing.context import Context, keyword, with_commas
 
 RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 
@@ -51,7 +51,7 @@ def rewrite_call(
         return None  # the rule for constructors has it
     if original is definition and not any(_is_rate(arg) for arg in updated.args):
         return updated.with_changes(
-            args=separated([keyword("learning_rate", cst.Name(function)), *updated.args])
+            args=with_commas([keyword("learning_rate", cst.Name(function)), *updated.args])
         )
     return None
 

@@ -17,7 +17,7 @@ place for; so it is given without what the program takes from the dict itself.
 import libcst as cst
 
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
-from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.context import Context, with_commas
 from migration_guide.codemod.writing.lookups import without_taken
 
 
@@ -42,6 +42,7 @@ def rewrite_call(
             context.remark(original, needs_converting(context, None, "restore_state"), CONVERTING)
             home = "flax.serialization"
         return updated.with_changes(
-            func=context.dotted(f"{home}.from_state_dict"), args=separated([holder, given])
+            func=context.reference(f"{home}.from_state_dict"),
+            args=with_commas([holder, given]),
         )
     return None

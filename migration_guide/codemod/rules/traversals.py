@@ -30,4 +30,4 @@ def rewrite_reference(
         return None
     if context.options.standalone:
         context.remark(original, _STAYS)
-    return context.dotted(f"legacy_optim.{name}")
+    return context.reference(f"legacy_optim.{name}")

@@ -25,7 +25,7 @@ def text(context: Context, node: cst.BaseExpression, deep: int = 0) -> str | Non
         value = node.evaluated_value
         return value if isinstance(value, str) else None
     if isinstance(node, cst.Name):
-        origin = assigned(context, node)
+        origin = assigned_value(context, node)
         return None if origin is None else text(context, origin, deep + 1)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Divide):
         parts = [text(context, part, deep + 1) for part in (node.left, node.right)]
@@ -49,7 +49,7 @@ def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
     if deep > _DEEPEST:
         return False
     if isinstance(node, cst.Name):
-        origin = assigned(context, node)
+        origin = assigned_value(context, node)
         return origin is not None and is_absolute(context, origin, deep + 1)
     if isinstance(node, cst.BinaryOperation):
         return is_absolute(context, node.left, deep + 1)
@@ -67,7 +67,7 @@ def is_absolute(context: Context, node: cst.BaseExpression, deep: int = 0) -> bo
     return value is not None and (value.startswith("/") or "://" in value)
 
 
-def assigned(context: Context, node: cst.Name) -> cst.BaseExpression | None:
+def assigned_value(context: Context, node: cst.Name) -> cst.BaseExpression | None:
     """Returns the value that `=` or `with ... as` binds to a variable, if it is bound once."""
     assignments = context.analysis.names.assignments(node)
     if len(assignments) != 1:

@@ -236,7 +236,7 @@ class Context:
         """True if some call is seen that makes a definition of a class chosen at run time."""
         return self.analysis.calls_classes or self.analysis.project.calls_classes
 
-    def dotted(self, text: str) -> cst.BaseExpression:
+    def reference(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""
         self.needed.add(text.split(".")[0])
         return cst.parse_expression(text)
@@ -245,7 +245,7 @@ class Context:
         """Returns a reference to a module's member, imported by name unless the name is taken."""
         for scope in set(self.analysis.scopes.values()):
             for bound in scope.bound.get(name, ()):
-                if not is_legacy(self.analysis.names.followed(bound.imported)):
+                if not is_legacy(self.analysis.names.resolve_export(bound.imported)):
                     self.needed.add(module)
                     return cst.parse_expression(f"{module}.{name}")
         self.named.add((module, name))
@@ -271,7 +271,7 @@ class Context:
         A statement that has such a comment since an earlier run gets no other: it is a person's.
         """
         statement = self.statement(node)
-        if self._earlier_comments(statement) or statement in self.skipped:
+        if self._earlier_comments(statement) or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{PREFIX}{text}"
@@ -281,12 +281,12 @@ class Context:
 
     def is_skipped(self, node: cst.CSTNode) -> bool:
         """True if a person has marked the statement that a node is in as one to leave alone."""
-        if not self.skipped or isinstance(node, cst.Module):
+        if not self.skipped_statements or isinstance(node, cst.Module):
             return False
-        return self.statement(node) in self.skipped
+        return self.statement(node) in self.skipped_statements
 
     @functools.cached_property
-    def skipped(self) -> frozenset[cst.CSTNode]:
+    def skipped_statements(self) -> frozenset[cst.CSTNode]:
         """The statements that a person has marked as ones to leave alone."""
         if not any(map(is_skip, comments(self.analysis.module))):
             return frozenset()
@@ -331,7 +331,7 @@ class Context:
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
         said = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
-        if said or statement in self.skipped:
+        if said or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
@@ -424,7 +424,7 @@ def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
     return arg.with_changes(keyword=cst.Name(name), equal=equal)
 
 
-def separated(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+def with_commas(args: Sequence[cst.Arg]) -> list[cst.Arg]:
     """Arguments with a comma after each but the last, layouts kept where they have one."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     spaced = []

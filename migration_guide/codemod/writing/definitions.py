@@ -70,7 +70,7 @@ def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
     seen = 0
     while isinstance(node, cst.Name) and seen < _DEEPEST:
         values = [v for v in analysis.assigned_to(node) if not _mentions(v, node.value)]
-        values = values or [_given(analysis, node)]
+        values = values or [_argument_for(analysis, node)]
         if len(values) != 1:
             raise Unknown
         node, seen = values[0], seen + 1
@@ -81,7 +81,7 @@ def _mentions(value: cst.BaseExpression, name: str) -> bool:
     return any(isinstance(node, cst.Name) and node.value == name for node in walk(value))
 
 
-def _given(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
+def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
     """The one thing that is given for a parameter of a function of the module."""
     for bound in analysis.names.assignments(node):
         parameter = getattr(bound, "node", None)
@@ -113,7 +113,7 @@ def _optimizers(
         if _may_hold_some(a, node):
             raise
         return
-    returned = _returned(a, first)
+    returned = _returned_value(a, first)
     if depth > _DEEPEST:
         raise Unknown
     if returned is not None:
@@ -157,7 +157,7 @@ def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Bas
             yield arg.keyword.value if arg.keyword is not None else names[index], arg.value
 
 
-def _called(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
+def _callee(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
     """The one class or function of the module that an expression calls by its name."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
         return None
@@ -167,13 +167,13 @@ def _called(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
 
 def _class_of(a: Analysis, node: cst.BaseExpression) -> cst.ClassDef | None:
     """The module's own class that an expression makes an instance of."""
-    called = _called(a, node)
+    called = _callee(a, node)
     return called if isinstance(called, cst.ClassDef) else None
 
 
-def _returned(a: Analysis, node: cst.BaseExpression) -> cst.BaseExpression | None:
+def _returned_value(a: Analysis, node: cst.BaseExpression) -> cst.BaseExpression | None:
     """Returns the value that a function of the module returns, if there is only one."""
-    called = _called(a, node)
+    called = _callee(a, node)
     values = a.facts.returns.get(called, []) if isinstance(called, cst.FunctionDef) else []
     return values[0] if len(values) == 1 else None
 
@@ -206,14 +206,14 @@ def _definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
         raise Unknown
     entry = a.names.entry(call.func)
     if entry is None:
-        returned = _returned(a, call)
+        returned = _returned_value(a, call)
         if returned is None:
             raise Unknown
         return _definition(a, returned, depth + 1)
     if any(hp.variadic for hp in entry.hyper_params):
         groups = ", ".join(_group(a, arg, depth) for arg in call.args)
         return f"{entry.legacy.__name__}({groups})"
-    arguments = settings.given(entry, call.args, call.args)
+    arguments = settings.legacy_arguments(entry, call.args, call.args)
     if arguments is None:
         raise Unknown
     texts = [f"{name}={_setting(a, entry, name, arg, depth)}" for name, arg in arguments.items()]

@@ -15,7 +15,7 @@ from migration_guide.codemod.reading.imports import (
     references,
 )
 from migration_guide.codemod.reading.marks import CELL
-from migration_guide.codemod.reading.tree import children, dotted, walk
+from migration_guide.codemod.reading.tree import children, dotted_name, walk
 
 
 @dataclass(frozen=True, order=True)
@@ -171,8 +171,8 @@ def _module_of(line: cst.CSTNode) -> str:
     """The module of an import statement, "" for others and relative ones."""
     node = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
     if isinstance(node, cst.ImportFrom):
-        return dotted(node.module) or ""
-    return dotted(node.names[0].name) or "" if isinstance(node, cst.Import) else ""
+        return dotted_name(node.module) or ""
+    return dotted_name(node.names[0].name) or "" if isinstance(node, cst.Import) else ""
 
 
 def _begins_block(line: cst.CSTNode) -> bool:

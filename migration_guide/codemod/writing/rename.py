@@ -5,13 +5,13 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import DEFINITION
 from migration_guide.codemod.reading.imports import references
-from migration_guide.codemod.reading.tree import parents, transformed, walk
+from migration_guide.codemod.reading.tree import parents, transform, walk
 from migration_guide.codemod.writing.context import Context
 
 OLD, NEW = "optimizer", "state"
 
 
-def renamed(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
+def rename_variable(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
     """The module with the variable renamed wherever it occurs, and how often.
 
     All or nothing: every variable of the name must hold an optimizer and nothing else, no scope may
@@ -37,9 +37,7 @@ def renamed(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
     if not safe:
         return updated, 0
     places = {name for name in _variables(updated) if name.value == OLD}
-    new = transformed(
-        updated, lambda old, new: new.with_changes(value=NEW) if old in places else new
-    )
+    new = transform(updated, lambda old, new: new.with_changes(value=NEW) if old in places else new)
     return new, len(places)
 
 

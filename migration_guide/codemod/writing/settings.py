@@ -11,7 +11,7 @@ from optax_bridge.correspondence import Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Source
 
 
-def given(
+def legacy_arguments(
     entry: Entry, original: Sequence[cst.Arg], updated: Sequence[cst.Arg]
 ) -> dict[str, cst.Arg] | None:
     """Legacy name -> argument; None if that cannot be told or the call is wrong."""
@@ -51,7 +51,7 @@ def why_not_stock(
       call: the call.
       overridden: hyper-parameters that some step gives.
     """
-    found = given(entry, call.args, call.args)
+    found = legacy_arguments(entry, call.args, call.args)
     if found is None:
         return f"{entry.legacy.__name__}'s arguments are not written out"
     settings = entry.defaults() | {key: value(module, arg) for key, arg in found.items()}

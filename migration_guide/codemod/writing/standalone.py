@@ -32,7 +32,7 @@ from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.reading.tree import argument, walk
 from migration_guide.codemod.writing import settings
-from migration_guide.codemod.writing.context import Context, separated
+from migration_guide.codemod.writing.context import Context, with_commas
 
 TRAIN_STATE = "flax.training.train_state.TrainState"
 HELPER = "with_hyper_params"
@@ -53,7 +53,7 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
             return "a definition of your own is made of it"
         if any(hp.variadic for hp in entry.hyper_params):
             return why_no_partition(analysis, call)
-        names = analysis.overridden | analysis.project.overridden
+        names = analysis.overridden_names | analysis.project.overridden_names
         return settings.why_not_stock(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
@@ -82,7 +82,7 @@ def is_active(context: Context) -> bool:
         return False
     analysis = context.analysis
     project = analysis.project
-    overridden = analysis.overridden | project.overridden
+    overridden = analysis.overridden_names | project.overridden_names
     if project.reads_hyper_params or reads_hyper_params(analysis) or "**" in overridden:
         return False
     return not (overridden and leaves_any(context))
@@ -100,7 +100,7 @@ def with_hyper_params(
     name = context.function(HELPER, _SOURCE)
     context.needed.add("jax")
     args = [cst.Arg(state), *(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in values)]
-    return cst.Call(cst.Name(name), separated(args))
+    return cst.Call(cst.Name(name), with_commas(args))
 
 
 _LABELS = "group_labels"
@@ -134,7 +134,7 @@ def has_focus(analysis: Analysis, call: cst.Call) -> bool:
 
 def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
     """Why a MultiOptimizer, or `create` with a focus, is no `optax.partition`, or ""."""
-    if analysis.overridden | analysis.project.overridden:
+    if analysis.overridden_names | analysis.project.overridden_names:
         return "steps give hyper-parameters, which the groups of optax.partition do not take"
     selectors = _selectors(analysis, call)
     if selectors is None:
@@ -165,9 +165,9 @@ def partition(
     elements = [
         cst.DictElement(cst.SimpleString(f'"{name}"'), tx) for name, tx in [*moved, ("rest", rest)]
     ]
-    selectors = separated([cst.Arg(selector) for selector, _ in groups])
+    selectors = with_commas([cst.Arg(selector) for selector, _ in groups])
     args = [cst.Arg(cst.Dict(elements)), cst.Arg(cst.Call(cst.Name(labels), selectors))]
-    return cst.Call(context.dotted("optax.partition"), separated(args))
+    return cst.Call(context.reference("optax.partition"), with_commas(args))
 
 
 def _selectors(analysis: Analysis, call: cst.Call) -> list[cst.BaseExpression] | None:

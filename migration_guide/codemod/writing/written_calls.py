@@ -16,7 +16,7 @@ from pathlib import Path
 import libcst as cst
 
 from migration_guide.codemod.reading.tree import comments
-from migration_guide.codemod.writing.context import Context, keyword, separated, with_keyword
+from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
 from optax_bridge.correspondence import Call, Entry
 from optax_bridge.correspondence.recipe import Setting, Source, render
 
@@ -112,7 +112,7 @@ def in_place(
     arguments = _laid_out(updated, args, added)
     if arguments is None:
         return None
-    return updated.with_changes(func=context.dotted(recipe.target), args=separated(arguments))
+    return updated.with_changes(func=context.reference(recipe.target), args=with_commas(arguments))
 
 
 def _laid_out(updated: cst.Call, args: list[cst.Arg], added: list[cst.Arg]) -> list[cst.Arg] | None:
@@ -124,7 +124,7 @@ def _laid_out(updated: cst.Call, args: list[cst.Arg], added: list[cst.Arg]) -> l
     if added and args and isinstance(args[-1].comma, cst.Comma):
         if comments(args[-1].comma):
             return None
-        everything[len(args) - 1] = args[-1].with_changes(comma=_between(args))
+        everything[len(args) - 1] = args[-1].with_changes(comma=_separator(args))
     elif added and args:
         bare = cst.SimpleWhitespace("")
         everything[len(args) - 1] = args[-1].with_changes(whitespace_after_arg=bare)
@@ -134,7 +134,7 @@ def _laid_out(updated: cst.Call, args: list[cst.Arg], added: list[cst.Arg]) -> l
     return everything
 
 
-def _between(args: list[cst.Arg]) -> cst.Comma:
+def _separator(args: list[cst.Arg]) -> cst.Comma:
     """The comma, with its line break, that this call has between its arguments."""
     for arg in args[:-1]:
         if isinstance(arg.comma, cst.Comma) and not comments(arg.comma):
