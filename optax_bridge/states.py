@@ -35,7 +35,7 @@ _WRAPPED = "WeightNormState.inner"  # the state over directions and scales
 
 
 class Kind(enum.Enum):
-    """What a leaf of an Optax state is."""
+    """The kinds of leaves of an Optax state."""
 
     COUNT = "the number of steps taken"
     SETTING = "an argument of the transformation"
@@ -46,10 +46,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Slot:
-    """A leaf of an Optax state, and what it is.
+    """A leaf of an Optax state, classified.
 
     Attributes:
-      path: where it stands in the state, `("mu", "dense", "kernel")`.
+      path: its path in the state, `("mu", "dense", "kernel")`.
       leaf: the array, or its shape.
       kind: what it is.
       row: for a field, its key in the rows; else the one key that it could have, if any.
@@ -62,8 +62,8 @@ class Slot:
     row: Names = ()
     sign: int = 1
 
-    def signed(self, array: Leaf) -> Leaf:
-        """The array of one side as the other side has it."""
+    def apply_sign(self, array: Leaf) -> Leaf:
+        """The array, negated where the other side keeps it so."""
         if self.sign == 1:
             return array
         return -(array if isinstance(array, jax.Array) else np.asarray(array))
@@ -100,7 +100,7 @@ def fill(
     Returns:
       A state of the template's structure.
     """
-    take = take or _taken
+    take = take or _take
 
     def leaf(slot: Slot) -> Leaf:
         if slot.kind is Kind.SETTING:
@@ -126,28 +126,28 @@ def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
         those that the state's own types tell, see `slots`.
 
     Returns:
-      The rows; placeholders, which public Optax has not, are left out.
+      The rows; placeholders, which public Optax lacks, are left out.
 
     Raises:
-      ValueError: the state has an array that the legacy optimizer has not, or lacks one.
+      ValueError: the state has an array that the legacy optimizer lacks, or the reverse.
     """
-    found: dict[Names, Leaf] = {}
+    rows: dict[Names, Leaf] = {}
     others: list[Names] = []
     for slot in slots(unboxed(state), fields):
         if slot.kind is Kind.FIELD:
-            found[slot.row] = slot.signed(slot.leaf)
+            rows[slot.row] = slot.apply_sign(slot.leaf)
         elif slot.kind is Kind.UNKNOWN and np.ndim(slot.leaf):
             others.append(slot.path)
     missing = [
         key
         for key, field in (fields or {}).items()
-        if field is not None and key not in found and not _may_be_placeholder(key, fields or {})
+        if field is not None and key not in rows and not _may_be_placeholder(key, fields or {})
     ]
     if missing or others:
-        said = [f"no {_listed(missing)}"] if missing else []
-        said += [f"{_listed(others)} besides"] if others else []
-        raise ValueError(f"found {', '.join(said)}")
-    return found
+        problems = [f"no {_list_of(missing)}"] if missing else []
+        problems += [f"{_list_of(others)} besides"] if others else []
+        raise ValueError(f"found {', '.join(problems)}")
+    return rows
 
 
 def rows_of(state: Any, params: Params) -> dict[Names, Any]:
@@ -218,7 +218,7 @@ _ADAFACTOR = ("v_row", "v_col", "v", "m")
 
 
 def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot:
-    """What one leaf is, by the types of the nodes on the way to it."""
+    """Classifies one leaf by the types of the nodes on the way to it."""
     names = key_names(path)
     node, wrapped, is_last, sign = state, 0, True, None
     for depth, (key, name) in enumerate(zip(path, names, strict=True)):
@@ -254,7 +254,7 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
 def _possible(
     field: str, rest: Names, wrapped: int, rows: Rows | None
 ) -> dict[Names, tuple[set[int], bool]]:
-    """The keys that a field may stand for: the signs that it may have, and whether it is there.
+    """The keys of the rows that a field may hold: the signs it may have, and whether it is there.
 
     WeightNorm's directions and scales are parameters to what it wraps, one level further down for
     each WeightNorm.
@@ -293,16 +293,16 @@ def _count(step: Any, old: Leaf) -> Leaf:
     return np.broadcast_to(np.asarray(step, dtype), np.shape(old))
 
 
-def _taken(slot: Slot, value: Leaf) -> Leaf:
+def _take(slot: Slot, value: Leaf) -> Leaf:
     """The value of a field, which must be there as the template has it."""
     at = f"opt_state{keystr(map(DictKey, slot.path))}"
     if slot.kind is Kind.UNCERTAIN_SIGN:
         raise ValueError(f"{at}: {UNCERTAIN_SIGN[0]}, found {UNCERTAIN_SIGN[1]}")
     expected = f"{slot.leaf.dtype}{list(np.shape(slot.leaf))}"
-    found = "nothing" if value is None else f"{value.dtype}{list(np.shape(value))}"
-    if found != expected:
-        raise ValueError(f"{at}: the transformation has {expected}, the legacy state {found}")
-    return slot.signed(value)
+    actual = "nothing" if value is None else f"{value.dtype}{list(np.shape(value))}"
+    if actual != expected:
+        raise ValueError(f"{at}: the transformation has {expected}, the legacy state {actual}")
+    return slot.apply_sign(value)
 
 
 UNCERTAIN_SIGN = ("a trace before the step is scaled", "one after it, at the end")
@@ -311,34 +311,34 @@ UNCERTAIN_SIGN = ("a trace before the step is scaled", "one after it, at the end
 @cache
 def _legacy_fields() -> dict[str, dict[str, set[int]]]:
     """`Type.field` of the Optax states -> legacy field -> signs that it may have there."""
-    found = {
+    fields = {
         key: {name: {*signs} for name, signs in v.items()} for key, v in _exact_fields().items()
     }
     for entry in ENTRIES.values():
-        for own in entry.state:
-            for stock in own.stock:
-                found.setdefault(stock, {}).setdefault(own.legacy, set()).add(own.stock_sign)
-    return found
+        for field in entry.state:
+            for stock in field.stock:
+                fields.setdefault(stock, {}).setdefault(field.legacy, set()).add(field.stock_sign)
+    return fields
 
 
 @cache
 def _exact_fields() -> dict[str, dict[str, set[int]]]:
     """As `_legacy_fields`, of this project's own states."""
-    return {own.exact: {own.legacy: {1}} for entry in ENTRIES.values() for own in entry.state}
+    return {field.exact: {field.legacy: {1}} for entry in ENTRIES.values() for field in entry.state}
 
 
 @cache
 def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
     """The types of the states that stock recipes make -> the entries of these recipes."""
-    found: dict[tuple[Any, ...], list[Entry]] = {}
+    entries_by_types: dict[tuple[Any, ...], list[Entry]] = {}
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
         for variant in entry.stock:
             settings = entry.defaults() | {"learning_rate": 0.1} | dict(variant.when)
             types = _types(jax.eval_shape(build(filled(variant.recipe, settings)).init, shapes))
-            if entry not in found.setdefault(types, []):
-                found[types].append(entry)
-    return found
+            if entry not in entries_by_types.setdefault(types, []):
+                entries_by_types[types].append(entry)
+    return entries_by_types
 
 
 @cache
@@ -376,16 +376,16 @@ def _nodes(state: OptState) -> Iterator[Any]:
 
 
 def _types(chain: Any) -> tuple[Any, ...]:
-    """The types of a chain's states; a rate has one or not, as it is a schedule or a number."""
+    """The types of a chain's states; a rate's schedule counts as a number does."""
 
     def name(item: Any) -> Any:
         if isinstance(item, tuple) and not hasattr(item, "_fields"):
             return _types(item)
-        own = type(item).__name__
-        return "EmptyState" if own == "ScaleByScheduleState" else own
+        type_name = type(item).__name__
+        return "EmptyState" if type_name == "ScaleByScheduleState" else type_name
 
     return tuple(map(name, chain))
 
 
-def _listed(keys: Iterable[Names]) -> str:
+def _list_of(keys: Iterable[Names]) -> str:
     return listed([keystr(map(DictKey, key)) for key in keys])

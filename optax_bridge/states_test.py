@@ -90,7 +90,7 @@ def test_every_count_of_a_wrapped_state_is_the_number_of_steps(wrapped: str):
 
 
 def keep_unknown(slot: Slot, value: Any) -> Any:
-    return slot.leaf if value is None else slot.signed(value)
+    return slot.leaf if value is None else slot.apply_sign(value)
 
 
 def test_a_momentum_of_one_element_that_is_not_zero_is_no_placeholder():

@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
         return optax_bridge.convert_state
     if name in __all__ or name.startswith("_"):
         return _listed(name)
-    said = f"module 'optax_bridge.checkpoints' has no attribute {name!r}"
+    message = f"module 'optax_bridge.checkpoints' has no attribute {name!r}"
     if name in dir(optax_bridge):
-        said += f"; is optax_bridge.{name} meant?"
-    raise AttributeError(said, name=name)
+        message += f"; is optax_bridge.{name} meant?"
+    raise AttributeError(message, name=name)

@@ -20,7 +20,7 @@ from optax_bridge.checkpoints.locate import (
     choose_part,
     find_parts,
     find_states,
-    named,
+    select_paths,
 )
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
@@ -39,7 +39,7 @@ KEEP, FLAT = "keep", "flat"
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert_file` did.
+    """The result of `convert_file`.
 
     Attributes:
       read: what was read.
@@ -193,7 +193,7 @@ def _check_apart(source: Path, destination: Path) -> None:
 
 def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
     """The parameters alone: whoever wants no more need not say which optimizer it was."""
-    states = named(find_states(read.tree), part)
+    states = select_paths(find_states(read.tree), part)
     if len(states) == 1:
         params, at = at_path(read.tree, states[0])["params"], (*states[0], "params")
     elif part is None and not any("param_states" in path for path, _ in leaves(read.tree)):

@@ -19,7 +19,7 @@ from optax_bridge.checkpoints.locate import (
     rows,
     shapes_of,
 )
-from optax_bridge.checkpoints.trees import Names, is_array, leaves, numbered
+from optax_bridge.checkpoints.trees import Names, is_array, leaves, with_indices
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
@@ -51,7 +51,7 @@ def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
 
 
 def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.OptimizerDef]:
-    """The definitions of several optimizers of one checkpoint, by where they stand in it.
+    """The definitions of several optimizers of one checkpoint, by their paths in it.
 
         >>> list(parse_definitions(["actor=Adam(1e-3)", "critic=Momentum(0.1)"]))
         ['actor', 'critic']
@@ -62,17 +62,17 @@ def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.Opti
     Raises:
       ExpressionError: see `parse_definition`; or one path is given twice.
     """
-    found = {}
+    definitions = {}
     for text in expressions:
         head, equals, rest = text.partition("=")
         path, call = (head.strip().strip("/"), rest) if equals and "(" not in head else ("", text)
-        if path in found:
+        if path in definitions:
             raise ExpressionError(
                 f"{text!r}: there is one for {path or 'the checkpoint'} already; of several "
                 'optimizers give each with where it stands, "actor=Adam(1e-3)"'
             )
-        found[path] = parse_definition(call)
-    return found
+        definitions[path] = parse_definition(call)
+    return definitions
 
 
 def _call(value: Any, expression: str, name: str = "") -> Any:
@@ -94,18 +94,18 @@ def _call(value: Any, expression: str, name: str = "") -> Any:
 
 
 def _groups(groups: Any, expression: str) -> tuple[Any, ...]:
-    made = []
+    arguments = []
     for group in groups:
         match group:  # the parser lets code pass in place of any of it
             case (str(pattern), Described() as inner):
-                made.append((Source(pattern, path_pattern(pattern)), _call(inner, expression)))
+                arguments.append((Source(pattern, path_pattern(pattern)), _call(inner, expression)))
             case _:
                 raise ExpressionError(
                     f"{expression!r}: each group of a MultiOptimizer is a pair of a pattern of "
                     'paths and an optimizer here, e.g. ("*/kernel", Adam(1e-3)); a traversal is '
                     "code, and no code is run. Or use TrainState.from_legacy_checkpoint in Python."
                 )
-    return tuple(made)
+    return tuple(arguments)
 
 
 def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
@@ -114,7 +114,7 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
 
 
 @describing()
-def focused(
+def focus_of(
     definition: legacy_optim.OptimizerDef, part: Part, place: Place
 ) -> legacy_optim.OptimizerDef:
     """The definition that made a state with unmatched leaves, from the one for the matched leaves.
@@ -124,14 +124,14 @@ def focused(
     """
     if isinstance(definition, legacy_optim.MultiOptimizer) or part.is_grouped:
         return definition
-    held = {"/" + "/".join(path): state is not None for path, _, state in rows(part, place)}
-    if all(held.values()):
+    has_state = {"/" + "/".join(path): state is not None for path, _, state in rows(part, place)}
+    if all(has_state.values()):
         return definition
-    traversal = legacy_optim.ModelParamTraversal(lambda path, _: held.get(path, False))
+    traversal = legacy_optim.ModelParamTraversal(lambda path, _: has_state.get(path, False))
     return legacy_optim.MultiOptimizer((traversal, definition))
 
 
-def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -> PyTree:
+def ungroup(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -> PyTree:
     """The parameter states of the layout up to flax 0.3.2, as a tree like the target.
 
     Args:
@@ -155,7 +155,7 @@ def ungrouped(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -
     groups = zip(definition.traversals, part.param_states, strict=True)
     for number, (traversal, group) in enumerate(groups):
         indices = leaf_indices(traversal, part.target)
-        group = numbered(group)
+        group = with_indices(group)
         if not isinstance(group, dict) or set(group) != {str(i) for i in range(len(indices))}:
             count = len(group) if isinstance(group, dict) else type(group).__name__
             raise CheckpointError(
@@ -207,7 +207,7 @@ def check_axes_of_t5x(tx: optax.GradientTransformation, params: Params, place: P
     that only this tells.
 
     Raises:
-      CheckpointError: it has not, which the message says of which parameters.
+      CheckpointError: it has others; the message names the parameters.
     """
     differing = differing_in_t5x(tx, shapes_of(params))
     if differing:
@@ -225,7 +225,9 @@ def differing_in_t5x(tx: Any, params: Params) -> list[str]:
     if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
         return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
     groups = _groups_of(tx, jax.eval_shape(tx.init, params), params)
-    return [path for part, _, own in groups for path in differing_in_t5x(part, own)]
+    return [
+        path for part, _, group_params in groups for path in differing_in_t5x(part, group_params)
+    ]
 
 
 def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:

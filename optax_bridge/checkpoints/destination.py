@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, None, None]:
-    """Gives a path beside the destination to write to, and moves it there at the end.
+    """Gives a path next to the destination to write to, and moves it there at the end.
 
     Args:
       destination: a file or folder that is to appear; the folders above it are made with it.
@@ -42,17 +42,17 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
 
     Yields:
       The path to write a file or a folder to. After an error it is removed; after a kill it stays
-      behind, beside the destination, until the next `convert` or call for any destination in that
+      behind, next to the destination, until the next `convert` or call for any destination in that
       folder, see `remove_abandoned`.
 
     Raises:
       CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or
-        what it is to stand in is no folder.
+        its parent is no folder.
     """
     destination = Path(os.path.abspath(destination))  # `.` has no name
     remove_abandoned(destination.parent)
     _check(destination, force)
-    # A folder of its own: Orbax has temporary folders beside what it writes.
+    # In a separate folder: Orbax puts temporary folders next to what it writes.
     missing = [path for path in destination.parents if not os.path.lexists(path)]
     folder = destination.with_name(f".optax-bridge-{uuid.uuid4().hex[:8]}.part")
     part = folder / destination.name
@@ -60,7 +60,7 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
         destination.parent.mkdir(parents=True, exist_ok=True)
         with _locked_folder(folder):
             yield part
-            _synced(part)
+            _sync(part)
             _check(destination, force)  # something else may be there by now
             if not force or not os.path.lexists(destination):
                 _move_to_free(part, destination)
@@ -84,7 +84,7 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
 def _remove_for_good(folder: Path) -> None:
     """Removes a folder into which threads of tensorstore may still write after it failed.
 
-    They make it again, and nobody can wait for them, so for a moment a file stands in their way.
+    They make it again, and cannot be waited for, so a file takes its place for a moment.
     """
     until = time.monotonic() + _SECONDS_TO_FINISH
     while time.monotonic() < until:
@@ -205,7 +205,7 @@ def _exchange(part: Path, destination: Path) -> None:
     os.rename(part, destination)
 
 
-def _synced(part: Path) -> None:
+def _sync(part: Path) -> None:
     for path in [part, *part.rglob("*")] if part.is_dir() else [part]:
         if path.is_dir():
             _sync_folder(path)
@@ -240,37 +240,37 @@ def check_replaceable(destination: Path) -> None:
     mode = os.lstat(destination).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         kind = "a link" if stat.S_ISLNK(mode) else "a device, a pipe or a socket"
-        raise _refused(destination, kind)
+        raise _refusal(destination, kind)
     if stat.S_ISDIR(mode) and not any(destination.iterdir()):
         return
-    located = registry.located(destination)
+    located = registry.locate(destination)
     if located is None or located[1] != destination:
         is_folder = stat.S_ISDIR(mode)
         what = shown(sorted(os.listdir(destination))) if is_folder else "a file of another kind"
-        raise _refused(destination, what)
+        raise _refusal(destination, what)
     format, _ = located
     try:
         tree = registry.contents(format, destination).tree
     except CheckpointError as error:
-        raise _refused(destination, f"a damaged one ({error.place}: {error.found})") from None
+        raise _refusal(destination, f"a damaged one ({error.place}: {error.found})") from None
     if not any(is_array(leaf) for _, leaf in leaves(tree)):
-        raise _refused(destination, f"a file of {format.name} without an array in it")
+        raise _refusal(destination, f"a file of {format.name} without an array in it")
     if stat.S_ISDIR(mode):
-        foreign = _foreign(destination, format.own)
+        foreign = _foreign(destination, format.file_pattern)
         if foreign:
-            raise _refused(destination, f"one with other files in its folder: {shown(foreign)}")
+            raise _refusal(destination, f"one with other files in its folder: {shown(foreign)}")
 
 
-def _foreign(folder: Path, own: str | None) -> list[str]:
-    pattern = re.compile(own) if own is not None else None
-    found: list[str] = []
+def _foreign(folder: Path, file_pattern: str | None) -> list[str]:
+    pattern = re.compile(file_pattern) if file_pattern is not None else None
+    foreign: list[str] = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         is_file = path.is_symlink() or not path.is_dir()
         if is_file and (pattern is None or not pattern.fullmatch(name)):
-            found.append(name)
-    return found
+            foreign.append(name)
+    return foreign
 
 
-def _refused(destination: Path, found: str) -> CheckpointError:
+def _refusal(destination: Path, found: str) -> CheckpointError:
     return CheckpointError(destination, "a checkpoint to replace", found, _REMEDY)

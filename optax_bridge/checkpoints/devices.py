@@ -1,4 +1,4 @@
-"""Puts the arrays of a checkpoint on devices, and lets Orbax do so without a word."""
+"""Puts the arrays of a checkpoint on devices, and keeps Orbax from logging that."""
 
 import contextlib
 import logging
@@ -34,47 +34,47 @@ def outline_on_host(target: T) -> T:
     """The target with NumPy's arrays for those that JAX may move from device to device.
 
     Orbax commits what it restores into a JAX array to that array's device, also where the array
-    was not committed, and a committed key is refused by `pmap`, or beside arrays on a mesh.
+    was not committed, and a committed key is refused by `pmap`, or together with arrays on a mesh.
     """
 
-    def outlined(leaf: Any) -> Any:
+    def outline_of_leaf(leaf: Any) -> Any:
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
 
-    return jax.tree.map(outlined, target)
+    return jax.tree.map(outline_of_leaf, target)
 
 
 def placed_like(target: T, tree: T) -> T:
     """Arrays where the target has its own, and committed where those are."""
 
-    def placed(old: Any, new: Any) -> Any:
+    def place(old: Any, new: Any) -> Any:
         if _is_free(old):
             return jax.device_put(new)
         return jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
 
     # Where the target has None, anything may have come.
-    return jax.tree.map(placed, target, tree, is_leaf=lambda node: node is None)
+    return jax.tree.map(place, target, tree, is_leaf=lambda node: node is None)
 
 
 def _is_free(leaf: Any) -> bool:
-    """Whether JAX may move it: what `jnp` made where no device was named. Keys have no NumPy."""
+    """True if JAX may move it: `jnp` made it where no device was named. Keys have no NumPy."""
     return isinstance(leaf, jax.Array) and not leaf.committed and not is_key(leaf)
 
 
 def _own_copy(leaf: Leaf) -> np.ndarray:
-    """An array in memory of its own, where JAX takes it as it is; made block by block."""
+    """A copy, made block by block, aligned so that JAX takes it without copying it again."""
     alignment = 64
     memory = np.empty(leaf.nbytes + alignment, np.uint8)
     start = -memory.ctypes.data % alignment
-    own, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
-    for at in range(0, own.size, BLOCK):
-        own[at : at + BLOCK] = data(at, min(at + BLOCK, own.size))
+    copy, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
+    for at in range(0, copy.size, BLOCK):
+        copy[at : at + BLOCK] = data(at, min(at + BLOCK, copy.size))
         release(leaf)
-    return own.view(leaf.dtype).reshape(leaf.shape)
+    return copy.view(leaf.dtype).reshape(leaf.shape)
 
 
 @contextlib.contextmanager
-def quiet() -> Generator[None, None, None]:
-    """Keeps what Orbax tells about its work from being logged; errors are, and come as exceptions.
+def quiet_orbax() -> Generator[None, None, None]:
+    """Keeps Orbax from logging its progress; its errors are logged, and come as exceptions.
 
     A program that wants the lines says so by `absl.logging.set_verbosity(absl.logging.INFO)`.
     """

@@ -12,7 +12,7 @@ from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
-from optax_bridge.checkpoints.layout import beside, fields_filled
+from optax_bridge.checkpoints.layout import entries_around, fields_filled
 from optax_bridge.checkpoints.locate import Part, rows
 from optax_bridge.checkpoints.trees import (
     Names,
@@ -25,9 +25,9 @@ from optax_bridge.checkpoints.trees import (
     legacy_states,
     optimizers,
     outline_of,
-    outlined,
     plain,
-    restored,
+    refill,
+    state_dict_of,
 )
 from optax_bridge.correspondence import choose_recipe
 from optax_bridge.correspondence.claim import HALF_PRECISION
@@ -58,7 +58,7 @@ class LegacyFit(Fit):
     Attributes:
       saved_copies: the size of the checkpoint's leading axis, if it was saved replicated.
       copies: the size of the target's leading axis, if it is replicated.
-      by_hand: whether the program has the dict in hand: what it put in beside an optimizer's own
+      by_hand: whether the program passed the dict itself: what it put in next to the optimizer's
         parts, as T5X does with other collections, is then listed and no error, as in flax.optim.
       is_by_definition: whether a legacy definition says what the state is, in place of a template.
     """
@@ -83,7 +83,7 @@ class LegacyFit(Fit):
         self.requirement, self.remedy = f"the state of {name}", OTHER_OPTIMIZER
 
     def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
-        """Fits a `TrainState`, from a legacy optimizer where one stands in its place."""
+        """Fits a `TrainState`, from a legacy optimizer if the checkpoint has one in its place."""
         if legacy_states(saved) is None and not _has_own_state(template, saved):
             return self._within(template, saved, path)
         fitted = self._optimizer(template, saved, path)
@@ -96,7 +96,7 @@ class LegacyFit(Fit):
         self.changed = True
         if any(has_older_weight_norm(state.get("param_states")) for state in states):
             raise CheckpointError(
-                self.named((*path, "state")), "a state of flax from 0.4.0 on",
+                self.place_of((*path, "state")), "a state of flax from 0.4.0 on",
                 "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
             )  # fmt: skip
         for name in saved.keys() - {"target", "state"}:
@@ -107,13 +107,13 @@ class LegacyFit(Fit):
         step = self._step(template.step, states, path)
         params = self.parameters(template, saved["target"], (*path, "target"))
         self._check_complete(path)
-        new_params = restored(template.params, params)
+        new_params = refill(template.params, params)
         opt_state = self.opt_state(template, new_params, saved, step, path)
         plain_state = plain(serialization.to_state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
     def _within(self, template: Any, saved: PyTree, path: Names) -> PyTree:
-        """Fits a `TrainState` that stands for a whole legacy checkpoint, optimizer and the rest."""
+        """Fits a `TrainState` to a whole legacy checkpoint, optimizer and the rest."""
         is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
         parts = [] if is_new else list(optimizers(saved))
         if len(parts) != 1:
@@ -130,7 +130,9 @@ class LegacyFit(Fit):
         names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
         step = int(np.ravel(np.asarray(fitted["step"]))[0])
         target = optimizer["target"]
-        values, unused = fields_filled(names - _OF_THE_OPTIMIZER, beside(saved, at), target, step)
+        values, unused = fields_filled(
+            names - _OF_THE_OPTIMIZER, entries_around(saved, at), target, step
+        )
         keys = outline.get("rngs")
         if len(values.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
             values["rngs"] = dict(zip(keys, values["rngs"].values(), strict=True))
@@ -140,7 +142,7 @@ class LegacyFit(Fit):
     def _fields(
         self, outline: Mapping[str, PyTree], values: Mapping[str, PyTree], path: Names
     ) -> PyTree:
-        """The fields besides the optimizer's, as far as they are found."""
+        """The fields other than the optimizer's, as far as the checkpoint has them."""
         return {
             name: self.tree(value, values[name], (*path, name), OWNERS.get(name, "state"))
             if name in values
@@ -188,11 +190,11 @@ class LegacyFit(Fit):
         old = self.opt_state_template(template, params)
         self._check_recipe(old, params, (*path, "opt_state"))
         if len(states) > 1 or saved["state"] is not states[0]:
-            fields: Iterable[Any] = self._grouped(saved["target"], states, old, path).items()
+            fields: Iterable[Any] = self._rows_of_groups(saved["target"], states, old, path).items()
         else:
             part = Part(path, saved["target"], states[0]["param_states"], 0)
             fields = ((names, row) for names, _, row in rows(part, self.place))
-        return self.filled(old, template.params, fields, step, path)
+        return self.fill_state(old, template.params, fields, step, path)
 
     def _check_recipe(self, template: OptState, params: Params, path: Names) -> None:
         """Notes where public Optax does not go on as the legacy optimizer in half precision."""
@@ -207,7 +209,7 @@ class LegacyFit(Fit):
             self.wrong.append((path, "the state of an exact transformation", actual))
             self.remedy = _NOT_STOCK
 
-    def filled(
+    def fill_state(
         self,
         template: OptState,
         params: Params,
@@ -222,7 +224,7 @@ class LegacyFit(Fit):
           params: the parameters that it is for.
           fields: of each parameter, by its path in the checkpoint; None if no group holds it.
           step: steps taken.
-          path: where the optimizer stands in the checkpoint.
+          path: the optimizer's path in the checkpoint.
         """
         values, places = self._rows(unboxed(params), fields, path)
         used: set[Names] = set()
@@ -240,7 +242,7 @@ class LegacyFit(Fit):
                 if slot.row in used:
                     self.wrong.append((at, "one place in the new state", "several"))
                 used.add(slot.row)
-                return slot.signed(self._moment(slot.leaf, value, at))
+                return slot.apply_sign(self._moment(slot.leaf, value, at))
             return slot.leaf
 
         new = fill(template, values, step, take)
@@ -251,17 +253,17 @@ class LegacyFit(Fit):
 
     def _moment(self, expected: Leaf, saved: Leaf, path: Names) -> Leaf:
         """A field of a parameter's state, as the template has it."""
-        new = self.reconciled(saved, expected, path)
+        new = self.fit_copies(saved, expected, path)
         if new is None:
             self.wrong.append((path, kind(expected), kind(saved)))
             self.remedy = _BY_AXIS if path[-1] in ("v_row", "v_col", "v") else OTHER_OPTIMIZER
             return expected
-        return self._typed(expected, new, path, "opt_state")
+        return self._cast(expected, new, path, "opt_state")
 
     def _own_state(self, template: Any, params: Params, saved: PyTree, path: Names) -> OptState:
         """The state that a definition of the user's own makes, field by field."""
         old = self.opt_state_template(template, params)
-        return restored(old, self.tree(outlined(old), saved, path, "opt_state"))
+        return refill(old, self.tree(state_dict_of(old), saved, path, "opt_state"))
 
     def _rows(
         self, params: Params, fields: Iterable[tuple[Names, PyTree]], path: Names
@@ -269,7 +271,7 @@ class LegacyFit(Fit):
         """The rows of the checkpoint by the paths of the template's parameters.
 
         Returns:
-          The rows, see `optax_bridge.states`, and where each stands in the checkpoint.
+          The rows, see `optax_bridge.states`, and the path of each in the checkpoint.
         """
         flat = leaves_with_path(params)
         numbers = jax.tree.structure(params).unflatten(range(len(flat)))
@@ -283,16 +285,18 @@ class LegacyFit(Fit):
             is_boxed = names not in template_names and names[-1:] == (LEVEL,)
             parameter = template_names.get(names[:-1] if is_boxed else names)
             if parameter is None:
-                continue  # of a parameter that the template has not, which is said
+                continue  # of a parameter that the template lacks; reported
             for field, leaf in leaves(row):
                 values[(*parameter, *field)] = leaf
                 places[(*parameter, *field)] = (*path, "state", "param_states", *names, *field)
         return values, places
 
-    def _grouped(self, target: Params, states: PyTree, opt_state: OptState, path: Names) -> Any:
+    def _rows_of_groups(
+        self, target: Params, states: PyTree, opt_state: OptState, path: Names
+    ) -> Any:
         """The rows of the layout up to flax 0.3.2: each group has its leaves by sorted paths."""
         inner = getattr(opt_state, "inner", None)
-        where = self.named((*path, "state"))
+        where = self.place_of((*path, "state"))
         if inner is None or len(inner) != len(states):
             raise CheckpointError(
                 where, "the groups of an optax_bridge.multi_optimizer", f"{len(states)} groups",
@@ -319,11 +323,11 @@ class LegacyFit(Fit):
     def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
         """Fits a leaf, whichever of both have copies for devices."""
         if self.saved_copies != self.copies and hasattr(saved, "shape") and expected is not None:
-            new = self.reconciled(saved, expected, path)
+            new = self.fit_copies(saved, expected, path)
             saved = saved if new is None else new
         return super().leaf(expected, saved, path, owner)
 
-    def reconciled(self, array: PyTree, expected: PyTree, path: Names) -> Leaf:
+    def fit_copies(self, array: PyTree, expected: PyTree, path: Names) -> Leaf:
         """An array of the checkpoint in the shape of the target's; None if it has another."""
         shape = np.shape(expected)
         array = array if hasattr(array, "shape") else np.asarray(array)
@@ -346,7 +350,7 @@ class LegacyFit(Fit):
 
 
 def _has_own_state(template: Any, saved: PyTree) -> bool:
-    """Whether a legacy optimizer's state is of the class that the template's has, a user's own.
+    """True if a legacy optimizer's state is of the template's class, one that a user wrote.
 
     What `init_state` of a wrapped definition makes need not be an `OptimizerState`: its state dict
     then has the fields of that class, the step among them.
@@ -355,7 +359,7 @@ def _has_own_state(template: Any, saved: PyTree) -> bool:
     is_plain = isinstance(template.opt_state, legacy_optim.OptimizerState)
     if is_plain or not isinstance(state, Mapping) or "step" not in state:
         return False
-    outline = outlined(template.opt_state)
+    outline = state_dict_of(template.opt_state)
     return isinstance(outline, Mapping) and set(outline) == set(state)
 
 
@@ -365,7 +369,7 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
         states = [saved["state"]] if _has_own_state(expected, saved) else legacy_states(saved)
         step: Any = saved.get("step") if isinstance(saved, Mapping) else None
         step = states[0]["step"] if states else step
-        return _leading(step, saved), _leading(expected.step, outlined(expected.params))
+        return _leading(step, saved), _leading(expected.step, state_dict_of(expected.params))
     if isinstance(expected, Mapping) and isinstance(saved, Mapping):
         for name, value in expected.items():
             sizes = _copies(value, saved.get(name))

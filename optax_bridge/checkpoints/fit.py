@@ -1,14 +1,14 @@
-"""The comparison of a checkpoint with a template, leaf by leaf: nothing is lost unsaid.
+"""The comparison of a checkpoint with a template, leaf by leaf: nothing is lost silently.
 
 Every way into a state asks here, so that all take, refuse and say the same. Of each leaf:
 
-- There is one in the checkpoint for each of the template, and none besides in a `TrainState`.
-- Its shape is the template's; an array beside a state may have grown from one without elements.
+- There is one in the checkpoint for each of the template, and a `TrainState` has no others.
+- Its shape is the template's; an array outside a state may have grown from one without elements.
 - Its type is the template's. An integer of another width comes as the template's type if it keeps
-  its value. Numbers in floating point beside a state do as well, which is said. All parameters of a
+  its value. So do numbers in floating point outside a state, with a warning. All parameters of a
   state may have another type in floating point, as when a whole training was in half precision:
-  they are taken as they are, with the moments of that type, which is said. Where the template has a
-  plain number of Python, any number is taken, and no text. All else is refused.
+  they are taken unchanged, with the moments of that type, with a warning. Where the template has
+  a plain number of Python, any number is taken, and no text. All else is refused.
 - Parameters and moments are finite, unless NaN is allowed or the template has one there itself.
 - A number of steps is an integer from 0 to 2**31 - 1.
 """
@@ -49,10 +49,10 @@ from optax_bridge.checkpoints.trees import (
     listed_leaves,
     optimizers,
     outline_of,
-    outlined,
     plain,
     plain_outline,
-    restored,
+    refill,
+    state_dict_of,
 )
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import has_boxes
@@ -62,7 +62,7 @@ from optax_bridge.states import COUNTS
 T = TypeVar("T")
 
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
-LEVEL = "value"  # what Flax's own boxes, and classes of one's own by custom, call the array
+LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
@@ -110,7 +110,7 @@ REMEDY = (
 
 
 def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
-    """Checks the states of a tree that somebody else has restored, Orbax say.
+    """Checks the states of a tree that another library has restored, such as Orbax.
 
     Raises:
       CheckpointError: a parameter or a moment is not finite, and the template's is.
@@ -138,13 +138,13 @@ class Fit:
       allow_nan: whether parameters and moments may be NaN or infinite.
       missing: leaves of the template that the checkpoint lacks.
       surplus: leaves of the checkpoint that a `TrainState` has no place for.
-      unused: leaves of the checkpoint beside the states that nothing has a place for.
+      unused: leaves of the checkpoint outside of the states that nothing has a place for.
       wrong: what is otherwise not as it should be: path, expected, found.
       converted: leaves that were taken as another type: path, type before, type now.
       remedy: what to do about it.
       requirement: what the checkpoint is to be, for the message about several leaves.
       if_missing: what else to do where leaves are missing.
-      changed: whether anything was taken otherwise than as it is.
+      changed: whether anything was changed on the way.
     """
 
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
@@ -178,20 +178,20 @@ class Fit:
         if isinstance(expected, Mapping):
             return self._level(expected, saved, path, owner)
         if isinstance(saved, Mapping):
-            return self._unboxed(expected, saved, path, owner)
+            return self._unbox(expected, saved, path, owner)
         return self.leaf(expected, saved, path, owner)
 
     def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
-        """Fits a `TrainState`, or what stands in its place."""
+        """Fits a `TrainState`, or what the checkpoint has in its place."""
         if legacy_states(saved) is not None:
             raise CheckpointError(
-                self.named(path), f"a {type(template).__name__}: step, params, opt_state",
+                self.place_of(path), f"a {type(template).__name__}: step, params, opt_state",
                 "an Optimizer: target, state", REMEDY,
             )  # fmt: skip
         if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
             remedy = REMEDY if any(True for _ in optimizers(saved)) else self.remedy
             raise CheckpointError(
-                self.named(path), f"a {type(template).__name__}: step, params, opt_state",
+                self.place_of(path), f"a {type(template).__name__}: step, params, opt_state",
                 kind(saved), remedy,
             )  # fmt: skip
         saved = {name: value for name, value in saved.items() if name != LAYOUT}
@@ -201,7 +201,7 @@ class Fit:
         for name in sorted(fields_of(template), key=lambda name: name != "params"):
             at = (*path, name)
             if name not in saved:
-                fitted[name] = self.lacking(outlined(getattr(template, name)), at)
+                fitted[name] = self.lacking(state_dict_of(getattr(template, name)), at)
             elif name == "params":
                 fitted[name] = self.parameters(template, saved[name], at)
             else:
@@ -212,13 +212,13 @@ class Fit:
                 if name == "step" and not self.check_step(saved[name], at):
                     fitted[name] = value
                 else:
-                    fitted[name] = self.tree(outlined(value), saved[name], at, owner)
+                    fitted[name] = self.tree(state_dict_of(value), saved[name], at, owner)
         return fitted
 
     def parameters(self, template: Any, saved: PyTree, path: Names) -> PyTree:
         """Fits the parameters of a state, all of which may have another type in floating point."""
         self.params = []
-        fitted = self.tree(outlined(template.params), saved, path, "params")
+        fitted = self.tree(state_dict_of(template.params), saved, path, "params")
         self.compare_types(path)
         return fitted
 
@@ -250,7 +250,7 @@ class Fit:
             or self.missing
         ):
             return template.opt_state
-        new = restored(template.params, params)
+        new = refill(template.params, params)
         tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), new)
         new_leaves = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
@@ -284,7 +284,7 @@ class Fit:
                 fitted[name] = self.lacking(value, (*path, name))
         return fitted
 
-    def _unboxed(
+    def _unbox(
         self, expected: PyTree, saved: Mapping[str, PyTree], path: Names, owner: Owner
     ) -> PyTree:
         in_state = owner != "program"
@@ -323,11 +323,11 @@ class Fit:
                 return saved
         elif array_like(saved):
             if np.shape(expected) == np.shape(saved):
-                return self._typed(expected, saved, path, owner)
+                return self._cast(expected, saved, path, owner)
             if not in_state and _grows(expected, saved):
                 self.changed = True
                 both_float = is_floating(dtype_of(expected)) and is_floating(dtype_of(saved))
-                return saved if both_float else self._typed(expected, saved, path, owner)
+                return saved if both_float else self._cast(expected, saved, path, owner)
         self.wrong.append((path, kind(expected), kind(saved)))
         if array_like(expected) and array_like(saved):
             self.replicated += _is_copied(expected, saved)
@@ -336,7 +336,7 @@ class Fit:
             self.remedy = _OTHER_KIND
         return expected
 
-    def _typed(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
+    def _cast(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
         """A leaf of the template's shape, in the template's type."""
         if not hasattr(expected, "dtype"):  # a number of Python
             kinds = dtype_of(expected).kind, dtype_of(saved).kind
@@ -392,7 +392,7 @@ class Fit:
                 self.finite(None, leaf, (*path, *names), owner)
 
     def check_step(self, step: PyTree, path: Names) -> bool:
-        """Notes where a number of steps is none; returns whether it may be one."""
+        """Returns True if this may be a number of steps; notes the leaf if not."""
         if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):
             return True
         if isinstance(step, jax.Array) and not step.is_fully_addressable:
@@ -427,18 +427,18 @@ class Fit:
 
     @property
     def is_exact(self) -> bool:
-        """Whether template and checkpoint have the same leaves, as they are."""
+        """True if template and checkpoint have the same leaves, and none was converted."""
         return not (self.changed or self.missing or self.surplus or self.unused or self.wrong)
 
-    def named(self, path: Names) -> str:
-        """How errors call a leaf of the checkpoint."""
+    def place_of(self, path: Names) -> str:
+        """The name of a leaf of the checkpoint in errors."""
         return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
 
     def settle(self) -> None:
         """Says what does not fit.
 
         Warns:
-          LeftOverWarning: something is left over beside the states.
+          LeftOverWarning: something outside of the states is left over.
           ConvertedWarning: something has another type in the checkpoint.
 
         Raises:
@@ -473,7 +473,7 @@ class Fit:
         if len(self.wrong) == 1 and not missing and not surplus:
             path, expected, actual = self.wrong[0]
             remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
-            return CheckpointError(self.named(path), expected, actual, remedy)
+            return CheckpointError(self.place_of(path), expected, actual, remedy)
         problems = [f"no {listed_leaves(missing)}"] if missing else []
         problems += [
             f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
@@ -494,7 +494,7 @@ _NO_STEPS = "The file is damaged, or counts something else there: take an earlie
 
 
 def not_finite(leaf: Leaf) -> str:
-    """What is no finite number in an array, "NaN" or "infinity"; "" if all are finite."""
+    """Returns "NaN" or "infinity", whichever an array contains; "" if all numbers are finite."""
     dtype = dtype_of(leaf)
     if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
         return ""
@@ -532,7 +532,7 @@ def _with_dtype(leaf: Leaf, like: Leaf) -> Leaf:
 
 
 def _grows(expected: Leaf, saved: Leaf) -> bool:
-    """Whether a program begins with an empty array, a history's say, and has put more into it."""
+    """True if the template's array is empty and the checkpoint's is not, as a history's may be."""
     one, other = np.shape(expected), np.shape(saved)
     return (
         0 in one
@@ -542,7 +542,7 @@ def _grows(expected: Leaf, saved: Leaf) -> bool:
 
 
 def _is_copied(expected: Leaf, saved: Leaf) -> bool:
-    """Whether either has one axis more, in front, than the other."""
+    """True if one of them has one more axis, in front, than the other."""
     one, other = np.shape(expected), np.shape(saved)
     return (one[1:] == other and len(one) > len(other)) or (
         other[1:] == one and len(other) > len(one)

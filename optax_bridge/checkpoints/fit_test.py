@@ -24,7 +24,7 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.devices import quiet
+from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.fit import Fit
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
@@ -405,7 +405,7 @@ def test_orbax_is_quiet_unless_asked_to_speak(level: int, within: int) -> None:
     before = logger.level
     logger.setLevel(level)
     try:
-        with quiet():
+        with quiet_orbax():
             assert logger.level == within
         assert logger.level == level
     finally:

@@ -1,4 +1,4 @@
-"""What a converted checkpoint remembers of the one that held its optimizer, for the way back.
+"""The layout of a legacy checkpoint, which a converted one keeps for the way back.
 
 A TrainState has one step. A legacy checkpoint such as `{'optimizer', 'batch_stats', 'step'}` has it
 twice, and has a name for the optimizer; neither has a place among the fields of a TrainState.
@@ -15,7 +15,7 @@ import numpy as np
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
-from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, numbered
+from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, with_indices
 from optax_bridge.metadata.trees import Params, PyTree
 
 _STEPS = ("step", "global_step")
@@ -26,11 +26,11 @@ _KIND = re.compile(r"number|(?:array|scalar) (?:u?int(?:8|16|32|64)|float(?:16|3
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a legacy checkpoint had its optimizer, and the step once more.
+    """The path of the optimizer in a legacy checkpoint, and the further copies of its step.
 
     Attributes:
       part: the path of the optimizer, `("models", "generator")`; empty if it was the whole.
-      steps: by name, the steps that stood beside it and were the same: `number` for Python's,
+      steps: by name, the other entries that held the same step: `number` for Python's,
         `array int32` and `scalar int64` for NumPy's.
     """
 
@@ -43,18 +43,20 @@ class Layout:
         return {"part": part, "steps": dict(self.steps)}
 
     def steps_at(self, step: Any) -> dict[str, Any]:
-        """The steps that stood beside the optimizer, as they are at another step."""
-        return {name: _made(kind, int(np.asarray(step))) for name, kind in self.steps.items()}
+        """The other copies of the optimizer's step, with the value for this step."""
+        return {
+            name: _step_of_kind(kind, int(np.asarray(step))) for name, kind in self.steps.items()
+        }
 
 
 def rest_of(tree: PyTree, part: Part) -> tuple[dict[str, PyTree], Layout]:
-    """What a checkpoint holds beside an optimizer, each leaf once, and where it held that one."""
+    """Returns the rest of a checkpoint, without an optimizer, each leaf once, and the layout."""
     rest = _without(tree, part.path) if part.path else {}
-    others = {name: _unreplicated(value, part.copies) for name, value in rest.items()}
+    others = {name: _unreplicate(value, part.copies) for name, value in rest.items()}
     return others, layout_of(part.path, others, part.step)
 
 
-def _unreplicated(tree: PyTree, copies: int | None) -> PyTree:
+def _unreplicate(tree: PyTree, copies: int | None) -> PyTree:
     """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
@@ -66,7 +68,7 @@ def _unreplicated(tree: PyTree, copies: int | None) -> PyTree:
 
 def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
     """The tree without what stands at the path, as dicts."""
-    tree = numbered(tree)
+    tree = with_indices(tree)
     rest = {name: value for name, value in tree.items() if name != path[0]}
     below = _without(tree[path[0]], path[1:]) if path[1:] else None
     return rest | ({path[0]: below} if below else {})
@@ -88,7 +90,7 @@ def read_layout(saved: Any, place: Place) -> Layout:
     """The layout that a checkpoint remembers.
 
     Raises:
-      CheckpointError: it is none.
+      CheckpointError: it is damaged.
     """
     part, steps = (saved.get(k) for k in ("part", "steps")) if is_layout(saved) else (None, None)
     numbers = [str(index) for index in range(len(part))] if isinstance(part, Mapping) else None
@@ -106,7 +108,7 @@ def read_layout(saved: Any, place: Place) -> Layout:
 
 
 def is_layout(tree: Any) -> bool:
-    """Whether this is what a layout is written as, or the ruins of it."""
+    """True if this has the keys of a written layout, which may be damaged."""
     return isinstance(tree, Mapping) and set(tree) == {"part", "steps"}
 
 
@@ -120,7 +122,7 @@ def _kind(value: Any, step: int) -> str | None:
     return kind if _KIND.fullmatch(kind) and array == step else None
 
 
-def _made(kind: str, step: int) -> Any:
+def _step_of_kind(kind: str, step: int) -> Any:
     if kind == "number":
         return step
     form, dtype = kind.split()
@@ -128,22 +130,22 @@ def _made(kind: str, step: int) -> Any:
     return array[()] if form == "scalar" else array
 
 
-def renamed(name: str) -> str:
-    """The name among a TrainState's fields of what stood beside an optimizer."""
+def legacy_name(name: str) -> str:
+    """The name in a TrainState's checkpoint of an entry that was next to the optimizer."""
     return f"legacy_{name}" if _TAKEN.fullmatch(name) else name
 
 
-def renamed_back(name: str) -> str:
+def original_name(name: str) -> str:
     """The inverse of `renamed`."""
     is_renamed = name.startswith("legacy_") and _TAKEN.fullmatch(name)
     return name.removeprefix("legacy_") if is_renamed else name
 
 
-def placed_among(others: PyTree, path: Names, tree: PyTree, place: Place) -> PyTree:
-    """What else there is, with the optimizer at a path.
+def add_optimizer(others: PyTree, path: Names, tree: PyTree, place: Place) -> PyTree:
+    """The other entries with the optimizer added at a path.
 
     Raises:
-      CheckpointError: something else stands there.
+      CheckpointError: something else is there.
     """
     name, *rest = path
     if not isinstance(others, Mapping) or (name in others and not rest):
@@ -151,7 +153,7 @@ def placed_among(others: PyTree, path: Names, tree: PyTree, place: Place) -> PyT
             f"{place}, {leaf_name((name,))}", "a place for the optimizer", "something else there",
             "Name another one: --part NAME.",
         )  # fmt: skip
-    inner = placed_among(others.get(name, {}), tuple(rest), tree, place) if rest else tree
+    inner = add_optimizer(others.get(name, {}), tuple(rest), tree, place) if rest else tree
     return {**others, name: inner}
 
 
@@ -167,14 +169,14 @@ def with_lists(tree: PyTree) -> PyTree:
     return [new[number] for number in numbers] if new and sorted(new) == sorted(numbers) else new
 
 
-def place_in(others: Mapping[str, PyTree]) -> Names:
-    """Where the optimizer stood, if nothing says so: the gap in a tuple, or `optimizer`."""
+def likely_path(others: Mapping[str, PyTree]) -> Names:
+    """The likely path of the optimizer: the gap in a tuple's indices, or `optimizer`."""
     numbers = {str(index) for index in range(len(others) + 1)}
     gap = numbers - set(others)
     return (gap.pop(),) if others and len(gap) == 1 else ("optimizer",)
 
 
-# What stood beside an optimizer, and which fields of a state it fills. Programs called the same
+# The entries next to an optimizer, and the fields of a state they fill. Programs called the same
 # things by different names: batch statistics stood in `model_state` as `{"batch_stats": ...}`, in
 # `batch_stats`, or flat in either.
 # Field of a state -> what programs called the same.
@@ -189,11 +191,11 @@ _NAMES = {
 _STATISTICS = "batch_stats"
 
 
-def beside(tree: PyTree, path: Names) -> dict[Names, PyTree]:
-    """What stands beside the optimizer, and beside each level on the way to it, by path."""
+def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
+    """The entries next to the optimizer, and next to each level on the way to it, by path."""
     entries: dict[Names, Any] = {}
     for length, name in enumerate(path):
-        tree = numbered(tree)
+        tree = with_indices(tree)
         if not isinstance(tree, Mapping):
             break
         entries |= {(*path[:length], key): value for key, value in tree.items() if key != name}
@@ -207,8 +209,8 @@ def fields_filled(
     """The fields that a checkpoint fills, and what is left over of it.
 
     Args:
-      names: the fields that the state has besides step, parameters and optimizer state.
-      entries: what `beside` found.
+      names: the fields of the state other than step, parameters and optimizer state.
+      entries: the result of `entries_around`.
       params: the parameters, nested dicts; an average has their paths and shapes.
       step: the optimizer's; the same number under another name is not left over.
 
@@ -252,14 +254,14 @@ def _candidates(name: str, value: Any, names: Collection[str]) -> list[tuple[str
 
 
 def _within(field: str, value: Any) -> PyTree:
-    """The collection itself, where it stands in a dict of collections under its own name."""
+    """The collection itself, where it is alone in a dict of collections."""
     name = {"batch_stats": "batch_stats", "ema_params": "params"}.get(field)
     is_alone = isinstance(value, Mapping) and set(value) == {name}
     return value[name] if is_alone else value
 
 
 def _fits(field: str, value: Any, params: Params) -> bool:
-    """Whether a value is of the kind that the field holds."""
+    """True if a value is of the kind that the field holds."""
     if value is None or not any(True for _ in leaves(value)):
         return True
     if field == "ema_params":

@@ -53,7 +53,7 @@ class LazyArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Reads the array; may raise whatever a library does."""
+        """Reads the array; may raise any error of a library."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -95,11 +95,11 @@ class ChunkedArray(LazyArray):
 
     def bytes_at(self, start: int, stop: int) -> np.ndarray:
         """Some of the array's bytes, a copy."""
-        found, at = [np.empty(0, np.uint8)], 0
+        pieces, at = [np.empty(0, np.uint8)], 0
         for piece in self.pieces:
-            found.append(piece.view(np.uint8)[max(start - at, 0) : max(stop - at, 0)])
+            pieces.append(piece.view(np.uint8)[max(start - at, 0) : max(stop - at, 0)])
             at += piece.nbytes
-        return np.concatenate(found)
+        return np.concatenate(pieces)
 
 
 def bytes_of(leaf: Leaf) -> Callable[[int, int], np.ndarray]:
@@ -126,7 +126,7 @@ def release(leaf: Leaf) -> None:
 
 
 def is_shape(dims: Any) -> bool:
-    """Whether these are lengths of axes that NumPy takes, those of an empty array as well."""
+    """True if these are lengths of axes that NumPy takes, those of an empty array included."""
     if not isinstance(dims, list | tuple) or len(dims) > 32:
         return False
     if not all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims):

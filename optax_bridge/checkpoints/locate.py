@@ -35,7 +35,7 @@ class Part:
     """One legacy optimizer within a checkpoint.
 
     Attributes:
-      path: where it stands in the tree; `()` if it is the whole.
+      path: its path in the tree; `()` if it is the whole.
       target: the parameters, nested dicts.
       param_states: nested dicts like the target with a dict of fields, or None, at each leaf; a
         list of such states, one for each group, in MultiOptimizer's layout up to flax 0.3.2.
@@ -51,7 +51,7 @@ class Part:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether this is MultiOptimizer's layout up to flax 0.3.2."""
+        """True if this is MultiOptimizer's layout up to flax 0.3.2."""
         return isinstance(self.param_states, list)
 
     @property
@@ -72,12 +72,12 @@ def shapes_of(params: Params) -> Params:
 
 
 def is_train_state(tree: PyTree) -> bool:
-    """Whether this is the state dict of a TrainState."""
+    """True if this is the state dict of a TrainState."""
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
 def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Where the state dicts of TrainStates stand in a tree."""
+    """Yields the paths of the state dicts of TrainStates in a tree."""
     if isinstance(tree, list | tuple):
         tree = {str(index): value for index, value in enumerate(tree)}
     if not isinstance(tree, Mapping):
@@ -88,7 +88,7 @@ def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
 
 
 def at_path(tree: PyTree, path: Names) -> PyTree:
-    """What stands at a path."""
+    """The part of a tree at a path."""
     for name in path:
         tree = tree[int(name)] if isinstance(tree, list | tuple) else tree[name]
     return tree
@@ -117,13 +117,13 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
         for name, value in tree.items():
             yield from _parts(value, (*path, str(name)), place)
         return
-    besides = [(*path, name) for name in tree if name not in ("target", "state")]
+    unexpected = [(*path, name) for name in tree if name not in ("target", "state")]
     for state in states:
-        besides += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
-    if besides:
+        unexpected += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
+    if unexpected:
         raise CheckpointError(
-            f"{place}, {leaf_name(besides[0])}", "an optimizer's target, step and param_states",
-            "something besides", _OWN_STATE if besides[0][len(path)] == "state" else _PUT_IN,
+            f"{place}, {leaf_name(unexpected[0])}", "an optimizer's target, step and param_states",
+            "something besides", _OWN_STATE if unexpected[0][len(path)] == "state" else _PUT_IN,
         )  # fmt: skip
     steps = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(steps)) != 1:
@@ -252,7 +252,7 @@ def entry_of_class(name: str) -> Entry | None:
 
 
 def within(part: Part, holder: Entry, place: Place = "checkpoint") -> list[Part]:
-    """What there is of each optimizer within one that holds others; none in the older layout."""
+    """The parts of each optimizer within one that holds others; empty in the older layout."""
     if holder.parts is None or part.is_grouped:
         return []
     rows_with_state = [row for row in rows(part, place) if isinstance(row[2], Mapping)]
@@ -277,7 +277,7 @@ def looks_like(part: Part, place: Place = "checkpoint") -> str:
 
 
 def has_unmatched(part: Part, place: Place = "checkpoint") -> bool:
-    """Whether some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
+    """True if some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
     return any(state is None for _, _, state in rows(part, place))
 
 
@@ -318,7 +318,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     )  # fmt: skip
 
 
-def named(paths: Iterable[Names], part: str | None) -> list[Names]:
+def select_paths(paths: Iterable[Names], part: str | None) -> list[Names]:
     """The paths that a user means by `part`; all of them if it is None."""
     name = part and part.strip("/")
     return [path for path in paths if not name or not path or name == "/".join(path)]
@@ -382,6 +382,6 @@ def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDe
 
 
 def _is_plain(names: list[str]) -> bool:
-    """Whether this is one class, and it holds no others."""
+    """True if this is one class, and it holds no others."""
     entry = entry_of_class(names[0]) if len(names) == 1 else None
     return entry is not None and entry.parts is None

@@ -23,7 +23,7 @@ from optax_bridge.checkpoints import (
     from_state_dict,
     restore_checkpoint,
 )
-from optax_bridge.checkpoints.layout import placed_among
+from optax_bridge.checkpoints.layout import add_optimizer
 from optax_bridge.checkpoints.restore_test import assert_taken_over, fresh, trained
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.write import write
@@ -65,8 +65,8 @@ def test_a_state_of_another_optimizer_does_not_go_back() -> None:
 @pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
 def test_nothing_is_put_where_something_else_stands(others: Any) -> None:
     with pytest.raises(CheckpointError, match=r"a place for the optimizer.*--part NAME"):
-        placed_among(others, ("a", "b"), {"step": 1}, "file")
-    assert placed_among({"c": 3, "a": {"d": 4}}, ("a", "b"), {"step": 1}, "file") == {
+        add_optimizer(others, ("a", "b"), {"step": 1}, "file")
+    assert add_optimizer({"c": 3, "a": {"d": 4}}, ("a", "b"), {"step": 1}, "file") == {
         "c": 3, "a": {"d": 4, "b": {"step": 1}},
     }  # fmt: skip
 

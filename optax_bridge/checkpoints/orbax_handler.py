@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from optax_bridge.checkpoints.devices import quiet
+from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import Fit, check_finite
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
-from optax_bridge.checkpoints.trees import named_as_pytree, outlined, plain
+from optax_bridge.checkpoints.trees import named_as_pytree, plain, state_dict_of
 from optax_bridge.metadata.trees import PyTree
 
 
@@ -41,7 +41,7 @@ class TrainStateHandler(ocp.PyTreeCheckpointHandler):
         as_asked = item is None or _asks_for_other_leaves(options, kwargs)
         if not as_asked:
             check(Path(directory), item)
-        with quiet():
+        with quiet_orbax():
             restored = super().restore(directory, *args, **kwargs)
         if not as_asked:
             check_finite(restored, item, directory)
@@ -101,7 +101,7 @@ def check(folder: Path, item: PyTree) -> None:
     if named_as_pytree(item, saved):
         return
     fit = Fit(folder, allow_nan=True)  # what Orbax restores is looked at then
-    fit.tree(outlined(item), saved, (), "program")
+    fit.tree(state_dict_of(item), saved, (), "program")
     fit.settle()
     if fit.changed:
         raise CheckpointError(

@@ -16,7 +16,7 @@ ORBAX = orbax.FORMAT.name
 _NUMBERED = re.compile(
     r"(?P<stem>.*?)[_-](?P<step>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:\.flax)?", re.ASCII
 )
-# What lies beside them: hidden files, rests of Orbax and T5X, TensorBoard's logs of a host `w-0`.
+# Other entries of such folders: hidden files, rests of Orbax and T5X, TensorBoard's logs (`w-0`).
 _NO_CHECKPOINT = re.compile(r"\.|.*\.(?:orbax-checkpoint-)?tmp\b|events\.out\.tfevents\.")
 _LEVELS = 4  # `run_3/checkpoint_100` is two
 _USUAL = ("checkpoint", "ckpt")  # the prefixes of flax.training and T5X, and of clu
@@ -91,12 +91,12 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
         raise CheckpointError(path, "a checkpoint", "nothing of that name", "Check the path.")
     if not path.is_dir() and not path.is_file():
         raise CheckpointError(path, "a file or a folder", "neither", "Check the path.")
-    located = registry.located(path)
+    located = registry.locate(path)
     if located is None and path.is_dir():
         items = [path / item for item in _ITEMS if is_checkpoint(path / item)]
         return _read(items[0] if items else latest(path), levels - 1)
     if located is None:
-        raise _unknown(path)
+        raise _unknown_format(path)
     format, root = located
     contents = registry.contents(format, root)
     if not isinstance(contents.tree, dict | list):
@@ -108,8 +108,8 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder is itself a checkpoint, of Orbax or of T5X, and not one of several."""
-    return folder.is_dir() and registry.located(folder) is not None
+    """True if a folder is itself a checkpoint, of Orbax or of T5X, and not one of several."""
+    return folder.is_dir() and registry.locate(folder) is not None
 
 
 def latest(folder: Path) -> Path:
@@ -120,23 +120,23 @@ def latest(folder: Path) -> Path:
     Raises:
       CheckpointError: no name ends in a number, or several series do and none has a usual name.
     """
-    found: dict[str, list[tuple[float, str, Path]]] = {}
+    series: dict[str, list[tuple[float, str, Path]]] = {}
     for entry in folder.iterdir():
         match = _NUMBERED.fullmatch(entry.name)
         if match and not _NO_CHECKPOINT.match(entry.name):
             step = float(match["step"])
-            found.setdefault(match["stem"], []).append((step, entry.name, entry))
-    usual = [stem for stem in _USUAL if stem in found]
-    if len(found) != 1 and not usual:
+            series.setdefault(match["stem"], []).append((step, entry.name, entry))
+    usual = [stem for stem in _USUAL if stem in series]
+    if len(series) != 1 and not usual:
         names = sorted(entry.name for entry in folder.iterdir())
         raise CheckpointError(
             folder, "one series of step-numbered checkpoints, such as checkpoint_100",
             shown(names) if names else "an empty folder", "Name the file itself.",
         )  # fmt: skip
-    return max(found[usual[0] if usual else next(iter(found))])[2]
+    return max(series[usual[0] if usual else next(iter(series))])[2]
 
 
-def _unknown(path: Path) -> CheckpointError:
+def _unknown_format(path: Path) -> CheckpointError:
     with path.open("rb") as file:
         head = file.read(8)
     # A pickle of protocol 2 or later starts so; in msgpack that is an empty map and then more.

@@ -1,4 +1,4 @@
-"""What migrated programs call: old checkpoints and new ones, into whatever holds a `TrainState`."""
+"""Restores old and new checkpoints into any tree that has a `TrainState`: for migrated programs."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import serialization
 
-from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet
+from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fill import LegacyFit
 from optax_bridge.checkpoints.fit import (
@@ -21,9 +21,9 @@ from optax_bridge.checkpoints.trees import (
     is_array,
     is_key,
     named_as_pytree,
-    outlined,
     plain,
-    restored,
+    refill,
+    state_dict_of,
 )
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -60,11 +60,11 @@ def from_state_dict(
         optimizer, or a parameter or a moment is not finite.
 
     Warns:
-      LeftOverWarning: something is left over beside the states.
+      LeftOverWarning: something outside of the states is left over.
       ConvertedWarning: something has another type in the checkpoint.
     """
     place = "state dict" if name == "." else name
-    return _restored(target, state, place, missing, allow_nan, by_hand=True)
+    return _restore_fitted(target, state, place, missing, allow_nan, by_hand=True)
 
 
 def from_bytes(
@@ -85,7 +85,7 @@ def from_bytes(
       CheckpointError: see `from_state_dict`.
     """
     saved = serialization.msgpack_restore(encoded_bytes)
-    return _restored(target, saved, "bytes", missing, allow_nan)
+    return _restore_fitted(target, saved, "bytes", missing, allow_nan)
 
 
 def restore_checkpoint(
@@ -129,7 +129,7 @@ def restore_checkpoint(
       CheckpointError: see `from_state_dict`.
       ValueError: there is no checkpoint of this step.
     """
-    with quiet():
+    with quiet_orbax():
         from flax.training import checkpoints  # Orbax, slow to import
 
     def by_flax(path: Any, into: PyTree, at: Any = None) -> PyTree:
@@ -146,7 +146,7 @@ def restore_checkpoint(
         )
     if "://" not in os.fspath(ckpt_dir):
         ckpt_dir = os.path.abspath(ckpt_dir)
-    with quiet():
+    with quiet_orbax():
         if gda_manager is not None or orbax_transforms is not None:
             return by_flax(ckpt_dir, target, step)
         if hasattr(orbax_checkpointer, "wait_until_finished"):
@@ -155,13 +155,13 @@ def restore_checkpoint(
         if path is None:
             return target
         if "://" in path:  # in a bucket, where Flax reads
-            return _restored(target, by_flax(path, None), path, missing, allow_nan)
+            return _restore_fitted(target, by_flax(path, None), path, missing, allow_nan)
         read = read_checkpoint(path, _size_of(target))
         if target is None:
             return as_arrays(read.tree)
         if read.format != ORBAX:
-            _, fitted = _fitted(target, read.tree, path, missing, allow_nan)
-            return restored(target, as_arrays(fitted))
+            _, fitted = _fit(target, read.tree, path, missing, allow_nan)
+            return refill(target, as_arrays(fitted))
         new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
         if not allow_nan:
             check_finite(new, target, path)
@@ -173,14 +173,14 @@ def _from_orbax(
 ) -> T:
     """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
     try:  # numbers are looked at when they are restored: they may lie on many devices
-        fit, fitted = _fitted(target, saved, path, missing, allow_nan=True)
+        fit, fitted = _fit(target, saved, path, missing, allow_nan=True)
     except CheckpointError:
         if named_as_pytree(target, saved):
             return placed_like(target, by_flax(path, outline_on_host(target)))
         raise
     scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
     if not fit.is_exact or scalars or allow_nan:  # Orbax refuses NumPy's scalars, Flax's NaN
-        return placed_like(target, restored(target, as_arrays(fitted)))
+        return placed_like(target, refill(target, as_arrays(fitted)))
     try:
         return placed_like(target, by_flax(path, outline_on_host(target)))
     except CheckpointError as error:  # of a state in the tree, which does not know the file
@@ -226,7 +226,7 @@ def as_arrays(tree: PyTree) -> PyTree:
 
 
 def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
-    """What `restore_checkpoint` gives for a tree that was read; its arrays may be read later.
+    """Does as `restore_checkpoint` with a tree that was read; its arrays may be read later.
 
     Raises:
       CheckpointError: as `restore_checkpoint`, or the target holds no `TrainState`.
@@ -237,17 +237,17 @@ def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = Fals
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
-    return _restored(target, saved, place, "error", allow_nan)
+    return _restore_fitted(target, saved, place, "error", allow_nan)
 
 
-def _restored(
+def _restore_fitted(
     target: T, saved: PyTree, place: Place, missing: str, allow_nan: bool, *, by_hand: bool = False
 ) -> T:
-    _, fitted = _fitted(target, saved, place, missing, allow_nan, by_hand=by_hand)
-    return restored(target, fitted)
+    _, fitted = _fit(target, saved, place, missing, allow_nan, by_hand=by_hand)
+    return refill(target, fitted)
 
 
-def _fitted(
+def _fit(
     target: Params,
     saved: PyTree,
     place: Place,
@@ -258,7 +258,7 @@ def _fitted(
 ) -> tuple["LegacyFit", Any]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
-    outline, saved = outlined(target), plain(saved)
+    outline, saved = state_dict_of(target), plain(saved)
     keep = missing == "keep"
     fit = LegacyFit(place, outline, saved, keep=keep, allow_nan=allow_nan, by_hand=by_hand)
     fitted = fit.tree(outline, saved, (), "program")

@@ -1,4 +1,4 @@
-"""From a `TrainState`, in memory or read, to the legacy optimizer that it stands for."""
+"""From a `TrainState`, in memory or read, to the legacy optimizer that it corresponds to."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -26,14 +26,14 @@ from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import (
     Layout,
-    place_in,
-    placed_among,
+    add_optimizer,
+    likely_path,
+    original_name,
     read_layout,
-    renamed_back,
 )
-from optax_bridge.checkpoints.locate import at_path, find_states, named, shapes_of
+from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
 from optax_bridge.checkpoints.read import Read
-from optax_bridge.checkpoints.trees import Names, fields_of, is_array, leaves, numbered, plain
+from optax_bridge.checkpoints.trees import Names, fields_of, is_array, leaves, plain, with_indices
 from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
@@ -141,7 +141,7 @@ def back(
     Raises:
       CheckpointError: it is no TrainState, or one of another optimizer.
     """
-    states = named(find_states(read.tree), part)
+    states = select_paths(find_states(read.tree), part)
     if len(states) > 1:
         raise CheckpointError(
             read.path, "one TrainState to convert", ", ".join(map("/".join, states)),
@@ -168,24 +168,24 @@ def back(
     opt_state = _state_of(state["opt_state"], definition, params, read.path)
     tree = legacy_tree(params, opt_state, step, definition)
     if states[0]:
-        return _replaced(read.tree, states[0], tree), number
+        return _replace(read.tree, states[0], tree), number
     others = {
-        renamed_back(name): value
+        original_name(name): value
         for name, value in read.tree.items()
         if name not in ("step", "params", "opt_state", LAYOUT)
     }
     layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
     if not others and not layout.part and part is None:
         return tree, number
-    path = tuple(part.strip("/").split("/")) if part else layout.part or place_in(others)
-    return placed_among(others | layout.steps_at(step), path, tree, read.path), number
+    path = tuple(part.strip("/").split("/")) if part else layout.part or likely_path(others)
+    return add_optimizer(others | layout.steps_at(step), path, tree, read.path), number
 
 
-def _replaced(tree: PyTree, path: Names, value: Any) -> PyTree:
+def _replace(tree: PyTree, path: Names, value: Any) -> PyTree:
     if not path:
         return value
-    tree = numbered(tree)
-    return {**tree, path[0]: _replaced(tree[path[0]], path[1:], value)}
+    tree = with_indices(tree)
+    return {**tree, path[0]: _replace(tree[path[0]], path[1:], value)}
 
 
 def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path) -> OptState:
@@ -197,7 +197,7 @@ def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path
         plain = serialization.to_state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
-            return serialization.from_state_dict(template, _completed(plain, saved))
+            return serialization.from_state_dict(template, _fill_gaps(plain, saved))
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
@@ -220,11 +220,11 @@ def _name(definition: Definition) -> str:
     return "the transformation" if is_transformation(definition) else type(definition).__name__
 
 
-def _completed(plain: PyTree, saved: PyTree) -> PyTree:
-    """The found leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
+def _fill_gaps(plain: PyTree, saved: PyTree) -> PyTree:
+    """The saved leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
     if isinstance(plain, Mapping):
-        saved = numbered(saved) or {}
-        return {k: _completed(v, saved.get(k)) for k, v in plain.items()}
+        saved = with_indices(saved) or {}
+        return {k: _fill_gaps(v, saved.get(k)) for k, v in plain.items()}
     return saved
 
 
@@ -240,14 +240,14 @@ def to_legacy_checkpoint(
     path = Path(path)
     tree = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
     if part is not None:
-        tree = placed_among(_others(state), tuple(part.strip("/").split("/")), tree, path)
+        tree = add_optimizer(_others(state), tuple(part.strip("/").split("/")), tree, path)
     with written_whole(path, force=force) as file:
         write(file, tree, "msgpack")
         compare(file, tree, path, "msgpack")
 
 
 def _others(state: Any) -> dict[str, PyTree]:
-    """What a state has besides the optimizer; keys as the bits that programs had then."""
+    """The fields of a state without the optimizer's; keys as the bits that programs had then."""
     optimizer_fields = ("params", "opt_state")
     fields = {
         name: getattr(state, name) for name in fields_of(state) if name not in optimizer_fields

@@ -17,10 +17,10 @@ import legacy_optim
 from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
-    focused,
+    focus_of,
     is_transformation,
     shape_of_state,
-    ungrouped,
+    ungroup,
 )
 from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
@@ -28,10 +28,10 @@ from optax_bridge.checkpoints.fill import LegacyFit
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.layout import (
     Layout,
-    beside,
+    add_optimizer,
+    entries_around,
     fields_filled,
-    placed_among,
-    renamed,
+    legacy_name,
     rest_of,
     with_lists,
 )
@@ -71,7 +71,7 @@ class Converted:
       params: the parameters, nested dicts.
       opt_state: the state of the definition's transformation, in its own NamedTuples.
       step: steps taken.
-      others: what the checkpoint held besides the optimizer, by name.
+      others: the checkpoint's other entries, by name.
       layout: where it held the optimizer, for the way back.
     """
 
@@ -85,17 +85,17 @@ class Converted:
     layout: Layout = field(default_factory=Layout)
 
     def tree(self, place: Place = "state") -> PyTree:
-        """What was converted, with `step`, `params`, `opt_state` where its optimizer stood."""
+        """The converted tree, with `step`, `params`, `opt_state` in place of its optimizer."""
         state = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
         part = self.layout.part
-        return with_lists(placed_among(self.others, part, state, place)) if part else state
+        return with_lists(add_optimizer(self.others, part, state, place)) if part else state
 
     def flat_tree(self) -> dict[str, PyTree]:
         """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
         tree = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
         for name, value in self.others.items():
             if name not in self.layout.steps:
-                tree[renamed(name)] = value
+                tree[legacy_name(name)] = value
         return tree | ({LAYOUT: self.layout.tree()} if self.layout.part else {})
 
 
@@ -140,13 +140,13 @@ def convert_tree(
     errors: list[CheckpointError] = []
     for definition in possible:
         try:
-            return _converted(tree, chosen, definition, exact, recipe, allow_nan, place)
+            return _convert(tree, chosen, definition, exact, recipe, allow_nan, place)
         except CheckpointError as error:
             errors.append(error)
     raise errors[0]
 
 
-def _converted(
+def _convert(
     tree: PyTree,
     part: Part,
     definition: Definition,
@@ -155,15 +155,15 @@ def _converted(
     allow_nan: bool,
     place: Place,
 ) -> Converted:
-    """What one definition makes of a part of a checkpoint."""
+    """Converts one part of a checkpoint by its definition."""
     source, choice = part, None
     if is_transformation(definition):
         tx, name = definition, "the transformation"
     else:
         name = type(definition).__name__
         if part.is_grouped:
-            source = dataclasses.replace(part, param_states=ungrouped(part, definition, place))
-        definition = focused(definition, part, place)
+            source = dataclasses.replace(part, param_states=ungroup(part, definition, place))
+        definition = focus_of(definition, part, place)
         kind = recipe or ("exact" if exact else "standalone")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
@@ -177,7 +177,7 @@ def _converted(
     fit.finite_parts(part.target, (*part.path, "target"), "params")
     fields = ((names, row) for names, _, row in rows(source, place))
     step = np.asarray(part.step, np.int32)
-    opt_state = fit.filled(template, part.target, fields, step, part.path)
+    opt_state = fit.fill_state(template, part.target, fields, step, part.path)
     fit.settle()
     others, layout = rest_of(tree, part)
     return Converted(definition, tx, choice, part.target, opt_state, step, others, layout)
@@ -220,7 +220,7 @@ def train_state(
     own_scale = fields.get("dynamic_scale")
     scale = values.pop("dynamic_scale", None)
     tree |= {name: value for name, value in values.items() if name not in fields}
-    placed = _placed(tree, sharding)
+    placed = _place(tree, sharding)
     if scale is not None:
         fields = fields | {"dynamic_scale": _scale(own_scale, scale)}
     if "ema_params" in tree and fields.get("ema_decay") is None:
@@ -243,11 +243,11 @@ def train_state(
 def _collections(
     cls: Any, converted: Converted, sharding: Any, part: str | None
 ) -> tuple[dict[str, Any], list[Names]]:
-    """The fields that the checkpoint fills besides the optimizer's, and what is left over."""
+    """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
     names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
     if is_state(sharding):
         names = {name for name in names if getattr(sharding, name, None) is not None}
-    entries = beside(converted.others, converted.layout.part)
+    entries = entries_around(converted.others, converted.layout.part)
     if part is not None:  # the caller knows that there are others
         entries = {path: v for path, v in entries.items() if not find_parts(v, part)}
     return fields_filled(names, entries, converted.params, int(converted.step))
@@ -263,7 +263,7 @@ def _say_left(place: Place, text: str) -> None:
     warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
 
 
-def _placed(tree: dict[str, PyTree], sharding: Any) -> dict[str, Any]:
+def _place(tree: dict[str, PyTree], sharding: Any) -> dict[str, Any]:
     """The fields of a state with their leaves on devices, one after another."""
     if is_state(sharding):
         fields = {name: getattr(sharding, name) for name in tree}

@@ -49,7 +49,7 @@ def has_states(tree: PyTree) -> bool:
 def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
     """Returns a state with the fields that `Fit` returned for it."""
     return state.replace(
-        **{name: restored(getattr(state, name), saved[name], name) for name in fields_of(state)}
+        **{name: refill(getattr(state, name), saved[name], name) for name in fields_of(state)}
     )
 
 
@@ -60,19 +60,19 @@ serialization.register_serialization_state(
 )
 
 
-def outlined(target: Params) -> PyTree:
-    """Returns the state dict of a tree, in which each `TrainState` is as it was, for `Fit.tree`."""
+def state_dict_of(target: Params) -> PyTree:
+    """Returns a tree's state dict, with each `TrainState` left as an object, for `Fit.tree`."""
     return serialization.to_state_dict(_as_leaves(target))
 
 
-def restored(target: T, fitted: PyTree, name: str = ".") -> T:
-    """Returns the target with what `Fit.tree` returned for it."""
+def refill(target: T, fitted: PyTree, name: str = ".") -> T:
+    """Returns the target filled with what `Fit.tree` returned for it."""
     tree: Any = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
     return tree
 
 
 def is_state(node: PyTree) -> bool:
-    """Whether this is a `TrainState`, Flax's own included."""
+    """True if this is a `TrainState`, Flax's included."""
     return isinstance(node, train_state.TrainState)
 
 
@@ -84,21 +84,21 @@ def fields_of(state: Any) -> list[str]:
 
 def plain(tree: PyTree) -> PyTree:
     """A state dict of dicts alone: lists by index, and keys as their bits."""
-    tree = numbered(tree)
+    tree = with_indices(tree)
     if isinstance(tree, Mapping):
         return {str(name): plain(value) for name, value in tree.items()}
     return jax.random.key_data(tree) if is_key(tree) else tree
 
 
-def numbered(tree: PyTree) -> PyTree:
-    """A list or a tuple as a dict by index, as state dicts have it; all else as it is."""
+def with_indices(tree: PyTree) -> PyTree:
+    """Returns a list or a tuple as a dict by index, as state dicts do; anything else unchanged."""
     if isinstance(tree, list | tuple):
         return {str(index): value for index, value in enumerate(tree)}
     return tree
 
 
 def is_key(leaf: Leaf) -> bool:
-    """Whether a leaf is made of typed keys, as of `jax.random.key`."""
+    """True if a leaf is made of typed keys, as of `jax.random.key`."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -106,7 +106,7 @@ def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
     """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
 
     Returns:
-      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None if this is none.
+      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None for other trees.
     """
     state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
     if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
@@ -121,7 +121,7 @@ def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
 
 def outline_of(state: Any) -> dict[str, Any]:
     """The fields of a state, each as `outlined`."""
-    return {name: outlined(getattr(state, name)) for name in fields_of(state)}
+    return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
 
 def plain_outline(tree: PyTree) -> PyTree:
@@ -135,7 +135,7 @@ def plain_outline(tree: PyTree) -> PyTree:
 
 def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
     """The leaves of nested dicts and lists with their paths; empty dicts have none."""
-    tree = numbered(tree)
+    tree = with_indices(tree)
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from leaves(value, (*path, str(name)))
@@ -144,17 +144,17 @@ def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
 
 
 def named_as_pytree(target: Params, saved: PyTree) -> bool:
-    """Whether a tree has the leaves of a target, by their paths in JAX and with their shapes.
+    """True if a tree has the leaves of a target, by their paths in JAX and with their shapes.
 
-    Orbax names leaves so. A container of one's own may have other names in Flax's state dicts.
+    Orbax names leaves so. A program's container may have other names in Flax's state dicts.
     """
-    own = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
-    found = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
-    return own == found
+    target_shapes = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
+    saved_shapes = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
+    return target_shapes == saved_shapes
 
 
 def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Where legacy optimizers stand in a state dict."""
+    """Yields the paths of legacy optimizers in a state dict."""
     if legacy_states(tree) is not None:
         yield path
     elif isinstance(tree, Mapping):
@@ -173,7 +173,7 @@ def is_array(leaf: Leaf) -> bool:
 
 
 def array_like(leaf: Leaf) -> bool:
-    """Whether a leaf is an array or a number."""
+    """True if a leaf is an array or a number."""
     return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
 
 
@@ -183,7 +183,7 @@ def dtype_of(leaf: Leaf) -> np.dtype:
 
 
 def kind(leaf: Leaf) -> str:
-    """What a leaf is, in a word or two."""
+    """A leaf's kind in a word or two."""
     if leaf is None:
         return "nothing"
     if isinstance(leaf, Mapping):

@@ -48,9 +48,9 @@ def compare(
       CheckpointError: something differs.
     """
     tell = progress or (lambda phase, done, total: None)
-    found = contents(written_as(file_format), path).tree
+    written = contents(written_as(file_format), path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
-    actual = {leaf_path: leaf for leaf_path, leaf in leaves(found)}
+    actual = {leaf_path: leaf for leaf_path, leaf in leaves(written)}
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
     done = 0
     for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
@@ -64,17 +64,17 @@ def compare(
         tell("verify", done, total)
 
 
-def _same(expected: PyTree, found: Any) -> bool:
+def _same(expected: PyTree, actual: Any) -> bool:
     if not is_array(expected):
-        return is_array(found) == is_array(expected) and bool(expected == found)
-    if not is_array(found) or expected.shape != found.shape or expected.dtype != found.dtype:
+        return is_array(actual) == is_array(expected) and bool(expected == actual)
+    if not is_array(actual) or expected.shape != actual.shape or expected.dtype != actual.dtype:
         return False
-    one, other, size = bytes_of(expected), bytes_of(found), expected.nbytes
+    one, other, size = bytes_of(expected), bytes_of(actual), expected.nbytes
     for start in range(0, size, BLOCK):
         stop = min(start + BLOCK, size)
         if not np.array_equal(one(start, stop), other(start, stop)):
             return False
         if size > BLOCK:
             release(expected)
-            release(found)
+            release(actual)
     return True

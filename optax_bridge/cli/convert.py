@@ -330,7 +330,7 @@ def _classes_by_place(done: "Conversion") -> dict[str, str]:
     """The legacy class of each optimizer by where it stood, as the template's states tell it."""
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.checkpoints.locate import find_parts, looks_like
-    from optax_bridge.checkpoints.trees import is_state, outlined
+    from optax_bridge.checkpoints.trees import is_state, state_dict_of
     from optax_bridge.states import legacy_classes
 
     try:
@@ -339,7 +339,7 @@ def _classes_by_place(done: "Conversion") -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for part in parts:
-        node: Any = outlined(done.tree)
+        node: Any = state_dict_of(done.tree)
         for name in part.path:
             node = node if is_state(node) or not isinstance(node, Mapping) else node.get(name)
         possible = looks_like(part).split(" or ")

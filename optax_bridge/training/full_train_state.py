@@ -194,5 +194,5 @@ def _strong(value: Any) -> jax.Array:
 
 
 def _selects(leaf: Leaf) -> bool:
-    """Whether `jnp.where` can choose this leaf: numbers, and keys as well."""
+    """True if `jnp.where` can choose this leaf: numbers, and keys as well."""
     return hasattr(leaf, "dtype")

@@ -66,7 +66,10 @@ def _of_ours(
     tx: ExactTransformation, opt_state: OptState, params: Params, step: int | jax.Array
 ) -> Any:
     if "learning_rate" not in tx.hyper_params and tx.parts is not None:
-        rates = [learning_rate(part, own, step, p) for part, own, p in tx.parts(opt_state, params)]
+        rates = [
+            learning_rate(part, part_state, step, p)
+            for part, part_state, p in tx.parts(opt_state, params)
+        ]
         return tuple(rates) if "hyper_params" in tx.hyper_params else rates[0]
     rate = tx.hyper_params.get("learning_rate")
     if rate is None:
@@ -114,7 +117,7 @@ def _rate_after_a_step(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
 ) -> Any:
     grads = jax.tree.map(jnp.zeros_like, params)
-    # The rate is that of the steps counted, whatever the loss is; reduce_on_plateau wants to know.
+    # The rate depends on the steps counted, not on the loss, which reduce_on_plateau wants to have.
     _, state = optax.with_extra_args_support(tx).update(grads, opt_state, params, value=0.0)
     rates = optax.tree.get_all_with_path(state, "learning_rate")
     return next(value for _, value in rates if not isinstance(value, tuple))
@@ -135,10 +138,10 @@ def _are_equal(one: Any, other: Any) -> bool:
     return all(isinstance(rate, int | float) for rate in (one, other)) and one == other
 
 
-def _not_known(found: str) -> ValueError:
+def _not_known(actual: str) -> ValueError:
     return ValueError(
         "the learning rate is not known: expected one that the state or an optimizer of "
-        f"optax_bridge keeps, found {found}. Optax's aliases do not say theirs: take "
+        f"optax_bridge keeps, found {actual}. Optax's aliases do not say theirs: take "
         "optax.inject_hyperparams(optax.adam)(learning_rate=...), or optax_bridge.adam(...); of "
         "several groups, multi_optimizer gives each its own."
     )

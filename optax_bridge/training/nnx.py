@@ -61,7 +61,9 @@ class Optimizer(nnx.Optimizer[M]):
         set_values(self.opt_state, new_state)
         set_values(self.step, arrays(self.step) + 1)
         if self.average is not None:
-            new = jax.tree.map(self._averaged, self.ema_params, arrays(nnx.state(model, self.wrt)))
+            new = jax.tree.map(
+                self._update_average, self.ema_params, arrays(nnx.state(model, self.wrt))
+            )
             set_values(self.average.opt_state.ema, new)
         return difference(new_params, params, grads)
 
@@ -72,10 +74,10 @@ class Optimizer(nnx.Optimizer[M]):
 
     @property
     def ema_params(self) -> Params:
-        """The exponential moving average of the parameters, arrays; None if there is none."""
+        """The exponential moving average of the parameters, arrays; None without one."""
         return None if self.average is None else arrays(self.average.opt_state.ema)
 
-    def _averaged(self, old: jax.Array, param: jax.Array) -> jax.Array:
+    def _update_average(self, old: jax.Array, param: jax.Array) -> jax.Array:
         decay = self.ema_decay
         return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
@@ -196,18 +198,20 @@ def _moved_state(
     """The optimizer's state in the structure that it has over the module's parameters."""
     old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
     values = {}
-    for key, leaf in _keyed(state.opt_state, old_indices):
+    for key, leaf in _leaves_by_key(state.opt_state, old_indices):
         before, owner, after = key
         values[before, None if owner is None else indices[moved[owner]], after] = leaf
     template = arrays(template)
-    keys = [key for key, _ in _keyed(template, indices)]
+    keys = [key for key, _ in _leaves_by_key(template, indices)]
     missing = [key for key in keys if key not in values]
     if missing or len(values) != len(keys):
         raise ValueError(f"opt_state: no equal in the state for {missing[:3]}")
     return jax.tree.structure(template).unflatten([values[key] for key in keys])
 
 
-def _keyed(opt_state: OptState, indices: dict[tuple[str, ...], int]) -> list[tuple[Any, Any]]:
+def _leaves_by_key(
+    opt_state: OptState, indices: dict[tuple[str, ...], int]
+) -> list[tuple[Any, Any]]:
     """The leaves of a state by what stands before and after their parameter's path."""
     flat = _flat(opt_state)
     keyed = []

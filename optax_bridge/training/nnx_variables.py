@@ -1,4 +1,4 @@
-"""Variables of an `nnx.Module` besides its parameters, from the state of a Linen training."""
+"""Variables of an `nnx.Module` other than its parameters, from the state of a Linen training."""
 
 import dataclasses
 import warnings
@@ -121,7 +121,7 @@ def hand_over_keys(state: Any, model: Any) -> list[str]:
             values[index] = jnp.asarray(count, values[index].dtype)
         else:
             several = sum(t == tag for t in tags) > 2
-            key = _typed(rngs[tag])
+            key = _as_typed_key(rngs[tag])
             values[index] = jax.random.fold_in(key, numbers[tag]) if several else key
             numbers[tag] += 1
     if any(numbers.values()):
@@ -130,7 +130,7 @@ def hand_over_keys(state: Any, model: Any) -> list[str]:
     return remaining + (["accumulated"] if getattr(state, "accumulated", None) is not None else [])
 
 
-def _typed(key: jax.Array) -> jax.Array:
+def _as_typed_key(key: jax.Array) -> jax.Array:
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return key if is_typed else jax.random.wrap_key_data(jnp.asarray(key))
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Names that an Optimizer of `flax.optim` had and a TrainState has not: what to write today."""
+"""Names that an Optimizer of `flax.optim` had and a TrainState lacks: what to write today."""
 
 from typing import Any
 

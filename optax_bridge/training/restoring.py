@@ -13,9 +13,9 @@ from flax import serialization
 from optax_bridge.checkpoints.trees import (
     fields_from_state_dict,
     fields_of,
-    outlined,
     plain,
-    restored,
+    refill,
+    state_dict_of,
 )
 from optax_bridge.metadata.trees import PyTree
 
@@ -48,9 +48,11 @@ def restored_into(template: T, saved: PyTree) -> T:
     from optax_bridge.checkpoints.fit import Fit  # and the correspondence, which no step needs
 
     fit = Fit(type(template).__name__)
-    fitted = fit.tree(outlined(template), plain(serialization.to_state_dict(saved)), (), "state")
+    fitted = fit.tree(
+        state_dict_of(template), plain(serialization.to_state_dict(saved)), (), "state"
+    )
     fit.settle()
-    return restored(template, fitted)
+    return refill(template, fitted)
 
 
 def fit_on_restore(cls: type[Any]) -> None:

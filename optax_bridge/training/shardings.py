@@ -133,7 +133,7 @@ def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> 
             continue
         value = getattr(state, name)
         if value is not None and _form(value) == like_params:
-            shardings[name] = _refilled(value, params)
+            shardings[name] = _refill(value, params)
         else:
             shardings[name] = param_shardings(value, mesh, rules if has_boxes(value) else None)
     return state.replace(**shardings)
@@ -258,7 +258,7 @@ def _form(tree: PyTree) -> PyTree:
     return [(key_names(path), jnp.shape(value_of(leaf))) for path, leaf in leaves_with_path(tree)]
 
 
-def _refilled(tree: PyTree, shardings: PyTree) -> PyTree:
+def _refill(tree: PyTree, shardings: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_box)
     pairs = zip(leaves, jax.tree.leaves(unboxed(shardings)), strict=True)
     return treedef.unflatten([boxed_like(leaf, where) for leaf, where in pairs])

@@ -60,7 +60,7 @@ class TrainState(train_state.TrainState):
     if not TYPE_CHECKING:  # checkers are to know of no further attributes
 
         def __getattr__(self, name: str) -> Any:
-            """Says what took the place of an attribute of the old API; there is none such."""
+            """Raises an error that says what took the place of an attribute of the old API."""
             if name in OLD_ATTRIBUTES and not hasattr(type(self), name):
                 raise missing_attribute(self, name)
             return object.__getattribute__(self, name)  # raises as ever
@@ -92,7 +92,7 @@ class TrainState(train_state.TrainState):
         check_gradients(grads, self.params)
         check_no_text(extra, "apply_gradients, argument ")
         self._check(grads, replaced, extra)
-        own_grads, own_params = _optimized(grads), _optimized(self.params)
+        own_grads, own_params = _part_for_tx(grads), _part_for_tx(self.params)
         tx = self._transformation(own_grads)
         params, opt_state = take_step(tx, own_grads, self.opt_state, own_params, **extra)
         if _has_overwritten(grads):
@@ -109,7 +109,7 @@ class TrainState(train_state.TrainState):
           ValueError: it is given per call, or is not known: `optax.adam(1e-3)` does not say, and
             `optax.inject_hyperparams(optax.adam)(1e-3)` does.
         """
-        return learning_rate(self.tx, self.opt_state, self.step, _optimized(self.params))
+        return learning_rate(self.tx, self.opt_state, self.step, _part_for_tx(self.params))
 
     def update(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
@@ -149,7 +149,7 @@ class TrainState(train_state.TrainState):
                 "your own."
             )
         if "opt_state" not in kwargs:
-            boxed = _optimized(params)
+            boxed = _part_for_tx(params)
             kwargs["opt_state"] = (boxes_handled(tx) if has_boxes(boxed) else tx).init(boxed)
         kwargs.setdefault("step", jnp.zeros([], jnp.int32))
         params, kwargs["opt_state"] = jax.tree.map(strong, (params, kwargs["opt_state"]))
@@ -331,7 +331,7 @@ class TrainState(train_state.TrainState):
             transformation, for Adafactor by axis.
           part: where the optimizer is to stand, "optimizer" say, with the step and this state's
             other fields beside it; None: the optimizer is the whole, and they stay out.
-          force: replace an existing checkpoint; what is none is never replaced.
+          force: replace an existing checkpoint; anything else is never replaced.
 
         Raises:
           CheckpointError: the file exists, or the state is not of this optimizer.
@@ -354,16 +354,16 @@ class TrainState(train_state.TrainState):
             )
         if not extra:
             return
-        grads, params = _optimized(grads), _optimized(self.params)
+        grads, params = _part_for_tx(grads), _part_for_tx(self.params)
         unused = unused_arguments(self._transformation(grads), grads, self.opt_state, params, extra)
         if unused:
             accepted = accepted_arguments(self.tx)
-            known = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
+            names = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
             fields = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
             raise TypeError(
                 f"apply_gradients got {', '.join(unused)}, which is neither a field of "
                 f"{type(self).__name__} ({', '.join(fields)}) nor an argument that the "
-                f"transformation makes use of per call ({known})"
+                f"transformation makes use of per call ({names})"
             )
 
 
@@ -371,11 +371,11 @@ fit_on_restore(TrainState)
 
 
 def _has_overwritten(tree: PyTree) -> bool:
-    """Whether a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
+    """True if a collection is to be replaced by its gradient: Flax keeps its fp8 scales so."""
     return isinstance(tree, Mapping) and OVERWRITE_WITH_GRADIENT in tree
 
 
-def _optimized(tree: PyTree) -> Params:
+def _part_for_tx(tree: PyTree) -> Params:
     """The part of parameters or gradients that the transformation sees."""
     return tree["params"] if _has_overwritten(tree) else tree
 
@@ -410,7 +410,7 @@ def check_gradients(grads: Updates, params: Params) -> None:
     if isinstance(params, optax.LookaheadParams):
         params = params.fast  # the slow ones have no gradients
     if jax.tree.structure(grads) != jax.tree.structure(params):
-        # Either may have boxes that the other has not.
+        # Either may have boxes that the other lacks.
         grads, params = unboxed(grads), unboxed(params)
     if jax.tree.structure(grads) == jax.tree.structure(params):
         pairs = zip(
@@ -448,6 +448,6 @@ def _why_not(grads: Updates, params: Params) -> str:
 
 
 def _fits(grad: tuple[int, ...], param: tuple[int, ...]) -> bool:
-    """Whether a gradient has the parameter's shape, or is broadcast to it, as it always was."""
+    """True if a gradient has the parameter's shape, or is broadcast to it, as in flax.optim."""
     same = zip(reversed(grad), reversed(param), strict=False)
     return len(grad) <= len(param) and all(g in (1, p) for g, p in same)

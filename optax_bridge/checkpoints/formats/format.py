@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a format says of itself."""
+"""`Format`: the name of a checkpoint format, and the functions that find, read and write it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Written = Callable[[int], None]  # told of the bytes written so far
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in a checkpoint.
+    """The contents of a checkpoint.
 
     Attributes:
       tree: nested dicts and lists; arrays, or objects with `shape`, `dtype` and `__array__` that
@@ -57,7 +57,7 @@ class Format:
         that a library raises becomes one, with the file's name.
       write: takes the path to make, a tree, a function to be told of the bytes written, and how
         errors call the path; None where the format is only read.
-      own: of a folder, a pattern of the '/'-joined paths of the files that belong to the
+      file_pattern: of a folder, a pattern of the '/'-joined paths of the files that belong to the
         checkpoint; `--force` leaves a folder alone in which there are others, and every folder of
         a format without a pattern.
       level: the name under which every checkpoint of this format has its optimizer, if any.
@@ -69,6 +69,6 @@ class Format:
     find: Callable[[Path], Path | None]
     read: Callable[[Path], Contents]
     write: Callable[[Path, Any, Written, Path], None] | None = None
-    own: str | None = None
+    file_pattern: str | None = None
     level: str | None = None
     is_general: bool = False

@@ -143,8 +143,8 @@ def _array(
         )
     if dtype.kind == "V" and dtype.itemsize != 2:
         raise CheckpointError(where, "an array of numbers", str(dtype), "Save it as numbers.")
-    own = np.dtype(ml_dtypes.bfloat16) if dtype.kind == "V" else dtype.newbyteorder("=")
-    return NpzArray(where, tuple(shape), own, archive, info, start, dtype, fortran)
+    native = np.dtype(ml_dtypes.bfloat16) if dtype.kind == "V" else dtype.newbyteorder("=")
+    return NpzArray(where, tuple(shape), native, archive, info, start, dtype, fortran)
 
 
 def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, Any]:
@@ -154,14 +154,14 @@ def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, Any]:
             continue
         state = holder.get("state")
         if isinstance(state, dict) and "step" in state:
-            state["param_states"] = _completed(holder["target"], state.get("param_states", {}))
+            state["param_states"] = _fill_gaps(holder["target"], state.get("param_states", {}))
     return tree
 
 
-def _completed(target: Params, state: PyTree) -> PyTree:
+def _fill_gaps(target: Params, state: PyTree) -> PyTree:
     if not isinstance(target, dict) or not isinstance(state, dict):
         return state
-    return state | {name: _completed(value, state.get(name, {})) for name, value in target.items()}
+    return state | {name: _fill_gaps(value, state.get(name, {})) for name, value in target.items()}
 
 
 def _find(path: Path) -> Path | None:

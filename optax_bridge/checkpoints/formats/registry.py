@@ -18,14 +18,14 @@ def formats() -> dict[str, Format]:
     Raises:
       ValueError: two have the same option.
     """
-    found: list[Format] = []
+    all_formats: list[Format] = []
     for info in pkgutil.iter_modules(folder.__path__):
         if not info.name.endswith("_test"):
             module = importlib.import_module(f"{folder.__name__}.{info.name}")
-            found += [module.FORMAT] if hasattr(module, "FORMAT") else []
-    by_option = {f.option: f for f in sorted(found, key=lambda f: (f.is_general, f.option))}
-    if len(by_option) < len(found):
-        raise ValueError(f"two formats of one option: {sorted(f.option for f in found)}")
+            all_formats += [module.FORMAT] if hasattr(module, "FORMAT") else []
+    by_option = {f.option: f for f in sorted(all_formats, key=lambda f: (f.is_general, f.option))}
+    if len(by_option) < len(all_formats):
+        raise ValueError(f"two formats of one option: {sorted(f.option for f in all_formats)}")
     return by_option
 
 
@@ -44,14 +44,14 @@ def written_as(option: str) -> Format:
     """The format to write of this option.
 
     Raises:
-      ValueError: there is none.
+      ValueError: no format has it.
     """
     if option not in writable():
         raise ValueError(f"format: expected one of {', '.join(writable())}, found {option!r}")
     return formats()[option]
 
 
-def located(path: Path) -> tuple[Format, Path] | None:
+def locate(path: Path) -> tuple[Format, Path] | None:
     """The format of a path that exists, and the checkpoint it names; None if it is of none."""
     for format in formats().values():
         root = format.find(path)
@@ -64,13 +64,13 @@ def contents(format: Format, root: Path) -> Contents:
     """Reads a checkpoint.
 
     Raises:
-      CheckpointError: it is damaged, whatever it was that a library raised for it.
+      CheckpointError: it is damaged; any error of a library becomes one of these.
     """
     try:
         return format.read(root)
     except (CheckpointError, OSError):
         raise
-    except Exception as error:  # of a library: whatever a hostile file makes it raise
+    except Exception as error:  # of a library, which a hostile file may make raise anything
         raise CheckpointError(
             root, f"a checkpoint of {format.name}", shown(f"{type(error).__name__}: {error}", 200),
             DAMAGED,

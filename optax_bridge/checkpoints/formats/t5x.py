@@ -1,4 +1,4 @@
-"""T5X checkpoints: a msgpack index, and large arrays beside it as zarr.
+"""T5X checkpoints: a msgpack index, and large arrays in the same folder as zarr.
 
 T5X had two writers. Its own put specs of tensorstore into the index, and a version beside the
 optimizer; later it was Orbax's, until Orbax gave up that index: no version, `_optimizer`, as the
@@ -35,7 +35,7 @@ _PLACEHOLDER = "PLACEHOLDER://"
 
 @dataclass(frozen=True)
 class ZarrArray(LazyArray):
-    """An array that lies beside the index.
+    """An array in a folder next to the index.
 
     Attributes:
       folder: its own folder.
@@ -87,7 +87,7 @@ class ZarrArray(LazyArray):
 
 
 def is_index(tree: PyTree) -> bool:
-    """Whether a msgpack file is the index of a T5X checkpoint."""
+    """True if a msgpack file is the index of a T5X checkpoint."""
     if not isinstance(tree, Mapping):
         return False
     return _has_version(tree) or "_optimizer" in tree or _has_placeholder(tree)
@@ -122,7 +122,7 @@ def _read(folder: Path) -> Contents:
     """Reads a checkpoint, `checkpoint_N`, with the index `checkpoint` in it.
 
     Returns:
-      The tree `{'optimizer': {'target', 'state'}, ...}`, in which arrays beside the index are
+      The tree `{'optimizer': {'target', 'state'}, ...}`, in which arrays next to the index are
       read when asked for, and the version of the layout, None for Orbax's.
 
     Raises:
@@ -134,9 +134,9 @@ def _read(folder: Path) -> Contents:
             folder / INDEX, "the index of a T5X checkpoint", shown(sorted(tree)), DAMAGED
         )
     if not _has_version(tree):
-        whole = _renamed(_resolved(tree, (), folder, _LATEST))
+        contents = _rename_optimizer(_resolve(tree, (), folder, _LATEST))
         # What T5X had no use for, in the model at hand, is there without anything in it.
-        used = {name: value for name, value in whole.items() if value not in (None, {})}
+        used = {name: value for name, value in contents.items() if value not in (None, {})}
         return Contents(used, variant="with Orbax's index")
     version = tree.pop("version")
     if not 1 <= version <= _LATEST:
@@ -144,18 +144,18 @@ def _read(folder: Path) -> Contents:
             folder / INDEX, f"T5X's version 1 to {_LATEST}", f"{version}",
             "This layout is not known here.",
         )  # fmt: skip
-    return Contents(_renamed(_resolved(tree, (), folder, version)), version)
+    return Contents(_rename_optimizer(_resolve(tree, (), folder, version)), version)
 
 
-def _renamed(tree: dict[str, PyTree]) -> dict[str, PyTree]:
+def _rename_optimizer(tree: dict[str, PyTree]) -> dict[str, PyTree]:
     return {"optimizer" if name == "_optimizer" else name: v for name, v in tree.items()}
 
 
-def _resolved(node: PyTree, path: tuple[str, ...], folder: Path, version: int) -> PyTree:
+def _resolve(node: PyTree, path: tuple[str, ...], folder: Path, version: int) -> PyTree:
     if isinstance(node, Mapping) and "driver" in node and "kvstore" in node:
         return _leaf(node, path, folder, version)
     if isinstance(node, Mapping):
-        return {k: _resolved(v, (*path, k), folder, version) for k, v in node.items()}
+        return {k: _resolve(v, (*path, k), folder, version) for k, v in node.items()}
     if isinstance(node, str) and node.startswith(_PLACEHOLDER):
         name = node.removeprefix(_PLACEHOLDER)
         if (folder / _ONE_STORE).is_file():
@@ -211,7 +211,7 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrA
 
 
 def _name(kvstore: Any, folder: Path) -> str:
-    """The path of an array's folder within the checkpoint's, "" if there is none.
+    """The path of an array's folder within the checkpoint's; "" without one.
 
     Checkpoints that were copied from a bucket may still have whole paths or addresses in their
     specs: then the last name counts, if a folder of that name lies here.
@@ -229,14 +229,14 @@ def _zarray(folder: Path, place: str) -> Mapping[str, Any]:
     path = folder / ".zarray"
     fits = path.is_file() and not path.is_symlink() and path.stat().st_size < 100_000
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if fits else None
+        metadata = json.loads(path.read_text(encoding="utf-8")) if fits else None
     except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, Mapping):
+        metadata = None
+    if not isinstance(metadata, Mapping):
         raise CheckpointError(
             place, f"metadata in the index or in {folder}/.zarray", "none", DAMAGED
         )
-    return found
+    return metadata
 
 
 def _dims(value: Any, place: str) -> list[int]:
@@ -263,4 +263,4 @@ def _dtype(name: Any, place: str) -> np.dtype:
 
 _OWN = r"checkpoint|manifest\.ocdbt|d/[0-9a-f]{32}|[^/]+/(\.zarray|\d+([./]\d+)*)"
 
-FORMAT = Format("T5X", "t5x", find=_find, read=_read, own=_OWN, level="optimizer")
+FORMAT = Format("T5X", "t5x", find=_find, read=_read, file_pattern=_OWN, level="optimizer")

@@ -107,10 +107,10 @@ def _read(root: Path) -> Contents:
     """The step as a `TrainState`; what else it has is named, and not in the tree."""
     problems = damage_of(root)
     if problems:
-        whole = [p.name for p in step_folders(root.parent) if p != root and not damage_of(p)]
+        whole_steps = [p.name for p in step_folders(root.parent) if p != root and not damage_of(p)]
         raise CheckpointError(
             root, "the files that a trainer wrote", "; ".join(problems[:3]),
-            f"Whole beside it: {', '.join(whole)}. Name one of these." if whole
+            f"Whole beside it: {', '.join(whole_steps)}. Name one of these." if whole_steps
             else "No other step beside it is whole.",
         )  # fmt: skip
     try:
@@ -127,11 +127,11 @@ def _read(root: Path) -> Contents:
         return Contents({"step": step, **tree}, variant=f"step {step}")
     names = _linen_params(tree["model"])
     params, opt_state = _without(tree["model"], names), _without(learner["optimizer"], names)
-    besides = [n for n in tree if n not in ("model", "learner")]
-    besides += [f"learner/{n}" for n in learner if n != "optimizer"]
+    other_entries = [n for n in tree if n not in ("model", "learner")]
+    other_entries += [f"learner/{n}" for n in learner if n != "optimizer"]
     notes = [f"steps {', '.join(str(int(p.name[5:])) for p in step_folders(root.parent))}"]
     notes += [f"parameters from model/{'/'.join(names)}"] if names else []
-    notes += [f"beside it {', '.join(sorted(besides))}"] if besides else []
+    notes += [f"beside it {', '.join(sorted(other_entries))}"] if other_entries else []
     contents = {"step": np.asarray(step, np.int32), "params": params, "opt_state": opt_state}
     return Contents(contents, variant="; ".join(notes))
 
@@ -148,7 +148,7 @@ def _linen_params(model: PyTree) -> Names:
 
 
 def _without(tree: PyTree, names: Names) -> PyTree:
-    """Returns a tree in which what stands below these names stands in their place."""
+    """Returns a tree in which these names are replaced by what is below them."""
     below = tree
     for name in names:
         if not isinstance(below, dict) or set(below) != {name}:

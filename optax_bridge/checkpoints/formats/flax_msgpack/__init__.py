@@ -38,7 +38,7 @@ def read_msgpack(path: Path) -> PyTree:
 
 
 def has_outline(path: Path) -> bool:
-    """Whether a file starts as a map or a list of msgpack does."""
+    """True if a file starts as a map or a list of msgpack does."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

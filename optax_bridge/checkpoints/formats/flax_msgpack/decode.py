@@ -34,13 +34,13 @@ _PLAIN_DTYPES = [
 
 
 def _dtypes() -> dict[str, np.dtype]:
-    found = {name: np.dtype(name) for name in _PLAIN_DTYPES}
+    dtypes = {name: np.dtype(name) for name in _PLAIN_DTYPES}
     for name in dir(ml_dtypes):
         if name.startswith(("bfloat", "float", "int", "uint")):
             dtype = np.dtype(getattr(ml_dtypes, name)) if name not in ("finfo", "iinfo") else None
             if dtype is not None and dtype.name == name:
-                found[name] = dtype
-    return found
+                dtypes[name] = dtype
+    return dtypes
 
 
 # By name. Objects and records are not among them: reading one would run what the file says.
@@ -86,9 +86,11 @@ class _Decoder:
         )  # fmt: skip
 
     def take(self, count: int, path: tuple[str, ...], what: str) -> memoryview:
-        left = len(self.data) - self.at
-        if count > left:
-            raise self.error(path, f"{count} bytes of {what}", f"{left} until the end of the file")
+        remaining = len(self.data) - self.at
+        if count > remaining:
+            raise self.error(
+                path, f"{count} bytes of {what}", f"{remaining} until the end of the file"
+            )
         part = self.data[self.at : self.at + count]
         self.at += count
         return part
@@ -152,7 +154,7 @@ class _Decoder:
                 what = "the same name twice" if isinstance(key, str) else type(key).__name__
                 raise self.error(path, "names, each once", f"{what}: {shown(key)}")
             tree[key] = self.value((*path, key), depth + 1)
-        return self.joined(tree, path) if CHUNKED in tree else tree
+        return self.join(tree, path) if CHUNKED in tree else tree
 
     def check_count(self, count: int, path: tuple[str, ...]) -> None:
         """Each value takes a byte at least, so a container cannot have more than are left."""
@@ -203,9 +205,9 @@ class _Decoder:
             )
         return np.frombuffer(buffer, dtype).reshape(dims)
 
-    def joined(self, tree: dict[str, PyTree], path: tuple[str, ...]) -> PyTree:
+    def join(self, tree: dict[str, PyTree], path: tuple[str, ...]) -> PyTree:
         """Flax cuts arrays of more than 1 GiB into pieces."""
-        shape, chunks = (_numbered(tree.get(key)) for key in ("shape", "chunks"))
+        shape, chunks = (_values_by_number(tree.get(key)) for key in ("shape", "chunks"))
         pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
         if shape is None or not pieces_fit or len({c.dtype for c in chunks or ()}) != 1:
             raise self.error(path, "a chunked array: its shape, its pieces", shown(list(tree)))
@@ -221,7 +223,7 @@ class _Decoder:
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
 
 
-def _numbered(node: PyTree) -> list[Any] | None:
+def _values_by_number(node: PyTree) -> list[Any] | None:
     """The values of `{'0': a, '1': b}`, or None if that is not what it is."""
     if isinstance(node, list):
         return node

@@ -45,7 +45,7 @@ def _write(file: BinaryIO, node: PyTree, report: Callable[[int], None]) -> None:
         _extension(file, 3, node.shape, node.dtype, bytes_of(node), report)
     elif hasattr(node, "shape") and hasattr(node, "dtype"):
         if node.nbytes > MAX_CHUNK_SIZE:
-            _chunked(file, node, report)
+            _write_chunks(file, node, report)
         else:
             _extension(file, 1, node.shape, node.dtype, bytes_of(node), report)
         if node.nbytes > BLOCK:
@@ -91,7 +91,7 @@ def _ext_header(code: int, length: int) -> bytes:
     return struct.pack(">BIb", 0xC9, length, code)
 
 
-def _chunked(file: BinaryIO, leaf: Leaf, report: Callable[[int], None]) -> None:
+def _write_chunks(file: BinaryIO, leaf: Leaf, report: Callable[[int], None]) -> None:
     count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
     starts = range(0, leaf.size, count)
     file.write(msgpack.Packer().pack_map_header(3))

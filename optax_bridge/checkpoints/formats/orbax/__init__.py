@@ -57,4 +57,6 @@ OWN = (
 )
 
 # Steps of a trainer have its outline as well.
-FORMAT = Format("Orbax", "orbax", find=_find, read=_read, write=_write, own=OWN, is_general=True)
+FORMAT = Format(
+    "Orbax", "orbax", find=_find, read=_read, write=_write, file_pattern=OWN, is_general=True
+)

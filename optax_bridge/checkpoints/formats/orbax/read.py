@@ -58,8 +58,8 @@ def read_orbax(folder: Path) -> PyTree:
       CheckpointError: it cannot be read, promises more than it holds, or leads out of its folder.
     """
     size = own_files(folder)
-    found = _json(folder / METADATA)
-    entries = found.get("tree_metadata")
+    metadata = _json(folder / METADATA)
+    entries = metadata.get("tree_metadata")
     if not isinstance(entries, Mapping):
         raise CheckpointError(folder / METADATA, "a tree", shown(entries), DAMAGED)
     context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
@@ -72,7 +72,7 @@ def read_orbax(folder: Path) -> PyTree:
         elif kind == "string":
             leaf = _json(folder / _STRINGS).get(".".join(names))
         elif kind == "scalar" or kind in _ARRAYS:
-            leaf = _opened(folder, names, place, found, context)
+            leaf = _open(folder, names, place, metadata, context)
             _check_size(leaf, size)
             leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
         else:
@@ -80,7 +80,7 @@ def read_orbax(folder: Path) -> PyTree:
                 place, "an array, a number or text", shown(kind), "Nothing else is read."
             )
         put(tree, names, leaf, place)
-    remembered = found.get("custom_metadata")
+    remembered = metadata.get("custom_metadata")
     if isinstance(remembered, Mapping) and LAYOUT in remembered:
         tree[LAYOUT] = read_layout(remembered[LAYOUT], folder).tree()
     return tree
@@ -92,7 +92,7 @@ def stored_array(folder: Path, names: tuple[str, ...], place: str) -> OrbaxArray
     Raises:
       CheckpointError: see `read_orbax`.
     """
-    leaf = _opened(folder, names, place, {}, ts.Context())
+    leaf = _open(folder, names, place, {}, ts.Context())
     _check_size(leaf, own_files(folder))
     return leaf
 
@@ -104,7 +104,7 @@ def _check_size(leaf: OrbaxArray, size: int) -> None:
         )
 
 
-def _opened(
+def _open(
     folder: Path, names: tuple[str, ...], place: str, metadata: Mapping[str, Any], context: Any
 ) -> OrbaxArray:
     name = ".".join(names)
@@ -147,9 +147,9 @@ def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(path, "metadata in JSON", shown(str(error)), DAMAGED) from None
-    if not isinstance(found, Mapping):
-        raise CheckpointError(path, "metadata in JSON", shown(found), DAMAGED)
-    return found
+    if not isinstance(metadata, Mapping):
+        raise CheckpointError(path, "metadata in JSON", shown(metadata), DAMAGED)
+    return metadata

@@ -69,7 +69,7 @@ def write_orbax(
         tree = jax.tree.map(_without_size, tree)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
-            with _quiet(), _watched(folder.parent, progress):
+            with _without_logs(), _report_size(folder.parent, progress):
                 save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
                     tree, custom_metadata=metadata
                 )
@@ -86,7 +86,7 @@ def _without_size(leaf: Leaf) -> Leaf:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_logs() -> Iterator[None]:
     """Keeps Orbax from telling what it does; what fails comes as an exception anyway."""
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [logger.level for logger in loggers]
@@ -100,7 +100,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(folder: Path, progress: Callable[[int], None] | None) -> Iterator[None]:
+def _report_size(folder: Path, progress: Callable[[int], None] | None) -> Iterator[None]:
     """Tells how many bytes lie in a folder, again and again; Orbax itself reports nothing."""
     if progress is None:
         yield
