@@ -86,24 +86,26 @@ def _with_comments(context: Context, original: cst.Module, updated: cst.Module) 
     """Says of an import that stays why it does, where nothing else of the file is left by hand."""
     if any(by_hand for _, _, by_hand in context.said):
         return updated
-    kept = {
+    skipped_names = {
         ref.split(".")[0] for node in context.skipped_statements for ref in imports.references(node)
     }
-    left = [
+    remaining = [
         node
         for node in imports.statements(updated)
-        if imports.mentions(node, OPTIM) and not _bound(node) & kept
+        if imports.mentions(node, OPTIM) and not _bound(node) & skipped_names
     ]
-    if not left:
+    if not remaining:
         return updated
-    names = set[str]().union(*map(_bound, left))
+    names = set[str]().union(*map(_bound, remaining))
     for node in imports.statements(original):
         if imports.mentions(node, OPTIM) and _bound(node) & names:
             context.by_hand(node, _STAYS)
     comment = cst.EmptyLine(comment=cst.Comment(f"{PREFIX}{_STAYS}"))
 
     def leave(node: Any, changed: Any) -> Any:
-        if not isinstance(node, cst.SimpleStatementLine) or not any(n in left for n in node.body):
+        if not isinstance(node, cst.SimpleStatementLine) or not any(
+            n in remaining for n in node.body
+        ):
             return changed
         return changed.with_changes(leading_lines=[*changed.leading_lines, comment])
 

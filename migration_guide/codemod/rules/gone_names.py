@@ -172,7 +172,9 @@ def _from_parent(node: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
         return node
     name = node.names[0].name
     parent = name.value if isinstance(name, cst.Attribute) else None
-    if not isinstance(parent, cst.Name | cst.Attribute) or not is_no_module(dotted_name(name) or ""):
+    if not isinstance(parent, cst.Name | cst.Attribute) or not is_no_module(
+        dotted_name(name) or ""
+    ):
         return node
     alias = node.names[0].with_changes(name=cst.ensure_type(name, cst.Attribute).attr)
     return cst.ImportFrom(parent, [alias], semicolon=node.semicolon)
