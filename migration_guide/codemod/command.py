@@ -60,9 +60,9 @@ def run(
     errors = plain_terminal(stderr=True)
     write = write and not check
     try:
-        known = {rule.name: rule for rule in RULES}
-        check_names([*only, *skip], known, "no rule")
-        configuration = read_configuration(Path.cwd(), known)
+        rules_by_name = {rule.name: rule for rule in RULES}
+        check_names([*only, *skip], rules_by_name, "no rule")
+        configuration = read_configuration(Path.cwd(), rules_by_name)
         paths = _existing(paths or configuration.paths)
         options = _options(configuration, only, skip, recipe, rename)
         report = with_bar(paths, options, Console(stderr=True, quiet=json))

@@ -83,21 +83,21 @@ def _configuration(file: Path, table: Any, rules: Collection[str]) -> Configurat
 
 
 def check_names(
-    names: Iterable[str], known: Collection[str], message: str, remedy: str = LIST
+    names: Iterable[str], valid: Collection[str], message: str, remedy: str = LIST
 ) -> None:
     """Checks that all names are known.
 
     Args:
       names: what somebody wrote.
-      known: what there is.
+      valid: the names that exist.
       message: how the error begins: `no rule`.
       remedy: where all names can be read.
 
     Raises:
-      ConfigurationError: one is not known; has the known name that is most like it.
+      ConfigurationError: a name is not valid; the message has the valid name that is most similar.
     """
     for name in names:
-        if name not in known:
-            similar = nearest(name, known)
+        if name not in valid:
+            similar = nearest(name, valid)
             hint = f"is {similar!r} meant? ({remedy})" if similar else remedy
             raise ConfigurationError(f"{message} {name!r}; {hint}")

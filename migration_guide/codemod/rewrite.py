@@ -83,8 +83,8 @@ def rewrite(
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _apply_rules(analysis, options, rules)
     except SyntaxError as error:
-        said = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
-        return Rewritten(code, refused=f"not Python that can be read: {said}")
+        problem = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
+        return Rewritten(code, refused=f"not Python that can be read: {problem}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
     except TooLargeError as error:
@@ -99,9 +99,11 @@ def rewrite(
         again, later = _apply_rules(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
-        said = {message.text for message in messages}
+        message_texts = {message.text for message in messages}
         back = line_map(new, code)
-        messages |= {dataclasses.replace(m, line=back(m.line)) for m in later.messages(but=said)}
+        messages |= {
+            dataclasses.replace(m, line=back(m.line)) for m in later.messages(but=message_texts)
+        }
         counts += later.counts
         new = again
     else:
@@ -271,9 +273,9 @@ class _Dispatcher:
         if not pending or self._context.comments.get(original):
             return
         roots = updated if isinstance(updated, cst.FlattenSentinel) else [updated]
-        left = {id(node) for root in roots for node in walk(root)}
+        remaining = {id(node) for root in roots for node in walk(root)}
         for reference, result in pending:
-            if id(result) in left:
+            if id(result) in remaining:
                 name = self._context.name(reference)
                 self._context.by_hand(
                     reference,

@@ -119,7 +119,7 @@ class Analysis(Expressions):
     @property
     def overridden_names(self) -> frozenset[str]:
         """The hyper-parameters that some step gives; `**` where it cannot be told which."""
-        found = set()
+        overridden = set()
         for call in self.facts.calls:
             if not isinstance(call.func, cst.Attribute) or not self.holds(
                 call.func.value, OPTIMIZER
@@ -128,8 +128,8 @@ class Analysis(Expressions):
             if call.func.attr.value in ("apply_gradient", "optimize"):
                 rest = call.args[1:] if call.args and not call.args[0].keyword else call.args
                 names = [a.keyword.value if a.keyword is not None else "**" for a in rest]
-                found |= set(names) - {"grads", "loss_fn"}
-        return frozenset(found)
+                overridden |= set(names) - {"grads", "loss_fn"}
+        return frozenset(overridden)
 
     @property
     def calls_classes(self) -> bool:
@@ -183,11 +183,11 @@ class Analysis(Expressions):
                 if parameter.annotation is not None:
                     kind = flow.annotation(self, parameter.annotation.annotation)
                     self.assign_parameter(function, parameter, kind)
-            found = [self.kind(value) for value in self.facts.returns[function]]
+            kinds = [self.kind(value) for value in self.facts.returns[function]]
             if isinstance(function, cst.FunctionDef) and function.returns is not None:
-                found.append(flow.annotation(self, function.returns.annotation))
+                kinds.append(flow.annotation(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
-            self._returns[function] = self._add_kinds(old, join_kinds(found))
+            self._returns[function] = self._add_kinds(old, join_kinds(kinds))
             if isinstance(function, cst.FunctionDef) and is_property(function):
                 self.assign_field(function.name.value, self._returns[function])
 
@@ -226,13 +226,13 @@ class Analysis(Expressions):
 
     @functools.cached_property
     def _reads(self) -> dict[tuple[Any, str], set[str]]:
-        found: dict[tuple[Any, str], set[str]] = {}
+        reads: dict[tuple[Any, str], set[str]] = {}
         for attribute in self.facts.attributes:
             parts = (dotted_name(attribute) or "").split(".")
             for cut in range(1, len(parts)):
                 key = self.scopes.get(attribute), ".".join(parts[:cut])
-                found.setdefault(key, set()).add(".".join(parts[cut:]))
-        return found
+                reads.setdefault(key, set()).add(".".join(parts[cut:]))
+        return reads
 
     def give(self, call: cst.Call) -> None:
         """Notes the kind of an argument of another file's function."""

@@ -65,8 +65,8 @@ class Expressions(abc.ABC):
         trains with another library.
         """
         self._known_modules = project.modules, project.jax_modules
-        known = not self._has_another_library or self.imports_jax
-        self.project = project if known else project.for_another_library()
+        trains_with_jax = not self._has_another_library or self.imports_jax
+        self.project = project if trains_with_jax else project.for_another_library()
         self.names.follow(self.project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
@@ -259,15 +259,16 @@ class Expressions(abc.ABC):
         imported = self.names.of(node)
         if imported is not None:
             return self._of_import(node, imported)
-        found = []
+        kinds = []
         for assignment in self.names.assignments(node):
-            made = getattr(assignment, "node", None)
-            if isinstance(made, cst.FunctionDef):
-                found.append(frozenset([Function(made)]))
-            elif isinstance(made, cst.ClassDef):
-                found.append(only(CLASS) if self.legacy_base(made) else frozenset([Instance(made)]))
+            definition = getattr(assignment, "node", None)
+            if isinstance(definition, cst.FunctionDef):
+                kinds.append(frozenset([Function(definition)]))
+            elif isinstance(definition, cst.ClassDef):
+                is_legacy_class = self.legacy_base(definition)
+                kinds.append(only(CLASS) if is_legacy_class else frozenset([Instance(definition)]))
         key = self._key(node)
-        return join_kinds([*found, self._variables.get(key, NOTHING) if key else NOTHING])
+        return join_kinds([*kinds, self._variables.get(key, NOTHING) if key else NOTHING])
 
     def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
         if self.names.entry(node) is not None:
@@ -317,8 +318,12 @@ class Expressions(abc.ABC):
         """Returns the values that a class assigns to a field; None if a possible class does not."""
         owners = {atom.node for atom in base if isinstance(atom, Instance)}
         owner = self.facts.of_self.get(node)
-        found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
-        return None if None in found else [value for values in found if values for value in values]
+        assigned = [
+            self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c
+        ]
+        if None in assigned:
+            return None
+        return [value for values in assigned if values for value in values]
 
     def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
         if not isinstance(value, cst.Call) or self.kind(value):

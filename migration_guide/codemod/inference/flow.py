@@ -111,9 +111,9 @@ def call(a: Inference, node: cst.Call) -> Kind:
         return frozenset([DEFINITION, LEGACY])
     if a.makes_own_groups(node):
         return frozenset([DEFINITION, OWN_GROUPS])
-    found = _of_module(a, node) or _of_method(a, node)
-    if found is not None:
-        return found
+    kind = _of_module(a, node) or _of_method(a, node)
+    if kind is not None:
+        return kind
     results = []
     called = a.kind(node.func)
     for atom in called:
@@ -171,8 +171,8 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
         function = argument(node, 0)
         return _call_result(a, a.kind(function)) if function is not None else NOTHING
     if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
-        made = _call_result(a, a.kind(node.args[0].value))
-        return frozenset([Items(made)]) if last == "map" else a.kind(node.args[-1].value)
+        result = _call_result(a, a.kind(node.args[0].value))
+        return frozenset([Items(result)]) if last == "map" else a.kind(node.args[-1].value)
     if last == "unreplicate" and node.args:
         return a.kind(node.args[0].value) - {REPLICATED}
     if last in _SAME:

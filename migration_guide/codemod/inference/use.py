@@ -35,8 +35,8 @@ def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
     for target, value in a.facts.assignments:
         _backwards(a, target, value)
     for call in a.facts.calls:
-        for value, known in flow.places(a, call):
-            _from_place(a, value, known)
+        for value, kind in flow.places(a, call):
+            _from_place(a, value, kind)
     for function in a.facts.functions:
         expected = a.project.expected.get(a.function_name(function))
         if expected is not None:
@@ -67,29 +67,29 @@ def _from_step(a: Inference, call: cst.Call) -> None:
 
 def _backwards(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
     """`opt = state.opt`: what is known of the one holds for the other."""
-    known = a.kind(target) - {OWN_GROUPS}
+    kind = a.kind(target) - {OWN_GROUPS}
     if isinstance(value, cst.Call):
-        if OPTIMIZER in known:
+        if OPTIMIZER in kind:
             expect_optimizer(a, value)
-        elif known == only(DEFINITION):
+        elif kind == only(DEFINITION):
             expect_definition(a, value)
         return
     names = isinstance(target, cst.Name) and isinstance(value, cst.Attribute)
-    if names and not a.kind(value) and a.names.of(value) is None and known == only(OPTIMIZER):
-        a.assign(value, known)
+    if names and not a.kind(value) and a.names.of(value) is None and kind == only(OPTIMIZER):
+        a.assign(value, kind)
 
 
 def expect_optimizer(a: Inference, value: cst.BaseExpression, deep: int = 0) -> None:
     """An expression that use shows to be an optimizer: what made it is a definition."""
     if not isinstance(value, cst.Call) or deep > 4:
         return
-    made = value.func
-    if isinstance(made, cst.Attribute) and made.attr.value == "create":
+    maker = value.func
+    if isinstance(maker, cst.Attribute) and maker.attr.value == "create":
         # An Optimizer has no `create`: in `x = x.create(params)`, x was a definition.
-        undecided = not a.kind(made.value) - {OPTIMIZER, OWN_GROUPS}
+        undecided = not a.kind(maker.value) - {OPTIMIZER, OWN_GROUPS}
         positional = bool(value.args) and not value.args[0].keyword
-        if positional and undecided and a.names.of(made.value) is None:
-            expect_definition(a, made.value)
+        if positional and undecided and a.names.of(maker.value) is None:
+            expect_definition(a, maker.value)
         return
     _expect_result(a, value, OPTIMIZER, deep)
 
@@ -129,9 +129,9 @@ def _is_external(a: Inference, name: str) -> bool:
     return not any(part in a.project.modules for part in parts[:-1])
 
 
-def _from_place(a: Inference, value: cst.BaseExpression, known: Kind) -> None:
+def _from_place(a: Inference, value: cst.BaseExpression, kind: Kind) -> None:
     """Infers that a value is an optimizer where nothing else may be passed."""
-    if _surely(known) != only(OPTIMIZER) or a.names.of(value) is not None:
+    if _surely(kind) != only(OPTIMIZER) or a.names.of(value) is not None:
         return
     if _surely(a.kind(value)):
         return

@@ -123,9 +123,9 @@ def uses_optim(data: bytes) -> bool:
         return True
     if b"flax" not in data or b"optim" not in data:
         return False
-    found = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
-    if found <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
-        return bool(found) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
+    modules = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
+    if modules <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
+        return bool(modules) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
     return True
 
 
@@ -234,15 +234,15 @@ def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
     Returns:
       What was removed.
     """
-    found: list[Path] = []
+    unfinished: list[Path] = []
     for path in paths:
         if path.is_file():
-            found += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
+            unfinished += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
             continue
         for folder, folders, names in os.walk(path):
             folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
-            found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
-    return [path for path in sorted(set(found)) if _remove(path)]
+            unfinished += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
+    return [path for path in sorted(set(unfinished)) if _remove(path)]
 
 
 def _remove(path: Path) -> bool:

@@ -214,8 +214,8 @@ class _Visitor:
         for item in node.names:
             home = scope.module
             if isinstance(node, cst.Nonlocal) and scope.parent is not None:
-                found = scope.parent.find(item.name.value)
-                home = found[0].scope if found else scope.module
+                assignments = scope.parent.find(item.name.value)
+                home = assignments[0].scope if assignments else scope.module
             if home is not scope:
                 scope.elsewhere[item.name.value] = home
 

@@ -67,15 +67,15 @@ def _all(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 def comments(node: cst.CSTNode) -> list[str]:
     """The comments within a node, in the order of the fields."""
-    found: list[str] = []
+    texts: list[str] = []
     waiting = [node]
     while waiting:
         current = waiting.pop()
         if type(current) is cst.Comment:
-            found.append(current.value)
+            texts.append(current.value)
         elif type(current) is not cst.SimpleWhitespace:
             waiting += reversed(list(_below(current, _all(type(current)))))
-    return found
+    return texts
 
 
 def walk(node: cst.CSTNode, into: Callable[[cst.CSTNode], bool] = lambda n: True) -> Iterator[Any]:

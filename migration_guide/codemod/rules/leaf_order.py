@@ -47,8 +47,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         return
     if not context.name(original.func).startswith("jax."):
         return
-    kept = name in _STRUCTURES or context.once(_uses_files)
-    if kept and holds_optimizer(context, original.args[0].value):
+    matters = name in _STRUCTURES or context.once(_uses_files)
+    if matters and holds_optimizer(context, original.args[0].value):
         context.by_hand(original, ORDER)
 
 

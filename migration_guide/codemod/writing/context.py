@@ -205,9 +205,9 @@ class Context:
 
     def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The user's own definition class that a node is in; its body stays legacy code."""
-        own = self.analysis.legacy_classes
-        for ancestor in self.ancestors(node) if own else ():
-            if isinstance(ancestor, cst.ClassDef) and ancestor in own:
+        classes = self.analysis.legacy_classes
+        for ancestor in self.ancestors(node) if classes else ():
+            if isinstance(ancestor, cst.ClassDef) and ancestor in classes:
                 return ancestor
         return None
 
@@ -310,15 +310,15 @@ class Context:
             return updated
         texts = [comment.removeprefix(PREFIX) for comment in asked]
         self.said = [s for s in self.said if not (s[0] is original and s[1] in texts)]
-        kept = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
-        return updated.with_changes(leading_lines=kept)
+        lines = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
+        return updated.with_changes(leading_lines=lines)
 
     def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
         lines = [*getattr(statement, "leading_lines", ())]
         if statement in self.analysis.module.body[:1]:
             lines += self.analysis.module.header
-        found = [line.comment.value for line in lines if line.comment is not None]
-        return [c for c in found if c.startswith(prefix) and not is_skip(c)]
+        texts = [line.comment.value for line in lines if line.comment is not None]
+        return [c for c in texts if c.startswith(prefix) and not is_skip(c)]
 
     def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
         """Leaves a comment about what is done already, but may matter when the program runs.
@@ -330,8 +330,8 @@ class Context:
         """
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
-        said = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
-        if said or statement in self.skipped_statements:
+        is_repeated = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
+        if is_repeated or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
@@ -366,8 +366,8 @@ class Context:
         """Moves comments that a replaced expression had inside above its statement."""
         lost = comments(original)
         if lost:
-            kept = comments(updated)
-            lost = [comment for comment in lost if comment not in kept]
+            remaining = comments(updated)
+            lost = [comment for comment in lost if comment not in remaining]
         self.comments.setdefault(self.statement(original), []).extend(lost)
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:
@@ -392,11 +392,11 @@ class Context:
             is_named_so = name.rstrip("_") == wish
             if is_named_so and self.code(node) == source.format(name=name).strip():
                 return name
-        made = next((n for n in self.functions if n.rstrip("_") == wish), "")
-        if not made:
-            made = self.fresh_name(wish)
-            self.functions[made] = source.format(name=made).strip()
-        return made
+        new_name = next((n for n in self.functions if n.rstrip("_") == wish), "")
+        if not new_name:
+            new_name = self.fresh_name(wish)
+            self.functions[new_name] = source.format(name=new_name).strip()
+        return new_name
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""

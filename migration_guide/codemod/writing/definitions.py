@@ -98,9 +98,9 @@ def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
             if isinstance(call.func, cst.Name) and call.func.value == function.name.value
         ]
         values = [argument(call, index, node.value) for call in calls]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values) == 1:
-            return known[0]
+        passed = [value for value in values if value is not None]
+        if len(passed) == len(values) == 1:
+            return passed[0]
     raise Unknown
 
 
