@@ -133,10 +133,11 @@ def without(
       is_dead: from `aliases`' triple to whether an alias goes.
       used: what the module refers to.
     """
+    needed = {reference.split(".")[0] for reference in used} - _packages_at_the_top(module)
 
     def leave(original: Any, updated: Any) -> Any:
         if isinstance(updated, cst.Import | cst.ImportFrom):
-            return _without(updated, is_dead, used)
+            return _without(updated, is_dead, needed)
         if isinstance(updated, cst.SimpleStatementLine) and updated is not original:
             remaining = [small for small in updated.body if not _is_gone(small)]
             if not remaining or len(remaining) == len(updated.body):
@@ -156,7 +157,7 @@ def without(
 
 
 def _without(
-    node: ImportNode, is_dead: Callable[[str, str, bool], bool], used: set[str]
+    node: ImportNode, is_dead: Callable[[str, str, bool], bool], needed: set[str]
 ) -> cst.BaseSmallStatement:
     if isinstance(node.names, cst.ImportStar):
         gone = is_dead(star(node), "*", False)
@@ -170,7 +171,7 @@ def _without(
             remaining.append(alias)
             continue
         root = triple[1].split(".")[0]
-        if triple[2] and any(ref.split(".")[0] == root for ref in used):
+        if triple[2] and root in needed:
             # `import flax.optim` bound flax
             remaining.append(alias.with_changes(name=cst.Name(root)))
     if len(remaining) == len(node.names) and all(
@@ -181,6 +182,19 @@ def _without(
         return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
     remaining[-1] = remaining[-1].with_changes(comma=node.names[-1].comma)
     return node.with_changes(names=remaining)
+
+
+def _packages_at_the_top(module: cst.Module) -> set[str]:
+    """What `import jax` and the like import above all other statements of a module."""
+    found: set[str] = set()
+    for line in module.body:
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            if isinstance(node, cst.Import):
+                names = {bound(alias) for alias in node.names if alias.asname is None}
+                found |= {name for name in names if "." not in name}
+            elif not isinstance(getattr(node, "value", node), cst.ImportFrom | cst.SimpleString):
+                return found
+    return found
 
 
 # Stands for a removed import until the statement's comments have found a new place.
