@@ -101,10 +101,10 @@ def _check(
     old: dict[str, jax.Array], expected: dict[str, Leaf], new: Sequence[str], path: Path
 ) -> None:
     """Raises ValueError, naming the leaves, unless the checkpoint fits the trainer."""
-    own = {"prng_key"}
+    own_fields = {"prng_key"}
     missing = [
         where
-        for where in expected.keys() - old.keys() - own
+        for where in expected.keys() - old.keys() - own_fields
         if not any(re.fullmatch(pattern, where) for pattern in new)
     ]
     problems = [f"missing in the checkpoint: {where}" for where in sorted(missing)]
