@@ -49,7 +49,7 @@ WRONG = {
     "key": ('recipes = "exact"', "no setting 'recipes'; is 'recipe' meant?"),
     "value": (
         'recipe = "Exact"',
-        "recipe is one of exact, stock, standalone; found 'Exact'; is exact",
+        "recipe is one of exact, stock, standalone; found 'Exact'; is",
     ),
     "rule": ('skip = ["jax_treee"]', "skip names no rule 'jax_treee'; is 'jax_tree' meant?"),
     "type": ('skip = "jax_tree"', "skip is a list of texts; found 'jax_tree'"),

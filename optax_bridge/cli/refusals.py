@@ -15,7 +15,7 @@ _CHOICE = re.compile(r"(?P<value>'.*') is not one of (?P<choices>.*?)\.?", re.DO
 
 
 def explain(error: typer.BadParameter) -> None:
-    """Rewrites the message of an error: in plain words, with the nearest of the values there are."""
+    """Rewrites the message of an error: in plain words, with the nearest of the values."""
     message = error.message.removeprefix("Value error, ")
     choice = _CHOICE.fullmatch(message)
     if choice is not None:

@@ -7,9 +7,9 @@ import pytest
 from optax_bridge.cli import app
 
 WRONG = {
-    "migrate --recipe exat .": "'exat' is not one of 'exact', 'stock', 'standalone'; is exact meant?",
+    "migrate --recipe exat .": "'exat' is not one of 'exact', 'stock', 'standalone'; is exact",
     "recipe Adam(1) --recipe Stok": "'Stok' is not one of 'exact', 'stock', 'standalone'; is stock",
-    "recipe Adam(1) --dtype float8": "'float8' is not one of 'float32', 'bfloat16', 'float16'; is fl",
+    "recipe Adam(1) --dtype float8": "'float8' is not one of 'float32', 'bfloat16', 'float16'; is ",
     "recipe Adam(1) --dtype x": "'x' is not one of 'float32', 'bfloat16', 'float16'",
     "convert a b --to optx": "'optx' is not one of 'optax', 'legacy'; is optax meant?",
     "convert a b --layout flt": "'flt' is not one of 'keep', 'flat'; is flat meant?",
