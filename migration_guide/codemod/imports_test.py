@@ -44,7 +44,7 @@ def test_a_star_that_alone_can_have_brought_a_name(module: str):
     assert (f"from {module} import *" in new) == (module == "flax")
 
 
-def test_nobody_knows_what_two_stars_bring_so_nothing_isrewrite():
+def test_nobody_knows_what_two_stars_bring_so_nothing_is_rewritten():
     code = "from flax.optim import *\nfrom helpers import *\nx = Adam(1).create(p)\nx.target\n"
     result = rewrite(code, Options())
     (message,) = result.messages

@@ -170,7 +170,7 @@ def _may_go_on(context: Context, code: str) -> bool:
     roots = {name.split(".")[0] for name in context.needed}
     new = {root for root in roots if not top.find(root)}
     before = {name.split(".")[0] for name in imports.references(analysis.module)}
-    remaining = any(by_hand for _, _, by_hand in context.said)
+    remaining = any(by_hand for _, _, by_hand in context.remarks)
     if remaining or "legacy_optim" in context.needed or new & before:
         return True
     return bool(uses_gone_names(code))
@@ -257,17 +257,19 @@ class _Dispatcher:
             node = self._through("rewrite_statement", original, node, cst.SimpleStatementLine)
         elif kind is cst.SimpleString:
             return (
-                self._in_string(original, node) if self._context.in_annotation(original) else node
+                self._rewrite_string(original, node)
+                if self._context.in_annotation(original)
+                else node
             )
         if is_statement(kind):
             if isinstance(node, cst.BaseStatement):
                 node = self._context.without_settled(original, node)
-            self._say_what_is_left(original, node)
+            self._comment_remaining(original, node)
             comments = self._context.comments.get(original)
             return _add_comments(node, comments) if comments else node
         return node
 
-    def _say_what_is_left(self, original: cst.BaseStatement, updated: Any) -> None:
+    def _comment_remaining(self, original: cst.BaseStatement, updated: Any) -> None:
         """A comment for names of flax.optim that no rule took, so that none is left in silence."""
         pending = self._pending.pop(original, ())
         if not pending or self._context.comments.get(original):
@@ -317,10 +319,10 @@ class _Dispatcher:
         binds = cst.ImportAlias | cst.AsName | cst.NameItem | cst.AssignTarget
         return not isinstance(above, binds) and bool(self._context.name(node))
 
-    def _in_string(self, original: cst.SimpleString, updated: Any) -> Any:
+    def _rewrite_string(self, original: cst.SimpleString, updated: Any) -> Any:
         """`'optim.Optimizer'` as an annotation: every dotted name in it that a rule knows."""
 
-        def replaced(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             try:
                 node = cst.parse_expression(match.group())
             except cst.ParserSyntaxError:
@@ -333,7 +335,7 @@ class _Dispatcher:
             )
             return dotted_name(new) or match.group()
 
-        text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replaced, original.value)
+        text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replacement, original.value)
         return updated if text == original.value else updated.with_changes(value=text)
 
 

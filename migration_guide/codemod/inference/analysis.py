@@ -53,7 +53,7 @@ class Analysis(Expressions):
 
     def infer(self, project: Project) -> None:
         """Resets all kinds to the facts from other files."""
-        self.forget(project)
+        self.reset(project)
         self._argument_kinds: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
         self.legacy_arguments: dict[str, frozenset[int | str]] = {}
@@ -145,7 +145,7 @@ class Analysis(Expressions):
         for _ in range(_ROUNDS):
             self._changed = False
             self._memo.clear()
-            self._from_definitions()
+            self._infer_functions()
             for target, value in self.facts.assignments:
                 self.assign(target, self.kind(value))
             for name, value in self.facts.class_attributes:
@@ -163,7 +163,7 @@ class Analysis(Expressions):
             self._follows_foreign |= not self._changed
         self._memo.clear()
 
-    def _from_definitions(self) -> None:
+    def _infer_functions(self) -> None:
         for node in self.facts.annotated:
             kind = flow.annotation(self, node.annotation.annotation)
             self.assign(node.target, kind)
@@ -191,7 +191,7 @@ class Analysis(Expressions):
             if isinstance(function, cst.FunctionDef) and is_property(function):
                 self.assign_field(function.name.value, self._returns[function])
 
-    def _of_call(self, node: cst.Call) -> Kind:
+    def _call_kind(self, node: cst.Call) -> Kind:
         return flow.call(self, node)
 
     def is_used(self, name: str) -> bool:

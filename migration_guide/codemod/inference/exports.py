@@ -27,7 +27,7 @@ def module_exports(analysis: Analysis) -> Project:
     groups = [
         f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes if analysis.is_groups(c)
     ]
-    for origin, here in _handed_on(analysis):
+    for origin, here in _reexports(analysis):
         if origin in analysis.project.definitions:
             classes.append(here)
         if origin in analysis.project.own_groups:
@@ -68,7 +68,7 @@ def _functions_used(analysis: Analysis) -> Iterator[cst.BaseExpression]:
             yield from (decorator.decorator for decorator in function.decorators)
 
 
-def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _reexports(analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Yields imports from other files of the program: the name there, and the name here."""
     project = analysis.project
     for node in analysis.facts.imports:

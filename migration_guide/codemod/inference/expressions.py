@@ -56,9 +56,9 @@ class Expressions(abc.ABC):
         self.names = Names(
             self.scopes, self.scopes[self.module], self.parents, [s for s in stars if s]
         )
-        self.forget(project)
+        self.reset(project)
 
-    def forget(self, project: Project) -> None:
+    def reset(self, project: Project) -> None:
         """Resets all kinds to the facts from other files.
 
         What a file imports decides: fields and functions of the same names are others in one that
@@ -166,10 +166,11 @@ class Expressions(abc.ABC):
                     )
                     place = index - len(target.elements) if after_star else index
                     self.assign(
-                        element.value, join_kinds([item(kind, place), self._of(kind, place)])
+                        element.value,
+                        join_kinds([item(kind, place), self._named_field(kind, place)]),
                     )
 
-    def _of(self, kind: Kind, index: int) -> Kind:
+    def _named_field(self, kind: Kind, index: int) -> Kind:
         """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
         known = [own[index] for own in names if -len(own) <= index < len(own)]
@@ -213,11 +214,11 @@ class Expressions(abc.ABC):
     def _kind(self, node: cst.CSTNode) -> Kind:
         match node:
             case cst.Name():
-                return self._of_name(node)
+                return self._name_kind(node)
             case cst.Attribute():
-                return self._of_attribute(node)
+                return self._attribute_kind(node)
             case cst.Call():
-                return self._of_call(node)
+                return self._call_kind(node)
             case cst.Lambda():
                 return frozenset([Function(node)])
             case cst.Tuple():
@@ -248,17 +249,17 @@ class Expressions(abc.ABC):
         return NOTHING
 
     @abc.abstractmethod
-    def _of_call(self, node: cst.Call) -> Kind:
+    def _call_kind(self, node: cst.Call) -> Kind:
         """Returns the kind of a call's result."""
 
     def _items(self, values: list[cst.BaseExpression]) -> Kind:
         inside = join_kinds(self.kind(value) for value in values)
         return frozenset([Items(inside)]) if inside else NOTHING
 
-    def _of_name(self, node: cst.Name) -> Kind:
+    def _name_kind(self, node: cst.Name) -> Kind:
         imported = self.names.of(node)
         if imported is not None:
-            return self._of_import(node, imported)
+            return self._import_kind(node, imported)
         kinds = []
         for assignment in self.names.assignments(node):
             definition = getattr(assignment, "node", None)
@@ -270,7 +271,7 @@ class Expressions(abc.ABC):
         key = self._key(node)
         return join_kinds([*kinds, self._variables.get(key, NOTHING) if key else NOTHING])
 
-    def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
+    def _import_kind(self, node: cst.CSTNode, name: str) -> Kind:
         if self.names.entry(node) is not None:
             return only(CLASS)
         if self.is_own_definition(name):
@@ -279,10 +280,10 @@ class Expressions(abc.ABC):
             return only(FOREIGN)
         return NOTHING
 
-    def _of_attribute(self, node: cst.Attribute) -> Kind:
+    def _attribute_kind(self, node: cst.Attribute) -> Kind:
         imported = self.names.of(node)
         if imported is not None:
-            return self._of_import(node, imported)
+            return self._import_kind(node, imported)
         if self.names.dangling(node):
             return only(FOREIGN)  # unknown, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
@@ -307,7 +308,7 @@ class Expressions(abc.ABC):
         by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
             by_name = join_kinds([by_name - {FOREIGN}, by_its_class])
-        return _agreeing(by_its_class or here, by_name)
+        return _drop_conflicts(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
         """True if the class itself puts an instance of an unknown class into a field."""
@@ -331,7 +332,7 @@ class Expressions(abc.ABC):
         return last_name(value.func)[:1].isupper()
 
 
-def _agreeing(evidence: Kind, kind: Kind) -> Kind:
+def _drop_conflicts(evidence: Kind, kind: Kind) -> Kind:
     """Returns the kinds put into fields of a name elsewhere, less those that the nearest rules out.
 
     Other libraries' optimizers lie in fields of the same names.

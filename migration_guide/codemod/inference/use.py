@@ -33,20 +33,20 @@ def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
       applications: the calls of methods named `apply_gradient`.
     """
     for target, value in a.facts.assignments:
-        _backwards(a, target, value)
+        _infer_from_target(a, target, value)
     for call in a.facts.calls:
-        for value, kind in flow.places(a, call):
-            _from_place(a, value, kind)
+        for value, kind in flow.parameter_kinds(a, call):
+            _infer_from_argument(a, value, kind)
     for function in a.facts.functions:
         expected = a.project.expected.get(a.function_name(function))
         if expected is not None:
             for value in a.facts.returns[function]:
                 (expect_optimizer if expected == OPTIMIZER else expect_definition)(a, value)
     for call in applications:
-        _from_step(a, call)
+        _infer_from_step(a, call)
 
 
-def _from_step(a: Inference, call: cst.Call) -> None:
+def _infer_from_step(a: Inference, call: cst.Call) -> None:
     """`x.apply_gradient(...)` is the surest sign that x is an optimizer."""
     assert isinstance(call.func, cst.Attribute)
     holder = call.func.value
@@ -65,7 +65,7 @@ def _from_step(a: Inference, call: cst.Call) -> None:
         expect_optimizer(a, holder)
 
 
-def _backwards(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+def _infer_from_target(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
     """`opt = state.opt`: what is known of the one holds for the other."""
     kind = a.kind(target) - {OWN_GROUPS}
     if isinstance(value, cst.Call):
@@ -129,17 +129,17 @@ def _is_external(a: Inference, name: str) -> bool:
     return not any(part in a.project.modules for part in parts[:-1])
 
 
-def _from_place(a: Inference, value: cst.BaseExpression, kind: Kind) -> None:
+def _infer_from_argument(a: Inference, value: cst.BaseExpression, kind: Kind) -> None:
     """Infers that a value is an optimizer where nothing else may be passed."""
-    if _surely(kind) != only(OPTIMIZER) or a.names.of(value) is not None:
+    if _definite(kind) != only(OPTIMIZER) or a.names.of(value) is not None:
         return
-    if _surely(a.kind(value)):
+    if _definite(a.kind(value)):
         return
     if isinstance(value, cst.Name | cst.Attribute | cst.Subscript) and not a.from_unknown(value):
         a.assign(value, only(OPTIMIZER))
 
 
-def _surely(kind: Kind) -> Kind:
+def _definite(kind: Kind) -> Kind:
     """Without the methods and classes that are guessed by their name alone."""
     sure = frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
     return sure - {OWN_GROUPS}

@@ -206,7 +206,7 @@ def write(path: Path, data: bytes) -> None:
     # Named before it exists: an interruption at any moment finds its name to remove.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
-        with open(temporary, "xb", opener=_for_this_user_alone) as file:
+        with open(temporary, "xb", opener=_open_privately) as file:
             _lock(file)
             file.write(data)
             file.flush()
@@ -219,7 +219,7 @@ def write(path: Path, data: bytes) -> None:
         raise
 
 
-def _for_this_user_alone(name: str, flags: int) -> int:
+def _open_privately(name: str, flags: int) -> int:
     return os.open(name, flags, 0o600)
 
 

@@ -84,7 +84,7 @@ def rewrite_module(
 
 def _with_comments(context: Context, original: cst.Module, updated: cst.Module) -> cst.Module:
     """Says of an import that stays why it does, where nothing else of the file is left by hand."""
-    if any(by_hand for _, _, by_hand in context.said):
+    if any(by_hand for _, _, by_hand in context.remarks):
         return updated
     skipped_names = {
         ref.split(".")[0] for node in context.skipped_statements for ref in imports.references(node)

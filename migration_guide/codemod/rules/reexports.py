@@ -24,7 +24,7 @@ from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
 from migration_guide.codemod.writing.context import Context
 
-_SAID = (
+_MESSAGE = (
     "stays on legacy_optim for others, who may import it from here (their definitions become Optax "
     "with optax_bridge.from_legacy(...)); it can go when no file does any longer"
 )
@@ -43,7 +43,7 @@ def rewrite_statement(
         (moved if _is_for_others(context, canonical(name), bound) else local).append((alias, name))
     if not moved:
         return None
-    context.remark(original, _SAID)
+    context.remark(original, _MESSAGE)
     lines: list[Any] = []
     if local:
         aliases = [alias for alias, _ in local]

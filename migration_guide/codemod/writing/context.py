@@ -139,7 +139,7 @@ class Context:
       answered: dotted names, or modules, that some rule answers for.
       needed: modules that what was written needs imported.
       named: module and name of what it needs imported by name.
-      said: for the summary: where, what, and whether a person has to do something.
+      remarks: for the summary: where, what, and whether a person has to do something.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
@@ -154,7 +154,7 @@ class Context:
     answered: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     named: set[tuple[str, str]] = field(default_factory=set)
-    said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
+    remarks: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
@@ -309,7 +309,7 @@ class Context:
         if not asked or not _old_attributes(original) or _old_attributes(updated):
             return updated
         texts = [comment.removeprefix(PREFIX) for comment in asked]
-        self.said = [s for s in self.said if not (s[0] is original and s[1] in texts)]
+        self.remarks = [s for s in self.remarks if not (s[0] is original and s[1] in texts)]
         lines = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
         return updated.with_changes(leading_lines=lines)
 
@@ -345,14 +345,14 @@ class Context:
             self._say(node, text, by_hand=False)
 
     def _say(self, node: cst.CSTNode, text: str, by_hand: bool = True) -> None:
-        if (node, text, by_hand) not in self.said:
-            self.said.append((node, text, by_hand))
+        if (node, text, by_hand) not in self.remarks:
+            self.remarks.append((node, text, by_hand))
 
     def messages(self, but: Collection[str] = ()) -> set[Message]:
         """Returns the messages for the user, without some texts."""
         return {
             Message(self.line(node), text, by_hand)
-            for node, text, by_hand in self.said
+            for node, text, by_hand in self.remarks
             if text not in but
         }
 

@@ -183,11 +183,11 @@ def _optimizer(a: Analysis, call: cst.BaseExpression, depth: int) -> str:
     if not isinstance(call, cst.Call):
         raise Unknown
     if a.names.of(call.func) in _COPIES and call.args:
-        return _one(a, call.args[0].value, depth)
+        return _one_definition(a, call.args[0].value, depth)
     if not isinstance(call.func, cst.Attribute):
         raise Unknown
     if call.func.attr.value == "replicate":
-        return _one(a, call.func.value, depth)
+        return _one_definition(a, call.func.value, depth)
     if call.func.attr.value != "create":
         raise Unknown
     text = _definition(a, call.func.value, depth)
@@ -195,7 +195,7 @@ def _optimizer(a: Analysis, call: cst.BaseExpression, depth: int) -> str:
     return text if focus is None else f"MultiOptimizer(({_pattern(a, focus)!r}, {text}))"
 
 
-def _one(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
+def _one_definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
     ((_, text),) = _optimizers(a, node, "", depth + 1)
     return text
 

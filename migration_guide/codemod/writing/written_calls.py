@@ -159,11 +159,11 @@ def parameters_of(function: str) -> dict[str, object] | None:
             if name in names and statement.level == 0:
                 return parameters_of(f"{statement.module}.{names[name]}")
         if isinstance(statement, ast.FunctionDef) and statement.name == name:
-            return _of_arguments(statement.args)
+            return _defaults(statement.args)
     return None
 
 
-def _of_arguments(args: ast.arguments) -> dict[str, object]:
+def _defaults(args: ast.arguments) -> dict[str, object]:
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
     missing = len(names) - len(args.defaults)
     values = [inspect.Parameter.empty] * missing + [_value(node) for node in args.defaults]
